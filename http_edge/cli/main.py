@@ -125,6 +125,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         stop.show()
         code = stop.exit_code
     except click.Abort:
+        click.echo("poste: interrupted", err=True)
         code = _INTERRUPTED
     except SystemExit:
         # So click and rich end, without words, where what reads the output has ended before.

@@ -173,6 +173,13 @@ class Program(click.Group):
             code = INTERNAL
         sys.exit(code if isinstance(code, int) else 0)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; who started it says that it was interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+
 
 @contextmanager
 def explaining() -> Iterator[None]:
