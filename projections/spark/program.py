@@ -28,6 +28,7 @@ from projections.spark.session import MEMORY_MIB
 
 _SKIP_HASHES: Final = "projections.skip_hashes"
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+_NOT_READ: Final = 141  # 128 + SIGPIPE
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
 _JAVA_CAUSE: Final = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
 _JAVA: Final = re.compile(r"^: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
@@ -167,6 +168,11 @@ class Program(click.Group):
             code = error.exit_code
         except click.Abort:
             code = _INTERRUPTED
+        except SystemExit:
+            code = _NOT_READ  # so click ends where what reads the output has ended before
+        except OSError as error:
+            click.echo(f"{self.name}: {error}", err=True)
+            code = USAGE
         except Exception:  # noqa: BLE001 - the last resort: name it as our fault
             traceback.print_exc()
             click.echo("a fault of poste itself; please report the lines above", err=True)
