@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -248,6 +249,8 @@ def _address(metrics: str | None) -> str | None:
 
 def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> None:
     """Export until interrupted; a line for each step."""
+    # A container and a service manager end it so, and each time it would look like a failure.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopping = threading.Event()
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory: a mediator beside it reports of its own export there.

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -101,14 +101,22 @@ def _running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The program, which has ended after the block, with the Java that it has started."""
     command = _command(arguments)
-    with subprocess.Popen(command, stdout=stdout) as program:  # noqa: S603 - nothing else is run
-        try:
-            yield program
-        except BaseException:
-            # A terminal interrupts it, too: then it heeds this one no more.
-            program.send_signal(signal.SIGINT)
-            program.wait()
-            raise
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with subprocess.Popen(command, stdout=stdout) as program:  # noqa: S603 - nothing else
+            try:
+                yield program
+            except BaseException:
+                # A terminal interrupts it, too: then it heeds this one no more.
+                program.send_signal(signal.SIGINT)
+                program.wait()
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise click.exceptions.Exit(_BY_SIGNAL + number)
 
 
 def _as_shells_have_it(code: int) -> int:

@@ -112,8 +112,12 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
         assert "--data-dir" in unsigned.err
 
 
-@pytest.mark.parametrize("said_as", ["--json", "text"])
-def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> None:
+@pytest.mark.parametrize(
+    ("said_as", "ended_by"), [("--json", signal.SIGINT), ("text", signal.SIGTERM)]
+)
+def test_watch_follows_until_it_is_interrupted(
+    tmp_path: Path, said_as: str, ended_by: signal.Signals
+) -> None:
     with _mediator(tmp_path / "data") as (log, growing):
         program = "from http_edge.cli.main import main; main()"
         options = ["--set", "export.lag_s_max=0.1", "--watch"] + [said_as] * (said_as != "text")
@@ -129,7 +133,7 @@ def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> 
                 assert json.loads(line)["last"] == 55
             else:
                 assert line.startswith("position 55: 5 events")
-            watching.send_signal(signal.SIGINT)
+            watching.send_signal(ended_by)
             assert watching.wait(30) == Exit.OK
         assert _rows(open_place(str(tmp_path / "out"))) == len(whole_log(log))
 

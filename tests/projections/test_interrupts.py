@@ -50,9 +50,20 @@ def test_an_interrupt_in_a_call_of_java_prints_no_traceback() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["poste", "terminal"])
+@pytest.mark.parametrize(
+    ("send", "number", "ended"),
+    [
+        (os.kill, signal.SIGINT, (130, b"poste: interrupted")),
+        (os.killpg, signal.SIGINT, (130, b"poste: interrupted")),
+        (os.kill, signal.SIGTERM, (143, b"")),
+    ],
+    ids=["poste", "terminal", "terminated"],
+)
 def test_an_interrupt_as_java_starts_is_one_line_and_leaves_no_process_and_no_file(
-    send: Callable[[int, int], None], tmp_path: Path
+    send: Callable[[int, int], None],
+    number: signal.Signals,
+    ended: tuple[int, bytes],
+    tmp_path: Path,
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -72,12 +83,12 @@ def test_an_interrupt_as_java_starts_is_one_line_and_leaves_no_process_and_no_fi
         try:
             while "java" not in [name for _, name in processes_of([program.pid])]:
                 assert program.poll() is None
-            send(program.pid, signal.SIGINT)
+            send(program.pid, number)
             _, said = program.communicate(timeout=_WAIT_S)
             left = [*processes_of([program.pid])]
         finally:
             for pid, _ in processes_of([program.pid]):
                 os.kill(pid, signal.SIGKILL)
-    assert (program.returncode, said.strip()) == (130, b"poste: interrupted")
+    assert (program.returncode, said.strip()) == ended
     assert left == []
     assert [*scratch.iterdir()] == []
