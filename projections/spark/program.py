@@ -32,6 +32,9 @@ _NOT_READ: Final = 141  # 128 + SIGPIPE
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
 _JAVA_CAUSE: Final = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
 _JAVA: Final = re.compile(r"^: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
+_MASTER: Final = re.compile(
+    r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn"
+)
 _HINTS: Final = {
     "S3AFileSystem not found": ": Spark reads s3 with the package org.apache.hadoop:hadoop-aws of"
     " its release of Hadoop: name it with spark.jars.packages or spark.jars",
@@ -130,11 +133,21 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap of local Java."
         ),
         click.option(
-            "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
+            "--master",
+            callback=_master,
+            help="Where Spark runs, e.g. local[2]; else all cores of this machine.",
         ),
     ):
         command = option(command)
     return command
+
+
+def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Of another one Java would say so, in the lines of a fault of its own."""
+    if text is not None and not _MASTER.fullmatch(text):
+        said = "is none like local, local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        raise click.BadParameter(f"{text!r} {said}")
+    return text
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
