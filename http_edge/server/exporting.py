@@ -172,6 +172,8 @@ class ContinuousExport:
                 stopping.wait(
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
+            except BrokenPipeError:
+                raise  # of who is told of each step: none reads that any more
             except (ExportError, LogError, KeyFileRefused, OSError) as error:
                 # Some of these an operator has to mend, without a restart of the mediator.
                 self._report(error)
