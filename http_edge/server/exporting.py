@@ -173,7 +173,7 @@ class ContinuousExport:
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
             except BrokenPipeError:
-                raise  # of who is told of each step: none reads that any more
+                raise  # of the lines that say each step: none reads them any more
             except (ExportError, LogError, KeyFileRefused, OSError) as error:
                 # Some of these an operator has to mend, without a restart of the mediator.
                 self._report(error)
