@@ -17,7 +17,11 @@ _BOUNDS: Final = PostgresBounds()
 
 
 def open_log(
-    dsn: str, *, allow_unsafe: bool = False, postgres: PostgresBounds = _BOUNDS
+    dsn: str,
+    *,
+    allow_unsafe: bool = False,
+    postgres: PostgresBounds = _BOUNDS,
+    to_read: bool = False,
 ) -> EventLog:
     """Open the log at ``sqlite:///absolute/path.db`` or ``postgresql://user@host/database``.
 
@@ -25,6 +29,8 @@ def open_log(
     PostgreSQL server that loses confirmed commits in a power cut; SQLite is always made safe.
     ``postgres`` bounds the connections to PostgreSQL; every parameter of libpq may stand in its
     URL (``?sslmode=verify-full&sslrootcert=...``), and several servers with commas between them.
+    ``to_read``: nothing will be written, so nothing is asked of the store's durability, and a file
+    may be one that cannot be written.
 
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
@@ -32,7 +38,7 @@ def open_log(
         ReadModelsMissing: it has rows and lacks a table that is made from them.
         UnsafeLog: the store's durability settings are not what acknowledgements rest on.
     """
-    return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres))
+    return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres, to_read=to_read))
 
 
 def folder_of(dsn: str) -> Path | None:
@@ -47,6 +53,7 @@ def open_store(
     allow_unsafe: bool = False,
     postgres: PostgresBounds = _BOUNDS,
     makes_missing: bool = False,
+    to_read: bool = False,
 ) -> Store:
     """The store below ``open_log``, whatever it holds; ``makes_missing`` read models, empty.
 
@@ -59,13 +66,17 @@ def open_store(
         raise LogUnavailable("not a URL") from error
     match url.scheme:
         case "sqlite" if url.path and not url.netloc:
-            return open_sqlite_store(Path(unquote(url.path)), makes_missing=makes_missing)
+            path = Path(unquote(url.path))
+            return open_sqlite_store(path, makes_missing=makes_missing, to_read=to_read)
         case "postgresql" | "postgres":
             # A process without PostgreSQL starts without its driver.
             from eventstore.stores.postgres_log import open_postgres_store  # noqa: PLC0415
 
             return open_postgres_store(
-                dsn, allow_unsafe=allow_unsafe, bounds=postgres, makes_missing=makes_missing
+                dsn,
+                allow_unsafe=allow_unsafe or to_read,
+                bounds=postgres,
+                makes_missing=makes_missing,
             )
         case scheme:
             # The URL itself may hold a password.

@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
+from urllib.parse import quote
 
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
 from eventstore.stores.sqlite_erasure import WITHIN_S, Erasure
+from eventstore.stores.sqlite_sizes import wal_bytes
 
 BUSY_TIMEOUT_S: Final = 10
 CHECKPOINT_BYTES: Final = 32 * 1024 * 1024
@@ -48,6 +50,9 @@ _PASSES_MAX: Final = 4
 """Under the heaviest load the writer is never caught up with; it has to wait in the end."""
 _THREAD: Final = "checkpoints"
 _LOG = logging.getLogger(__name__)
+
+Connect: TypeAlias = Callable[[], sqlite3.Connection]
+"""Opens one more connection to a log."""
 
 
 def create_file(path: Path) -> None:
@@ -91,9 +96,51 @@ def connect(path: Path) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
-    # Text that is not UTF-8 (bit rot) must reach the check that names it.
-    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    _keep_all_text(connection)
     return connection
+
+
+def can_be_written(path: Path) -> bool:
+    """Whether this user may write the file, and the WAL beside it."""
+    return all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent))
+
+
+def is_taken_as_fixed(path: Path) -> bool:
+    """Whether it cannot be written, and is read alone: what others write there is not seen."""
+    beside = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
+    return not can_be_written(path) and not all(one.exists() for one in beside)
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection to a log that cannot be written: a backup, or one that is mounted read-only.
+
+    Where the WAL and its index are there, as beside a mediator, SQLite reads both files, and what
+    is committed meanwhile. Else the file is all that there is, and taken for one that does not
+    change: SQLite would have to make them.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened, or a WAL with rows has no index.
+    """
+    how = "mode=ro"
+    if is_taken_as_fixed(path):
+        how += "&immutable=1"
+        if wal_bytes(path):
+            why = f"{path.name}-wal has rows that cannot be read where nothing can be written"
+            raise sqlite3.OperationalError(f"{why}: copy both files to a place of your own")
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?{how}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    _keep_all_text(connection)
+    return connection
+
+
+def _keep_all_text(connection: sqlite3.Connection) -> None:
+    """Text that is not UTF-8 (bit rot) must reach the check that names it."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 @contextmanager
@@ -110,8 +157,8 @@ def library_errors() -> Iterator[None]:
 class SqliteReaders:
     """At most ``READERS_MAX`` connections that cannot write; ``READERS_KEPT`` of them stay open."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, connect: Connect) -> None:
+        self._connect = connect
         self._free: list[sqlite3.Connection] = []
         self._in_use = 0
         self._closed = False
@@ -159,7 +206,7 @@ class SqliteReaders:
             if self._free:
                 return self._free.pop()
         try:
-            connection = connect(self._path)
+            connection = self._connect()
             connection.execute("PRAGMA query_only = ON")
         except BaseException:
             self._leave()
@@ -193,20 +240,18 @@ class SqliteWriter:
 
     def __init__(
         self,
-        path: Path,
+        connect: Connect,
         *,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         erased_within_s: float = WITHIN_S,
     ) -> None:
-        self.connection = connect(path)
+        self.connection = connect()
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")
         self.connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
         self._turn = threading.Lock()
         (self._pages,) = self.connection.execute("PRAGMA page_count").fetchone()
-        self._checkpoints = Checkpointer(
-            partial(connect, path), self.connection, bytes_min=checkpoint_bytes
-        )
-        self._erasure = Erasure(partial(connect, path), self._turn, within_s=erased_within_s)
+        self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
+        self._erasure = Erasure(connect, self._turn, within_s=erased_within_s)
 
     def erased(self) -> None:
         """Let what the last transaction erased leave the files, some time later."""
@@ -248,7 +293,7 @@ class Checkpointer:
 
     def __init__(
         self,
-        connect: Callable[[], sqlite3.Connection],
+        connect: Connect,
         writer: sqlite3.Connection,
         *,
         bytes_min: int,

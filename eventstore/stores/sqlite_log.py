@@ -40,7 +40,9 @@ from eventstore.stores.sqlite_connections import (
     CHECKPOINT_BYTES,
     SqliteReaders,
     SqliteWriter,
+    can_be_written,
     connect,
+    connect_to_read,
     create_file,
     library_errors,
 )
@@ -63,10 +65,11 @@ _RESIZE: Final = {
 }
 
 
-def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
+def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool = False) -> Store:
     """The store in this file, which is made (readable by its owner only) if missing.
 
-    ``makes_missing``: so are read models of a log that has rows.
+    ``makes_missing``: so are read models of a log that has rows. ``to_read``: nothing will be
+    written, so the file may be one that cannot be.
 
     Raises:
         ReadModelsMissing: the log has rows and lacks a read model.
@@ -77,7 +80,8 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False) -> Store:
     try:
         if not path.exists():
             create_file(path)
-        return SqliteStore(path, makes_missing=makes_missing)
+        is_fixed = to_read and not can_be_written(path)
+        return SqliteStore(path, makes_missing=makes_missing, is_fixed=is_fixed)
     except (OSError, sqlite3.Error, OperationalError) as error:
         raise LogUnavailable(f"{path}: {error}") from error
 
@@ -92,15 +96,18 @@ class SqliteStore(Store):
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         erased_within_s: float = WITHIN_S,
         makes_missing: bool = False,
+        is_fixed: bool = False,
     ) -> None:
+        """``is_fixed``: the file cannot be written, and all that writes fails."""
+        self._connect = partial(connect_to_read if is_fixed else connect, path)
         if not makes_missing:
-            require_read_models(path)
+            require_read_models(self._connect)
         self._path = path
-        is_left = sqlite_sizes.wal_bytes(path) > 0
+        is_left = not is_fixed and sqlite_sizes.wal_bytes(path) > 0
         self.writer = SqliteWriter(
-            path, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
+            self._connect, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
         )
-        self._readers = SqliteReaders(path)
+        self._readers = SqliteReaders(self._connect)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
             make_tables(cursor)
@@ -128,7 +135,7 @@ class SqliteStore(Store):
     def scratch(self) -> Iterator[tuple[LogSession, str]]:
         with (
             library_errors(),
-            closing(connect(self._path)) as connection,
+            closing(self._connect()) as connection,
             closing(connection.cursor()) as cursor,
         ):
             cursor.execute("PRAGMA temp_store = FILE")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 from eventstore.log.errors import ReadModelsMissing
@@ -12,7 +11,7 @@ from eventstore.read_models import queue_depths
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.update import MADE
 from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
-from eventstore.stores.sqlite_connections import connect
+from eventstore.stores.sqlite_connections import Connect
 
 TABLES: Final = (
     # As the library's recorder makes it, so that logs of all releases are alike.
@@ -73,13 +72,13 @@ _INDEXES: Final = (
 )
 
 
-def require_read_models(path: Path) -> None:
+def require_read_models(connect: Connect) -> None:
     """Refuse a log that lacks a read model, which would begin anew as an empty one.
 
     Raises:
         ReadModelsMissing: it does.
     """
-    with closing(connect(path)) as connection:
+    with closing(connect()) as connection:
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     missing = [name for name in MADE if name not in there]
     if missing and "stored_events" in there:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -149,7 +150,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         settings = settings.model_copy(update={"export": export})
     if settings.export.to is None:
         raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
-    require_existing(settings.log_dsn)
+    require_existing(settings.log_dsn, to_read=True)
     existing_keys(settings)  # they sign what is written
     require_owner(settings)
     return settings.each_database()
@@ -248,6 +249,8 @@ def _address(metrics: str | None) -> str | None:
 
 def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> None:
     """Export until interrupted; a line for each step."""
+    # A container and a service manager end it so, and each time it would look like a failure.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopping = threading.Event()
     works: list[Callable[[threading.Event], None]] = []
     # Not in the data directory: a mediator beside it reports of its own export there.

@@ -81,8 +81,7 @@ def _did(loaded: Loaded) -> str:
     """
     settings = loaded.settings
     if settings.log_dsn.startswith("sqlite:") and not is_missing(settings.log_dsn):
-        # Reading asks nothing of the store's durability.
-        with closing(open_log(settings.log_dsn, allow_unsafe=True)) as log:
+        with closing(open_log(settings.log_dsn, to_read=True)) as log:
             fixed = log.settings().get("mediator_did")
         if fixed is not None:
             return fixed

@@ -93,7 +93,7 @@ def verify(
     now.
     """
     settings = loaded.settings
-    require_existing(settings.log_dsn)
+    require_existing(settings.log_dsn, to_read=True)
     each = settings.each_database()
     known_heads = heads_of_each(known, len(each))
     checked, key = [], public_key or own_key(loaded)
@@ -196,7 +196,7 @@ def _check(
 
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
     """What is wrong with the tables and snapshots that are made from the rows."""
-    with _store(settings) as store, progress_bar("Checking tables") as progress:
+    with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
         tables = wrong_read_models(store, progress=progress)
         snapshots = wrong_snapshots(RecorderLog(store))
         return [
@@ -217,7 +217,7 @@ def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
 
 
 @contextmanager
-def _store(settings: Settings) -> Iterator[Store]:
+def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
     """The store of one database, with empty tables in place of those that are missing."""
     with closing(
         open_store(
@@ -225,6 +225,7 @@ def _store(settings: Settings) -> Iterator[Store]:
             allow_unsafe=True,
             postgres=settings.postgres.bounds,
             makes_missing=True,
+            to_read=to_read,
         )
     ) as store:
         yield store

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
@@ -67,16 +67,6 @@ class LazyGroup(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(int(code)), code.means) for code in Exit])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it refuses to do becomes a sentence and an exit code."""
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            stop = explained(error)
-            if stop is None:
-                raise
-            raise stop from error
-
 
 @click.group(cls=LazyGroup, context_settings={"show_default": True})
 @click.version_option(package_name="poste-restante", prog_name="poste")
@@ -125,12 +115,22 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         stop.show()
         code = stop.exit_code
     except click.Abort:
+        click.echo("poste: interrupted", err=True)
         code = _INTERRUPTED
     except SystemExit:
         # So click and rich end, without words, where what reads the output has ended before.
         code = _NOT_READ
-    except Exception:  # noqa: BLE001 - the last resort: name it as our fault
+    except Exception as error:  # noqa: BLE001 - the last resort: name it as our fault
+        code = _shown(error)
+    sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _shown(error: Exception) -> int:
+    """Say what a failure means for the user; its exit code."""
+    stop = explained(error)
+    if stop is None:
         traceback.print_exc()
         click.echo("poste: a fault of poste itself; please report the lines above", err=True)
-        code = Exit.INTERNAL
-    sys.exit(code if isinstance(code, int) else Exit.OK)
+        return Exit.INTERNAL
+    stop.show()
+    return int(stop.exit_code)

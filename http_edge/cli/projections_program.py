@@ -7,11 +7,13 @@ It is a program of its own, so that the mediator needs neither Spark nor Java. `
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -25,7 +27,8 @@ _RUN: Final = """
 import signal
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 from projections.__main__ import projections
-signal.signal(signal.SIGINT, signal.default_int_handler)
+from projections.spark.session import interrupted
+signal.signal(signal.SIGINT, interrupted)
 projections(prog_name="poste")
 """
 """An interrupt while modules are imported ends it without a traceback."""
@@ -74,13 +77,8 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
     Raises:
         Stop: Spark is not installed.
     """
-    command = _command(arguments)
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:  # noqa: S603 - as above
-        try:
-            answer, _ = program.communicate()
-        except BaseException:
-            program.terminate()
-            raise
+    with _running(arguments, stdout=subprocess.PIPE) as program:
+        answer, _ = program.communicate()
     return _as_shells_have_it(program.returncode), answer
 
 
@@ -91,14 +89,34 @@ def run_program(arguments: Sequence[str]) -> None:
         Exit: with its exit code, if that is not 0.
         Stop: Spark is not installed.
     """
-    with subprocess.Popen(_command(arguments)) as program:  # noqa: S603 - ours; nothing else is run
-        try:
-            code = program.wait()
-        except BaseException:
-            program.terminate()
-            raise
+    with _running(arguments) as program:
+        code = program.wait()
     if code:
         raise click.exceptions.Exit(_as_shells_have_it(code))
+
+
+@contextmanager
+def _running(
+    arguments: Sequence[str], stdout: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The program, which has ended after the block, with the Java that it has started."""
+    command = _command(arguments)
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with subprocess.Popen(command, stdout=stdout) as program:  # noqa: S603 - nothing else
+            try:
+                yield program
+            except BaseException:
+                # A terminal interrupts it, too: then it heeds this one no more.
+                program.send_signal(signal.SIGINT)
+                program.wait()
+                raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _frame: object) -> NoReturn:
+    raise click.exceptions.Exit(_BY_SIGNAL + number)
 
 
 def _as_shells_have_it(code: int) -> int:

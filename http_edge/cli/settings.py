@@ -86,16 +86,28 @@ def _assignment(text: str) -> tuple[str, str]:
 
 def is_missing(dsn: str) -> bool:
     """Is it the log of a file that is not there, which opening would make?"""
-    parts = urlsplit(dsn)
-    return parts.scheme == "sqlite" and not Path(unquote(parts.path)).is_file()
+    return urlsplit(dsn).scheme == "sqlite" and not _file_of(dsn).is_file()
 
 
-def require_existing(dsn: str) -> None:
+def require_existing(dsn: str, *, to_read: bool = False) -> None:
     """Refuse a log that opening would make: an empty log has nothing wrong with it.
+
+    ``to_read``: say what it means where the file cannot be written, as that of a backup.
 
     Raises:
         Stop: there is no such file.
     """
     if is_missing(dsn):
         remedy = "Name it with --log or --data-dir."
-        raise Stop(Exit.UNREACHABLE, f"there is no log at {unquote(urlsplit(dsn).path)}", remedy)
+        raise Stop(Exit.UNREACHABLE, f"there is no log at {_file_of(dsn)}", remedy)
+    if to_read and dsn.startswith("sqlite:"):
+        # The help of a command need not import it.
+        from eventstore.stores.sqlite_connections import is_taken_as_fixed  # noqa: PLC0415
+
+        if is_taken_as_fixed(_file_of(dsn)):
+            said = "cannot be written, so it is read as one that does not change meanwhile"
+            click.echo(f"poste: {escaped(str(_file_of(dsn)))} {said}", err=True)
+
+
+def _file_of(dsn: str) -> Path:
+    return Path(unquote(urlsplit(dsn).path))

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from http_edge.server.exits import Exit, Stop
 
@@ -70,14 +70,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     with named_disk_faults(data_dir, option):
         lock = (data_dir / _LOCK).open("a+")
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Stop(
-                Exit.BUSY,
-                f"Another mediator is running on {data_dir}.",
-                f"Stop it, or name another place with {option}.",
-            ) from error
+        _take(fcntl.LOCK_EX, lock, data_dir, option)
         lock.seek(0)
         was_killed = bool(lock.read())
         lock.truncate(0)
@@ -87,6 +80,29 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
             yield was_killed
         finally:
             lock.truncate(0)
+
+
+@contextlib.contextmanager
+def left_alone(data_dir: Path, option: str) -> Iterator[None]:
+    """Keep mediators away from a directory in which they have worked, and write nothing there.
+
+    Raises:
+        Stop: a mediator, or a restore, works there.
+    """
+    with (data_dir / _LOCK).open() as lock:
+        _take(fcntl.LOCK_SH, lock, data_dir, option)
+        yield
+
+
+def _take(kind: int, lock: IO[str], data_dir: Path, option: str) -> None:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        raise Stop(
+            Exit.BUSY,
+            f"Another mediator is running on {data_dir}.",
+            f"Stop it, or name another place with {option}.",
+        ) from error
 
 
 def was_left(data_dir: Path) -> bool:

@@ -62,12 +62,10 @@ _GIVE_WAY: Final = 5
 def opened_to_read(settings: Settings) -> EventLog:
     """The log for tools that only read it, or its first database; see ``Settings.each_database``.
 
-    Reading asks nothing of the store's durability.
-
     Raises:
         LogError: as ``eventstore.stores.open_log.open_log``.
     """
-    return open_log(settings.log_dsn, allow_unsafe=True, postgres=settings.postgres.bounds)
+    return open_log(settings.log_dsn, to_read=True, postgres=settings.postgres.bounds)
 
 
 class OtherExporter(ExportRefused):
@@ -174,6 +172,8 @@ class ContinuousExport:
                 stopping.wait(
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
+            except BrokenPipeError:
+                raise  # of the lines that say each step: none reads them any more
             except (ExportError, LogError, KeyFileRefused, OSError) as error:
                 # Some of these an operator has to mend, without a restart of the mediator.
                 self._report(error)

@@ -40,7 +40,7 @@ from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sect
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.archive_check import seam_of, sections_to
-from http_edge.server.data_dir import locked, make_data_dir
+from http_edge.server.data_dir import left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.pruning import beginning_of
@@ -195,9 +195,8 @@ def _log_source(
         raise Stop(Exit.UNREACHABLE, f"there is no log at {path}", "Name it with --from.")
     with ExitStack() as stack:
         if is_file and _is_served_elsewhere(path.parent, target):
-            stack.enter_context(locked(path.parent, "--from"))
-        # Reading asks nothing of the store's durability.
-        log = stack.enter_context(closing(open_log(dsn, allow_unsafe=True)))
+            stack.enter_context(left_alone(path.parent, "--from"))
+        log = stack.enter_context(closing(open_log(dsn, to_read=True)))
         constants = log.settings()
         if not {"mediator_did", "shards"} <= constants.keys():
             remedy = "Name the log of a mediator, or its export, with --from."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Final
 
@@ -19,9 +20,13 @@ _MARKS: Final = "verified"
 def marks_of(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> VerifiedMarks | None:
     """The marks in the data directory whose key it is; None for another key, or without one.
 
+    None, too, where the directory cannot be written: what is verified there is not remembered.
+
     ``forgotten``: nothing that was verified before counts.
     """
     if key is None or not settings.keys_path.exists():
+        return None
+    if not os.access(settings.data_dir, os.W_OK, effective_ids=True):
         return None
     keys = load(settings.keys_path)
     if key.raw != keys.signing_public:

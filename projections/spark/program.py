@@ -28,9 +28,13 @@ from projections.spark.session import MEMORY_MIB
 
 _SKIP_HASHES: Final = "projections.skip_hashes"
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+_NOT_READ: Final = 141  # 128 + SIGPIPE
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
 _JAVA_CAUSE: Final = re.compile(r"^\s*Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
 _JAVA: Final = re.compile(r"^: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", re.MULTILINE)
+_MASTER: Final = re.compile(
+    r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn"
+)
 _HINTS: Final = {
     "S3AFileSystem not found": ": Spark reads s3 with the package org.apache.hadoop:hadoop-aws of"
     " its release of Hadoop: name it with spark.jars.packages or spark.jars",
@@ -129,11 +133,21 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap of local Java."
         ),
         click.option(
-            "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
+            "--master",
+            callback=_master,
+            help="Where Spark runs, e.g. local[2]; else all cores of this machine.",
         ),
     ):
         command = option(command)
     return command
+
+
+def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Of another one Java would say so, in the lines of a fault of its own."""
+    if text is not None and not _MASTER.fullmatch(text):
+        said = "is none like local, local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        raise click.BadParameter(f"{text!r} {said}")
+    return text
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,11 +181,23 @@ class Program(click.Group):
             code = error.exit_code
         except click.Abort:
             code = _INTERRUPTED
+        except SystemExit:
+            code = _NOT_READ  # so click ends where what reads the output has ended before
+        except OSError as error:
+            click.echo(f"{self.name}: {error}", err=True)
+            code = USAGE
         except Exception:  # noqa: BLE001 - the last resort: name it as our fault
             traceback.print_exc()
             click.echo("a fault of poste itself; please report the lines above", err=True)
             code = INTERNAL
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; who started it says that it was interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 @contextmanager

@@ -156,18 +156,20 @@ def _started(conf: SparkConf) -> SparkSession:
         SparkContext.getOrCreate(conf)
     finally:
         if is_main:
-            signal.signal(signal.SIGINT, _interrupted)
+            signal.signal(signal.SIGINT, interrupted)
     if noted:
-        _interrupted()
+        interrupted()
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _interrupted(*_: object) -> NoReturn:
-    """In place of PySpark's own handler, which asks Java to cancel jobs within another call.
+def interrupted(*_: object) -> NoReturn:
+    """End by an interrupt, the first of them: what ends then is not interrupted again.
 
-    That fails, and its library logs so, and the interrupt, with their tracebacks. Jobs end with the
+    In place of PySpark's own handler, which asks Java to cancel jobs within another call. That
+    fails, and its library logs so, and the interrupt, with their tracebacks. Jobs end with the
     session.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
     raise KeyboardInterrupt
 

@@ -112,14 +112,19 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
         assert "--data-dir" in unsigned.err
 
 
-@pytest.mark.parametrize("said_as", ["--json", "text"])
-def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> None:
+@pytest.mark.parametrize(
+    ("said_as", "ended_by"), [("--json", signal.SIGINT), ("text", signal.SIGTERM)]
+)
+def test_watch_follows_until_it_is_interrupted(
+    tmp_path: Path, said_as: str, ended_by: signal.Signals
+) -> None:
     with _mediator(tmp_path / "data") as (log, growing):
         program = "from http_edge.cli.main import main; main()"
         options = ["--set", "export.lag_s_max=0.1", "--watch"] + [said_as] * (said_as != "text")
-        command = [sys.executable, "-c", program, "export", "--data-dir", "data", "--to", "out"]
+        command = [sys.executable, "-c", program, "export"]
+        command += [f"--data-dir={tmp_path}/data", f"--to={tmp_path}/out"]
         with subprocess.Popen(
-            command + options, stdout=subprocess.PIPE, cwd=tmp_path, text=True, env=os.environ
+            command + options, stdout=subprocess.PIPE, cwd=ROOT, text=True
         ) as watching:
             assert watching.stdout is not None
             assert "50" in watching.stdout.readline()
@@ -129,9 +134,27 @@ def test_watch_follows_until_it_is_interrupted(tmp_path: Path, said_as: str) -> 
                 assert json.loads(line)["last"] == 55
             else:
                 assert line.startswith("position 55: 5 events")
-            watching.send_signal(signal.SIGINT)
+            watching.send_signal(ended_by)
             assert watching.wait(30) == Exit.OK
         assert _rows(open_place(str(tmp_path / "out"))) == len(whole_log(log))
+
+
+def test_watch_ends_where_what_reads_its_lines_has_ended(tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        read, write = os.pipe()
+        os.close(read)
+        options = [f"--data-dir={tmp_path}/data", f"--to={tmp_path}/out", "--watch"]
+        program = "from http_edge.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, "export", *options],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            timeout=30,
+            check=False,
+        )
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def _measures(address: str, token: str) -> tuple[int, str]:

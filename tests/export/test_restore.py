@@ -380,6 +380,16 @@ def test_a_log_that_is_served_is_not_moved(run: Run, original: Original, tmp_pat
     assert restore(run, original.dsn, str(tmp_path / "new"), original.keys).code == Exit.OK
 
 
+def test_a_restore_writes_nothing_in_the_directory_that_it_reads(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    lock = original.data_dir / "lock"
+    lock.write_text("of a mediator that was killed")
+    before = {path.name: path.read_bytes() for path in original.data_dir.iterdir()}
+    assert restore(run, original.dsn, str(tmp_path / "new"), original.keys).code == Exit.OK
+    assert {path.name: path.read_bytes() for path in original.data_dir.iterdir()} == before
+
+
 def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path) -> None:
     target = str(tmp_path / "new")
     nowhere = restore(run, "nowhere", target, original.keys)

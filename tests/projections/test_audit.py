@@ -447,6 +447,13 @@ def test_what_is_no_question_is_refused_by_the_program() -> None:
         assert (done.exit_code, "ask with poste audit" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("master", ["bad", "local[x]", "http://127.0.0.1:7077", ""])
+def test_a_master_that_spark_does_not_know_is_refused_before_java_starts(master: str) -> None:
+    for command in (["rebuild", "--from", "x", "--to", "y"], ["audit", "{}"]):
+        done = CliRunner().invoke(projections, [*command, "--master", master])
+        assert (done.exit_code, "is none like local, local[2]" in done.stderr) == (2, True)
+
+
 @pytest.mark.spark
 def test_a_list_that_was_cut_says_so(audit: Run, sample: SampleLog) -> None:
     shown = audit("replays", "--limit", "1", "--from", str(sample.export))

@@ -1,13 +1,21 @@
-"""An interrupt ends a program of Spark without words, whatever it waits for."""
+"""An interrupt ends a program of Spark with one line at most, whatever it waits for."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from eventstore.stores.open_log import open_log
+from tests.cluster.server import processes_of
+from tests.histories import History, random_script
+from tests.projections.exports import export_log
 from tests.tidy.modules import ROOT
 
 _WAIT_S = 120
@@ -39,3 +47,48 @@ def test_an_interrupt_in_a_call_of_java_prints_no_traceback() -> None:
         finally:
             program.kill()
     assert (program.returncode, said.split()) == (130, [])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("send", "number", "ended"),
+    [
+        (os.kill, signal.SIGINT, (130, b"poste: interrupted")),
+        (os.killpg, signal.SIGINT, (130, b"poste: interrupted")),
+        (os.kill, signal.SIGTERM, (143, b"")),
+    ],
+    ids=["poste", "terminal", "terminated"],
+)
+def test_an_interrupt_as_java_starts_is_one_line_and_leaves_no_process_and_no_file(
+    send: Callable[[int, int], None],
+    number: signal.Signals,
+    ended: tuple[int, bytes],
+    tmp_path: Path,
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        History(log).play(random_script(8, 20))
+        export_log(log, tmp_path / "export")
+    options = ["--from", str(tmp_path / "export"), "--to", str(tmp_path / "tables")]
+    code = "from http_edge.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "rebuild", *options, "--master", "local[1]"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(scratch)},
+        start_new_session=True,
+    ) as program:
+        try:
+            while "java" not in [name for _, name in processes_of([program.pid])]:
+                assert program.poll() is None
+            send(program.pid, number)
+            _, said = program.communicate(timeout=_WAIT_S)
+            left = [*processes_of([program.pid])]
+        finally:
+            for pid, _ in processes_of([program.pid]):
+                os.kill(pid, signal.SIGKILL)
+    assert (program.returncode, said.strip()) == ended
+    assert left == []
+    assert [*scratch.iterdir()] == []

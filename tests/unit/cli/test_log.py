@@ -1,8 +1,12 @@
 """``poste log verify``: a whole log passes, a touched one is named with its first bad row."""
 
 import json
+import os
+import shutil
 import sqlite3
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,3 +156,53 @@ def test_a_log_with_a_row_that_cannot_be_read_is_not_made_anew(run: Run, path: P
     ran = run("log", "rebuild-read-models", "--log", f"sqlite://{path}")
     assert ran.code == Exit.UNSAFE
     assert "poste log verify names it" in ran.err
+
+
+OTHER_USER = 65_534
+
+
+@contextmanager
+def read_only(path: Path, *beside: str) -> Iterator[Path]:
+    """A copy of a log, and of files beside it, where this process cannot write, even as root."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        for end in ("", *beside):
+            shutil.copy(f"{path}{end}", folder / f"log.db{end}")
+        for one in (*folder.iterdir(), folder):
+            one.chmod(0o555)
+        was = os.geteuid()
+        if was == 0:
+            os.seteuid(OTHER_USER)
+        try:
+            yield folder / "log.db"
+        finally:
+            os.seteuid(was)
+            folder.chmod(0o755)
+
+
+def test_a_backup_that_cannot_be_written_is_verified_as_it_stands(run: Run, path: Path) -> None:
+    with read_only(path) as backup:
+        args = ["--data-dir", str(backup.parent), "--log", f"sqlite://{backup}"]
+        ran = run("log", "verify", *args)
+        assert (ran.code, "Every row is as it was sealed" in ran.out) == (Exit.OK, True)
+        assert f"{backup} cannot be written" in ran.err
+        assert [one.name for one in backup.parent.iterdir()] == ["log.db"]
+        made = run("log", "rebuild-read-models", *args)
+        assert (made.code, "cannot be read" in made.err) == (Exit.UNREACHABLE, True)
+
+
+def test_what_a_backup_has_in_its_wal_is_verified_with_its_index_and_never_left_out(
+    run: Run, path: Path
+) -> None:
+    with closing(sqlite3.connect(path)) as writer:
+        with writer:
+            writer.execute("DELETE FROM stored_events WHERE rowid = 3")
+        ends = ("-wal", "-shm")
+        with read_only(path, *ends) as backup:
+            found = run("log", "verify", "--log", f"sqlite://{backup}", "--data-dir", "/")
+            assert (found.code, found.err) == (Exit.FINDING, "")
+        with read_only(path, "-wal") as backup:
+            refused = run("log", "verify", "--log", f"sqlite://{backup}", "--data-dir", "/")
+            assert (refused.code, refused.out) == (Exit.UNREACHABLE, "")
+            assert "log.db-wal has rows" in refused.err
+            assert "copy both files" in refused.err

@@ -149,6 +149,32 @@ def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("args", [["config", "show"], ["config", "reference"], ["--help"]])
+def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: list[str]) -> None:
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
+    assert done.returncode == Exit.USAGE
+    assert done.stderr == "poste: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.thorough
+def test_a_command_of_spark_ends_like_all_others_where_its_output_does() -> None:
+    pytest.importorskip("pyspark")
+    read, write = os.pipe()
+    os.close(read)
+    code = "from http_edge.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "rebuild", "--help"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == Exit.USAGE
+    assert b"Traceback" not in done.stderr
+    assert b"No space left on device" in done.stderr
+
+
 def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("http_edge.cli.config.shown", lambda settings: settings["nothing"])
     ran = run("config", "show")
@@ -162,7 +188,8 @@ def test_an_interrupt_ends_like_one(run: Run, monkeypatch: pytest.MonkeyPatch) -
         raise KeyboardInterrupt
 
     monkeypatch.setattr("http_edge.cli.config.shown", interrupt)
-    assert run("config", "show").code == 130
+    ran = run("config", "show")
+    assert (ran.code, ran.err.strip()) == (130, "poste: interrupted")
 
 
 def test_a_refusal_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
