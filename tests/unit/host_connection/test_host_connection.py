@@ -240,7 +240,7 @@ async def test_an_edge_knows_that_it_has_had_every_push_of_a_host_that_ends_in_o
 async def test_no_push_finds_the_connection_before_where_the_next_one_is_welcomed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await connect_to_host(host.address, EDGE, nowhere)
+    before = await connect_to_host(host.address, EDGE, nowhere)
     found, send = [], EdgeConnection.send
 
     def noted(connection: EdgeConnection, number: int, content: bytes) -> None:
@@ -248,8 +248,10 @@ async def test_no_push_finds_the_connection_before_where_the_next_one_is_welcome
         send(connection, number, content)
 
     monkeypatch.setattr(EdgeConnection, "send", noted)
-    await connect_to_host(host.address, EDGE, nowhere)
+    after = await connect_to_host(host.address, EDGE, nowhere)
     assert found == [None]
+    before.close()
+    after.close()
 
 
 async def test_what_is_pushed_with_an_answer_arrives_though_the_caller_has_given_up(
