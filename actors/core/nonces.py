@@ -12,18 +12,26 @@ were stamped before ``forgotten_before_ms``, and a command that is stamped befor
 whatever a clock says. Under clocks that go on together this refuses nothing that the timestamp
 window lets in.
 
+**Who claims many leaves room for others.** What is claimed while a window is crowded counts for its
+sender, who may have as many in force as still find room. So of ``n`` senders that claim all they
+can each gets a share of ``n + 1``, and the last one stays free.
+
 ``UnprovenNonces`` has the nonces of commands that had no effect: no signature was found to hold, or
 nothing here knows who sent them. They are in memory alone, and the oldest make room.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 BUCKET_MS: Final = 32_000
+SENDERS_MAX: Final = 4_096
+"""Senders of one window for whom nonces are counted; all others are counted as one."""
+_OTHERS: Final = b""
 _KEY_BYTES: Final = 16
 
 
@@ -52,6 +60,14 @@ class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
     sender_did: str = ""
 
 
+@dataclass(slots=True)
+class _Share:
+    """What one sender has of a window."""
+
+    sender: bytes
+    nonces: int = 0
+
+
 class NonceWindow:
     """A set of command keys that forgets each one after its expiry.
 
@@ -61,7 +77,8 @@ class NonceWindow:
 
     def __init__(self, forgotten_before_ms: int = 0) -> None:
         """An empty window."""
-        self._buckets: dict[int, set[bytes]] = {}
+        self._buckets: dict[int, dict[bytes, _Share | None]] = {}
+        self._shares: dict[bytes, _Share] = {}
         self._count = 0
         self.forgotten_before_ms = forgotten_before_ms
 
@@ -77,23 +94,36 @@ class NonceWindow:
                 return True
         return False
 
-    def add(self, key: bytes, expires_ms: int) -> None:
-        """Keep a key until ``expires_ms`` (Unix milliseconds), rounded up."""
-        keys = self._buckets.setdefault(expires_ms // BUCKET_MS, set())
-        before = len(keys)
-        keys.add(key)
-        self._count += len(keys) - before
+    def add(self, key: bytes, expires_ms: int, counted_for: bytes | None = None) -> None:
+        """Keep a key until ``expires_ms`` (Unix milliseconds), rounded up.
+
+        ``counted_for`` is its sender, if it counts for one.
+        """
+        keys = self._buckets.setdefault(expires_ms // BUCKET_MS, {})
+        if key in keys:
+            return
+        share = None if counted_for is None else self._share_of(counted_for)
+        if share is not None:
+            self._shares[share.sender] = share
+            share.nonces += 1
+        keys[key] = share
+        self._count += 1
+
+    def counted_for(self, sender: bytes) -> int:
+        """How many nonces count for this sender."""
+        return self._share_of(sender).nonces
 
     def packed(self) -> dict[int, bytes]:
-        """All keys, joined, by bucket: the form for a snapshot."""
+        """All keys, joined, by bucket: the form for a snapshot; it says of none who sent it."""
         return {bucket: b"".join(keys) for bucket, keys in self._buckets.items()}
 
     def add_packed(self, packed: dict[int, bytes]) -> None:
         """Add the keys of a snapshot."""
         for bucket, joined in packed.items():
-            keys = self._buckets.setdefault(bucket, set())
+            keys = self._buckets.setdefault(bucket, {})
             before = len(keys)
-            keys.update(joined[i : i + _KEY_BYTES] for i in range(0, len(joined), _KEY_BYTES))
+            for i in range(0, len(joined), _KEY_BYTES):
+                keys.setdefault(joined[i : i + _KEY_BYTES], None)
             self._count += len(keys) - before
 
     def sweep(self, now_ms: int, window_ms: int) -> None:
@@ -103,9 +133,19 @@ class NonceWindow:
         """
         oldest = now_ms // BUCKET_MS
         for bucket in [bucket for bucket in self._buckets if bucket < oldest]:
-            self._count -= len(self._buckets.pop(bucket))
+            gone = self._buckets.pop(bucket)
+            self._count -= len(gone)
+            for share in filter(None, gone.values()):
+                share.nonces -= 1
+                if not share.nonces:
+                    del self._shares[share.sender]
             until_ms = (bucket + 1) * BUCKET_MS - window_ms
             self.forgotten_before_ms = max(self.forgotten_before_ms, until_ms)
+
+    def _share_of(self, sender: bytes) -> _Share:
+        if sender not in self._shares and len(self._shares) >= SENDERS_MAX:
+            sender = _OTHERS
+        return self._shares.get(sender) or _Share(sender)
 
 
 class UnprovenNonces:

@@ -78,7 +78,7 @@ class Host:
         self._new_id, self._secret = new_id, secret
         self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
-        self._nonces = NonceClaims(limits)
+        self._nonces = NonceClaims(limits, self._is_known)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log)
         self.charges = Charges(limits)
@@ -313,7 +313,7 @@ class Host:
         if partition is not None and not self._belongs(transaction, target, partition):
             return Outcome(_NOT_OWNER)
         if claim is not None and shard is not None:
-            refusal = self._nonces.check(transaction, shard, claim, self._is_known)
+            refusal = self._nonces.check(transaction, shard, claim)
             if refusal is not None:
                 return Outcome(Refused(refusal))
         if transaction.is_short_of_disk and is_step_of_adding(submission):

@@ -5,15 +5,17 @@ proven, or refused by an identity without state or to another one than itself, h
 repetition is no replay: its nonce is in the memory of this host alone, and the order of 5.4 is kept
 as long as the host lives. Senders that are made for one command each would fill the log otherwise.
 
-Who is unknown here may have an effect at another host, so such nonces are stored: they have half of
-the room of a shard, and who is known here has all of it.
+Who is unknown here may have an effect at another host, so such nonces are stored. Half of the room
+of a shard is for all. Of the other half a sender may have as much as it leaves free, and those that
+are unknown here count as one: a few who claim all they can keep out no one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from actors.core.cost import source_key
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim, Proof, UnprovenNonces
 from actors.core.refusals import Refusal
@@ -22,24 +24,21 @@ from actors.host.transaction import Transaction
 
 IsKnown: TypeAlias = Callable[[Transaction, str, OwnedPartition], bool]
 """Has an identity of this shard anything here?"""
+_UNKNOWN: Final = b"unknown"
 
 
 class NonceClaims:
     """Checks and keeps the nonces of the commands that one host is asked."""
 
-    def __init__(self, limits: HostLimits) -> None:
+    def __init__(self, limits: HostLimits, is_known: IsKnown) -> None:
         """No nonce is known but those of the partitions."""
         self._window_ms = limits.timestamp_window_ms
         self._per_shard_max = limits.nonces_per_shard_max
-        self._of_unknown_max = limits.nonces_per_shard_max // 2
         self._unproven = UnprovenNonces(limits.unproven_nonces_max)
+        self._is_known = is_known
 
     def check(
-        self,
-        transaction: Transaction,
-        shard: OwnedPartition,
-        claim: NonceClaim,
-        is_known: IsKnown,
+        self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
     ) -> Refusal | None:
         """Why a command with this nonce does not pass, or None. Nothing is kept of it yet."""
         now_ms, nonces = transaction.now_ms, shard.nonces
@@ -51,12 +50,11 @@ class NonceClaims:
             return Refusal.DUPLICATE_NONCE
         if claim.proof is not Proof.HOLDS_NOW and self._unproven.holds(claim.key, now_ms):
             return Refusal.DUPLICATE_NONCE
-        if len(nonces) >= self._of_unknown_max:
+        if self._is_crowded(shard):
             nonces.sweep(now_ms, self._window_ms)
-            # An edge of an earlier release does not say who sends.
-            is_whole = not claim.sender_did or is_known(transaction, claim.sender_did, shard)
-            if len(nonces) >= (self._per_shard_max if is_whole else self._of_unknown_max):
-                return Refusal.RATE_LIMITED
+        sender = self._counted_for(transaction, shard, claim)
+        if sender is not None and nonces.counted_for(sender) >= self._per_shard_max - len(nonces):
+            return Refusal.RATE_LIMITED
         return None
 
     def keep(
@@ -69,6 +67,20 @@ class NonceClaims:
     ) -> None:
         """Take a nonce that passed: into the transaction, or into memory alone."""
         if is_durable:
-            transaction.claim_nonce(shard, claim)
+            sender = self._counted_for(transaction, shard, claim)
+            transaction.claim_nonce(shard, claim, counted_for=sender)
         else:
             self._unproven.add(claim.key, transaction.expiry_ms(claim))
+
+    def _is_crowded(self, shard: OwnedPartition) -> bool:
+        return len(shard.nonces) >= self._per_shard_max // 2
+
+    def _counted_for(
+        self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
+    ) -> bytes | None:
+        """Whom a nonce would count for, if the shard is crowded."""
+        if not self._is_crowded(shard):
+            return None
+        # An edge of an earlier release does not say who sends.
+        did = claim.sender_did
+        return source_key(did) if did and self._is_known(transaction, did, shard) else _UNKNOWN

@@ -104,10 +104,12 @@ class Transaction:
         """When the nonce of this claim may be forgotten."""
         return expiry_ms(self.now_ms, claim.timestamp_ms, self._window_ms)
 
-    def claim_nonce(self, partition: OwnedPartition, claim: NonceClaim) -> None:
+    def claim_nonce(
+        self, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes | None
+    ) -> None:
         """Take a sender's nonce, with what its command does (DCTRL-0004 5.2)."""
         expires_ms = self.expiry_ms(claim)
-        partition.nonces.add(claim.key, expires_ms)
+        partition.nonces.add(claim.key, expires_ms, counted_for)
         self.part(partition).nonces.append((claim.key, expires_ms))
 
     def fill_pages(self, outcomes: Sequence[Outcome], pages: PageReader) -> None:

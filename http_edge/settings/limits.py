@@ -150,8 +150,9 @@ class Limits(Section):
     of the disk; 0 is no floor. Of a PostgreSQL server nothing is known: watch its disk."""
     nonces_per_shard_max: int = Field(default=200_000, ge=1_000)
     """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
-    that holds. When full, commands are refused: forgetting a nonce would let a replay in. Senders
-    that have nothing here have half of it, so that they keep out none that have."""
+    that holds. When full, commands are refused: forgetting a nonce would let a replay in. Half of
+    it is for all; of the other half a sender may have as much as stays free, and those that have
+    nothing here count as one, so that a few that claim all they can keep out no one."""
     unproven_nonces_max: int = Field(default=200_000, ge=1_000)
     """Nonces of commands without effect that one host remembers, about 150 bytes of memory each:
     their signature did not hold, or nothing here knows their sender. The oldest make room, so junk

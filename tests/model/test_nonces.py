@@ -218,8 +218,10 @@ def take_a_claim_without_proof_for_a_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_had_an_effect_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Transaction, partition: OwnedPartition, claim: NonceClaim) -> None:
-        partition.nonces.add(claim.key, self.expiry_ms(claim))
+    def forgetful(
+        self: Transaction, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes
+    ) -> None:
+        partition.nonces.add(claim.key, self.expiry_ms(claim), counted_for)
 
     patch.setattr(Transaction, "claim_nonce", forgetful)
 

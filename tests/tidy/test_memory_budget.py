@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from actors.core.nonces import SENDERS_MAX
 from http_edge.settings.settings import Settings
 from tests.tidy.modules import ROOT
 
@@ -24,6 +25,8 @@ SHARDS: Final = 64
 READERS: Final = 7
 """Threads of a host that read pages (``eventstore.stores``)."""
 NONCE_BYTES: Final = 100
+COUNTED_SENDER_BYTES: Final = 300
+"""Of a sender for whom nonces are counted, ``SENDERS_MAX`` in each shard that is crowded."""
 WORK_BYTES: Final = 10 * KIB
 """At most of one unit of work (``actors.core.cost``)."""
 UNPROVEN_NONCE_BYTES: Final = 150
@@ -98,7 +101,8 @@ def of_host(settings: Settings) -> list[Row]:
     limits = settings.limits
     active, page = limits.active_bytes_max, limits.page_bytes_max * 2
     queue_page = limits.queue_bytes_max + limits.pages_bytes_max
-    nonces = SHARDS * limits.nonces_per_shard_max * NONCE_BYTES
+    of_shard = limits.nonces_per_shard_max * NONCE_BYTES + SENDERS_MAX * COUNTED_SENDER_BYTES
+    nonces = SHARDS * of_shard
     transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
     return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.core.nonces import BUCKET_MS, NonceWindow, UnprovenNonces, expiry_ms
+from actors.core.nonces import BUCKET_MS, SENDERS_MAX, NonceWindow, UnprovenNonces, expiry_ms
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -75,6 +75,30 @@ def test_a_packed_window_is_the_same_window(keys: dict[bytes, int]) -> None:
     assert len(copy) == len(nonces)
     assert copy.packed().keys() == nonces.packed().keys()
     assert all(copy.holds(key, NOW_MS) for key in keys)
+
+
+def test_what_counts_for_a_sender_counts_as_long_as_it_is_kept() -> None:
+    nonces = NonceWindow()
+    nonces.add(KEY, NOW_MS)
+    nonces.add(OTHER, NOW_MS, counted_for=b"a")
+    nonces.add(OTHER, NOW_MS, counted_for=b"a")
+    nonces.add(b"l" * 16, NOW_MS + 2 * BUCKET_MS, counted_for=b"a")
+    assert (nonces.counted_for(b"a"), nonces.counted_for(b"b"), len(nonces)) == (2, 0, 3)
+    nonces.sweep(NOW_MS + BUCKET_MS, WINDOW_MS)
+    assert (nonces.counted_for(b"a"), len(nonces)) == (1, 1)
+    nonces.sweep(NOW_MS + 3 * BUCKET_MS, WINDOW_MS)
+    assert (nonces.counted_for(b"a"), len(nonces)) == (0, 0)
+
+
+def test_more_senders_than_are_counted_apart_are_counted_as_one() -> None:
+    nonces = NonceWindow()
+    senders = [number.to_bytes(16, "big") for number in range(SENDERS_MAX + 3)]
+    for sender in senders:
+        nonces.add(sender, NOW_MS, counted_for=sender)
+    assert [nonces.counted_for(sender) for sender in senders[:SENDERS_MAX]] == [1] * SENDERS_MAX
+    assert [nonces.counted_for(sender) for sender in (*senders[-3:], b"new")] == [3] * 4
+    nonces.sweep(NOW_MS + BUCKET_MS, WINDOW_MS)
+    assert nonces.counted_for(b"new") == 0
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
