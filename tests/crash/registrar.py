@@ -2,7 +2,8 @@
 
 What was confirmed has to hold after everything: keys are the wallet's alone, its rules
 and every connection are known. A key that it gave up is free; after a kill between the two steps of
-giving it up it may still be reserved for the wallet, until that adds and removes it once more.
+giving it up, or while the owner of the key itself cannot be asked, it may still be reserved for the
+wallet, until that adds and removes it once more.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Registrar:
     invitation: Invitation
     owned: dict[bytes, Recipient] = field(default_factory=dict)
     released: list[bytes] = field(default_factory=list)
+    troubled: set[bytes] = field(default_factory=set)
+    """Those of them that were given up under a fault that lasts."""
     unknown: list[KeyPair] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
     """What the stranger tried to claim without hearing what came of it. A command that waits for a
@@ -68,10 +71,13 @@ class Registrar:
             return
         recipient = self.owned.pop(load.chance.choice(list(self.owned)))
         self.unknown.append(recipient.key)
+        was_troubled = load.ledger.is_troubled
         (removed,) = await self.owner.update_keylist(remove=[recipient.key.public])
         if removed.result in _DONE:
             self.unknown.remove(recipient.key)
             self.released.append(recipient.key.public)
+            if was_troubled or load.ledger.is_troubled:
+                self.troubled.add(recipient.key.public)
         elif removed.result != "server_error":
             self.broken.append(f"an owned key is removed: {removed.result}")
 
@@ -131,8 +137,9 @@ class Registrar:
             for key, result in zip(self.released, claimed, strict=True)
             if result not in (_DONE if key in self.tried else {"success"})
         ]
-        if len(reserved) > kills:
-            self.broken.append(f"{len(reserved)} keys that were given up are reserved")
+        without_cause = [key for key in reserved if key not in self.troubled]
+        if len(without_cause) > kills:
+            self.broken.append(f"{len(without_cause)} keys that were given up are reserved")
         await self._expect(self.owner, reserved, _DONE, "its own keys once more")
         for keys in _pages(reserved):
             await self.owner.update_keylist(remove=keys)
