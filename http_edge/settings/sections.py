@@ -306,9 +306,9 @@ class Postgres(Section):
     connections_kept: int = Field(default=2, ge=1, le=256)
     """Connections that one host keeps open without work: that of its writer, and one for reads."""
     connections_max: int = Field(default=10, ge=1, le=256)
-    """Connections of one host at most: its threads are one writer, one for snapshots, seven for
-    reads and questions. All hosts together, and a few for the tools, have to stay below the
-    server's max_connections."""
+    """Connections of one host at most: one for its writer, one for snapshots, the rest for its
+    other threads, of which few ask the log at the same time. All hosts together, and a few for the
+    tools, have to stay below the server's max_connections."""
     connect_s_max: float = Field(default=5, ge=1, le=60)
     """Time for one server to take a connection, and to show that an idle one still lives. With
     several servers in the address each gets it in turn."""

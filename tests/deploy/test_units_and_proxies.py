@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ from crossplane.analyzer import DIRECTIVES
 
 from http_edge.settings.settings import Settings
 from tests.deploy.manifests import DEPLOY, tool
+from tests.ports import free_port
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 NGINX = DEPLOY / "proxy/nginx.conf"
 CADDY = {"one node": DEPLOY / "proxy/Caddyfile", "cluster": DEPLOY / "compose/Caddyfile"}
 DEFAULTS = Settings()
 SECONDS_MAX = 60
+UNAVAILABLE = {"type": "ERROR", "code": "TEMPORARILY_UNAVAILABLE"}
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -103,6 +108,35 @@ def test_caddy_understands_its_file(file: Path, tmp_path: Path) -> None:
             env=environment,
         )
         assert checked.returncode == 0, checked.stderr
+
+
+def test_caddy_says_in_the_protocols_form_that_no_node_answers(tmp_path: Path) -> None:
+    port, closed = free_port(), free_port()
+    text = CADDY["one node"].read_text("utf-8").replace("127.0.0.1:8080", f"127.0.0.1:{closed}")
+    site = text.replace("mediator.example {", f"http://127.0.0.1:{port} {{")
+    config = tmp_path / "Caddyfile"
+    config.write_text("{\n\tadmin off\n}\n" + site, "utf-8")
+    command = [tool("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)]
+    home = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=home) as caddy:
+        try:
+            assert caddy.stderr is not None
+            assert any("serving initial configuration" in line for line in caddy.stderr)
+            with closing(http.client.HTTPConnection("127.0.0.1", port, SECONDS_MAX)) as client:
+                client.request("POST", "/", b"{}", {"Content-Type": "application/json"})
+                answer = client.getresponse()
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+                assert answer.headers["Content-Type"] == "application/json"
+                assert json.loads(answer.read()) == UNAVAILABLE
+        finally:
+            caddy.terminate()
+
+
+def test_nginx_says_in_the_protocols_form_that_no_node_answers() -> None:
+    nginx = NGINX.read_text("utf-8")
+    assert "error_page 502 504 = @unavailable;" in nginx  # "=": with the status of that answer
+    (status, body) = re.findall(r"(?m)^ *return (\d+) '(.*)';$", nginx)[0]
+    assert (status, json.loads(body)) == ("503", UNAVAILABLE)
 
 
 def test_nginx_directives_are_known_and_where_they_belong(tmp_path: Path) -> None:
