@@ -20,7 +20,7 @@ from uuid import UUID
 from actors.core.charges import Charges
 from actors.core.commands import Submission
 from actors.core.decide import is_of_owner, is_step_of_adding
-from actors.core.decision import Accepted, DecisionContext, Refs
+from actors.core.decision import Accepted, DecisionContext
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
 from actors.core.placement_table import handed_out_id
@@ -80,7 +80,7 @@ class Host:
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits, self._is_known)
         self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
-        self._pages = PageReader(log)
+        self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
         self._expected: dict[str, int] = {}
@@ -177,28 +177,20 @@ class Host:
         self.cache.read_ahead([one for _, one in items], self._ownership.owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
-        transaction.fill_pages(outcomes, self._pages)
+        self._pages.fill_before(transaction, outcomes)
         failed = self._append(transaction) if transaction.partitions else None
         for did in transaction.misplaced:
             # What its owner does to it is not seen here.
             self.cache.drop(did)
         if failed is not None:
             return [Refused(failed)] * len(items), []
-        pages_bytes = 0
-        replies: list[Reply] = []
+        replies = self._pages.replies(transaction, outcomes)
         pushes: list[tuple[str, Push]] = []
-        for (_, submission), outcome in zip(items, outcomes, strict=True):
-            page_bytes = outcome.page_bytes
-            pages_bytes += page_bytes
-            if 0 < page_bytes < pages_bytes > self._limits.pages_bytes_max:
-                # Pages are read whole: many large ones together would fill the memory.
-                replies.append(_UNAVAILABLE)
-            else:
-                replies.append(self._reply(transaction, outcome, submission.request_id))
+        for (_, submission), outcome, reply in zip(items, outcomes, replies, strict=True):
             self.charges.add_page(submission, outcome.reply, now_ms)
-            if outcome.leasing is not None and isinstance(replies[-1], Refused):
+            if outcome.leasing is not None and isinstance(reply, Refused):
                 self._registry.unlease(submission.target_did, outcome.leasing.message_ids)
-            self._registry.follow(submission, replies[-1])
+            self._registry.follow(submission, reply)
             if outcome.notice is not None:
                 pushes += self._registry.pushes(submission.target_did, outcome.notice)
         return replies, pushes
@@ -483,18 +475,3 @@ class Host:
         for partition in transaction.partitions:
             self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)
-
-    def _reply(self, transaction: Transaction, outcome: Outcome, request_id: str) -> Reply:
-        reply = outcome.reply
-        if not isinstance(reply, Refs):
-            return reply
-        if transaction.log_failed:
-            return _UNAVAILABLE
-        assert outcome.cached is not None
-        try:
-            return self._pages.fill(outcome.cached, reply)
-        except LogError as error:
-            extra = {"request_id": request_id}
-            _LOG.error("page cannot be read: %s", type(error).__name__, extra=extra)
-            transaction.log_failed = isinstance(error, LogUnavailable)
-            return _UNAVAILABLE

@@ -1,13 +1,21 @@
-"""Pages of records: what an answer names by version, read from the log with its contents."""
+"""Pages of records: what an answer names by version, read from the log with its contents.
+
+A page is read after the commit of the transaction that asks for it, small ones of several
+identities together; before it where a command of the same transaction erases from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate, compress
 from typing import Final, TypeVar, assert_never
 from uuid import UUID
 
 from actors.core.commands import WaitingAt
 from actors.core.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
+from actors.core.refusals import Refusal
 from actors.core.replies import (
     ContractRequestsPage,
     ContractsPage,
@@ -16,15 +24,18 @@ from actors.core.replies import (
     MessagesBeside,
     MessagesPage,
     OwnedContract,
+    Refused,
+    Reply,
     WaitingContractRequest,
     WaitingMessage,
 )
 from actors.host.state_cache import CachedIdentity
+from actors.host.transaction import Outcome, Transaction
 from eventstore.log.codec import decode_whole
 from eventstore.log.content import data_of, text_of
-from eventstore.log.errors import ContentMissing, CorruptRow
-from eventstore.log.event_contents import content_of
-from eventstore.log.event_log import EventLog
+from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnavailable
+from eventstore.log.event_contents import content_of, erased_by
+from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.events import (
     ContractRequested,
     ContractRequested1,
@@ -34,8 +45,11 @@ from eventstore.log.events import (
     MessageQueued1,
 )
 
+_LOG = logging.getLogger(__name__)
 _BESIDE_BYTES_MIN: Final = 1_048_576
-"""Larger pages of messages are read beside the commands, which they would hold up for 3 ms."""
+"""Larger pages of messages are read beside the commands, which they would hold up for 3 ms; one of
+15 MiB takes 40 ms. So many bytes of smaller ones are read together."""
+_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 _F = TypeVar("_F", bound=Event)
 
@@ -44,24 +58,29 @@ class _Records:
     """Reads events of a stream with their contents."""
 
     def __init__(
-        self, log: EventLog, stream: UUID, missing: set[int], unstored: Mapping[int, Event]
+        self,
+        log: EventLog,
+        stream: UUID,
+        missing: set[int],
+        known: Mapping[int, Event | StoredRecord],
     ) -> None:
         self._log = log
         self._stream = stream
         self._missing = missing
-        self._unstored = unstored
+        self._known = known
 
     def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
         """The events at these versions, each of one of these types. Raises as ``fill``."""
-        stored = [version for version in versions if version not in self._unstored]
-        records = self._log.read_records(self._stream, stored) if stored else {}
-        found = dict(self._unstored) if len(stored) < len(versions) else {}
-        for version, (row, content) in records.items():
-            found[version] = decode_whole(row.topic, row.state, content)
+        found = {v: self._known[v] for v in versions if v in self._known}
+        unread = [version for version in versions if version not in found]
+        if unread:
+            found.update(self._log.read_records({self._stream: unread})[self._stream])
         events: list[_E | _F] = []
         missing: list[int] = []
         for version in versions:
             event = found.get(version)
+            if isinstance(event, StoredRecord):
+                event = decode_whole(event.row.topic, event.row.state, event.content)
             if not isinstance(event, (kind, former)):
                 raise CorruptRow(kind.__name__, f"not at version {version}")
             fact = content_of(event)
@@ -92,30 +111,112 @@ def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
 
 
 class PageReader:
-    """Reads the records of a page by stream and version."""
+    """Answers the commands of a transaction that asked for a page, by stream and version."""
 
-    def __init__(self, log: EventLog) -> None:
-        """A reader over a log."""
+    def __init__(self, log: EventLog, *, bytes_max: int) -> None:
+        """A reader over a log, of pages of ``bytes_max`` in one transaction, but one at least."""
         self._log = log
+        self._bytes_max = bytes_max
+
+    def fill_before(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
+        """Read the pages that were asked for before commands of the transaction erase from them.
+
+        A page that cannot be read now is left to be read after the commit.
+        """
+        with_page = [outcome for outcome in outcomes if isinstance(outcome.reply, Refs)]
+        if not with_page:
+            return
+        stored = transaction.stored()
+        gone = {one for rows, events in stored for one in erased_by(rows, events)}
+        for outcome in with_page if gone else ():
+            refs, cached = outcome.reply, outcome.cached
+            assert isinstance(refs, Refs)
+            assert cached is not None
+            if gone.isdisjoint((cached.stream, version) for version in refs.versions):
+                continue
+            unstored = {
+                row.originator_version: event
+                for rows, events in stored
+                for row, event in zip(rows, events, strict=True)
+                if row.originator_id == cached.stream
+            }
+            with suppress(LogError):
+                outcome.reply = self.fill(cached, refs, unstored)
+
+    def replies(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> list[Reply]:
+        """After the commit: the reply to each command of the transaction, pages filled.
+
+        Pages are read whole: of many large ones together the last ones would fill the memory.
+        """
+        sums = accumulate(outcome.page_bytes for outcome in outcomes)
+        fit = [
+            not 0 < outcome.page_bytes < pages_bytes > self._bytes_max
+            for outcome, pages_bytes in zip(outcomes, sums, strict=True)
+        ]
+        known = self._read_together(transaction, list(compress(outcomes, fit)))
+        replies: list[Reply] = []
+        for (_, submission), outcome, fits in zip(transaction.items, outcomes, fit, strict=True):
+            if not isinstance(outcome.reply, Refs):
+                replies.append(outcome.reply)
+            elif fits:
+                replies.append(self._page(transaction, outcome, submission.request_id, known))
+            else:
+                replies.append(_UNAVAILABLE)
+        return replies
+
+    def _read_together(
+        self, transaction: Transaction, outcomes: Sequence[Outcome]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        """The records of small pages of several identities, by one question to the log."""
+        wanted: dict[UUID, list[int]] = {}
+        left_bytes = _BESIDE_BYTES_MIN
+        for refs, cached in ((outcome.reply, outcome.cached) for outcome in outcomes):
+            if isinstance(refs, Refs) and cached is not None and refs.size_bytes <= left_bytes:
+                left_bytes -= refs.size_bytes
+                wanted.setdefault(cached.stream, []).extend(refs.versions)
+        if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - what one asks is asked below
+            return {}
+        try:
+            return self._log.read_records(wanted)
+        except LogError as error:
+            _failed(transaction, error, "")
+            return {}
+
+    def _page(
+        self,
+        transaction: Transaction,
+        outcome: Outcome,
+        request_id: str,
+        known: Mapping[UUID, Mapping[int, StoredRecord]],
+    ) -> Reply:
+        refs, cached = outcome.reply, outcome.cached
+        assert isinstance(refs, Refs)
+        assert cached is not None
+        if transaction.log_failed:
+            return _UNAVAILABLE
+        if isinstance(refs, MessageRefs) and refs.size_bytes > _BESIDE_BYTES_MIN:
+            return MessagesBeside(refs.versions, refs.total)
+        try:
+            return self.fill(cached, refs, known.get(cached.stream, {}))
+        except LogError as error:
+            _failed(transaction, error, request_id)
+            return _UNAVAILABLE
 
     def fill(
-        self, owner: CachedIdentity, refs: Refs, unstored: Mapping[int, Event] | None = None
-    ) -> MessagesPage | MessagesBeside | ContractRequestsPage | ContractsPage | Delivery:
+        self, owner: CachedIdentity, refs: Refs, known: Mapping[int, Event | StoredRecord]
+    ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
         """The page with its content, in the order of the references.
 
-        Or what a large one of messages is to be read by, beside the commands: one of 15 MiB takes
-        40 ms. ``unstored`` are events by version that the log does not have yet.
+        ``known`` are events and records by version that need not be read.
 
         Raises:
             LogUnavailable: the log cannot be read.
             CorruptRow: a record is not where the state says, or has another content.
             ContentMissing: a content is not there.
         """
-        read = _Records(self._log, owner.stream, owner.missing, unstored or {})
+        read = _Records(self._log, owner.stream, owner.missing, known)
         match refs:
             case MessageRefs():
-                if refs.size_bytes > _BESIDE_BYTES_MIN and unstored is None:
-                    return MessagesBeside(refs.versions, refs.total)
                 return _messages(read, refs.versions, refs.total)
             case RequestRefs():
                 requested = read(refs.versions, ContractRequested, ContractRequested1)
@@ -147,3 +248,9 @@ class PageReader:
                 return Delivery(delivered, refs.state)
             case _:
                 assert_never(refs)
+
+
+def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:
+    extra = {"request_id": request_id}
+    _LOG.error("page cannot be read: %s", type(error).__name__, extra=extra)
+    transaction.log_failed = isinstance(error, LogUnavailable)

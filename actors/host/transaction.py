@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -14,10 +13,7 @@ from actors.core.decision import Leasing, Refs
 from actors.core.nonces import NonceClaim, expiry_ms
 from actors.core.replies import Notice, Reply
 from actors.host.owned_partition import OwnedPartition
-from actors.host.pages import PageReader
 from actors.host.state_cache import CachedIdentity
-from eventstore.log.errors import LogError
-from eventstore.log.event_contents import erased_by
 from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event
 
@@ -112,30 +108,9 @@ class Transaction:
         partition.nonces.add(claim.key, expires_ms, counted_for)
         self.part(partition).nonces.append((claim.key, expires_ms))
 
-    def fill_pages(self, outcomes: Sequence[Outcome], pages: PageReader) -> None:
-        """Read the pages that were asked for before commands of this transaction erase from them.
-
-        A page that cannot be read now is left to be read after the commit.
-        """
-        with_page = [outcome for outcome in outcomes if isinstance(outcome.reply, Refs)]
-        if not with_page:
-            return
-        stored = [(part.rows, part.events) for part in self._parts.values()]
-        gone = {one for rows, events in stored for one in erased_by(rows, events)}
-        for outcome in with_page if gone else ():
-            refs, cached = outcome.reply, outcome.cached
-            assert isinstance(refs, Refs)
-            assert cached is not None
-            if gone.isdisjoint((cached.stream, version) for version in refs.versions):
-                continue
-            unstored = {
-                row.originator_version: event
-                for rows, events in stored
-                for row, event in zip(rows, events, strict=True)
-                if row.originator_id == cached.stream
-            }
-            with suppress(LogError):
-                outcome.reply = pages.fill(cached, refs, unstored)
+    def stored(self) -> Sequence[tuple[Sequence[StoredEvent], Sequence[Event]]]:
+        """The rows of each partition that are to be stored, and the events in them."""
+        return [(part.rows, part.events) for part in self._parts.values()]
 
     def sealed(self) -> tuple[list[StoredEvent], list[Event]]:
         """All rows in log order, each partition's rows directly followed by its seal."""

@@ -79,8 +79,8 @@ class ContentCheck:
         if not left:
             return
         # There when their own rows were read, or in their rows as of old: are they gone now?
-        found = self._log.read_records(UUID(bytes=row.stream), left)
-        for version, (_, content) in found.items():
+        stream = UUID(bytes=row.stream)
+        for version, (_, content) in self._log.read_records({stream: left})[stream].items():
             if content is not None:
                 why = f"the content of version {version} of its stream is still there"
                 yield finding(Fault.WRONG_CONTENT, row, why)

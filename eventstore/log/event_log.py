@@ -282,8 +282,10 @@ class EventLog(Protocol):
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
         """The rows of a stream at these versions, by version; a missing version is left out."""
 
-    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
-        """The rows of a stream at these versions with their contents, as ``read_versions``."""
+    def read_records(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        """The rows of each stream at these versions with their contents, as ``read_versions``."""
 
     def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
         """What is stored of contents, by the position of the row: ``after < position <= until``."""

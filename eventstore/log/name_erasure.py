@@ -205,7 +205,7 @@ class NameErasure:
         """Does something that lives refer to what the row says?"""
         stream = UUID(bytes=row.stream)
         if type(event) in CONTENT_FIELDS:
-            found = self._log.read_records(stream, [row.version]).get(row.version)
+            found = self._log.read_records({stream: [row.version]})[stream].get(row.version)
             return found is None or found.content is not None
         if isinstance(event, ContractStored):
             later = self._log.stream_rows(stream, until=ANY_VERSION, topics=_ENDS_CONTRACT)

@@ -52,6 +52,12 @@ class LogSession(Session, Protocol):
         find = f"SELECT version, fold, state FROM {table} WHERE stream = ?"  # noqa: S608 - own text
         return [(s, *row) for s in streams for row in self.rows(find, (s.bytes,))]
 
+    def records_of(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        """As ``records``, of many streams."""
+        return {stream: self.records(stream, versions) for stream, versions in wanted.items()}
+
     def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
         """For each stream its first stored rows behind a version, at most so many."""
 

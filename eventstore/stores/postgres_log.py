@@ -246,6 +246,28 @@ class _Session(LogSession):
         return {row[0]: StoredRecord(StoredEvent(stream, *row), content) for content, *row in found}
 
     @override
+    def records_of(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        if len(wanted) == 1:
+            return super().records_of(wanted)
+        found = self.rows(
+            "SELECT content, stream, originator_version, topic, state"
+            " FROM unnest(?::uuid[], ?::bigint[]) AS wanted (stream, version)"
+            " JOIN stored_events ON originator_id = stream AND originator_version = version"
+            " LEFT JOIN contents ON position = notification_id",
+            (
+                [stream for stream, versions in wanted.items() for _ in versions],
+                [version for versions in wanted.values() for version in versions],
+            ),
+        )
+        records: dict[UUID, dict[int, StoredRecord]] = {stream: {} for stream in wanted}
+        for content, *row in found:
+            stored = StoredEvent(*row)
+            records[row[0]][row[1]] = StoredRecord(stored, content)
+        return records
+
+    @override
     def contents(self, after: int, until: int) -> dict[int, bytes]:
         found = self.rows(
             "SELECT position, content FROM contents WHERE position > ? AND position <= ?",

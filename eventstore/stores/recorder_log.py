@@ -162,9 +162,11 @@ class RecorderLog(EventLog):
             return session.stored(stream, versions)
 
     @override
-    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
+    def read_records(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
         with self._asking() as session:
-            return session.records(stream, versions)
+            return session.records_of(wanted)
 
     @override
     def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:

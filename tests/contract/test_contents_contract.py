@@ -16,6 +16,7 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
 )
 from eventstore.log.events import Event
+from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Fault, Finding, Summary, verify
 from tests.log.raw_sql import run_sql
 from tests.log.samples import (
@@ -47,12 +48,30 @@ def test_a_row_has_the_digest_and_the_content_stands_beside_it(log: EventLog) ->
         SALT + b"secret text", SALT, SALT + b"payload of x",
     ]  # fmt: skip
     assert not any(b"secret text" in row.state for row in rows)
-    records = log.read_records(OWNER, [1, 3, 9])
-    assert {v: record.content for v, record in records.items()} == {
+    records = log.read_records({OWNER: [1, 3, 9]})
+    assert {v: record.content for v, record in records[OWNER].items()} == {
         1: SALT + b"secret text",
         3: SALT + b"payload of x",
     }
     assert contents(log) == {1: b"secret text", 2: b"", 3: b"payload of x"}
+
+
+def test_records_of_many_streams_are_read_at_once_as_each_by_itself(log: EventLog) -> None:
+    for number in range(3):
+        append(log, OWNER, message(b"%d" % number), saved(f"{number}"))
+        append(log, OTHER, message(b"other"))
+    append(log, OWNER, removed([1]))
+    third = identity_stream("third")
+    wanted = {OWNER: [4, 1, 2, 99], OTHER: [3], third: [1]}
+    found = log.read_records(wanted)
+    assert found == {s: log.read_records({s: versions})[s] for s, versions in wanted.items()}
+    assert {v: record.content for v, record in found[OWNER].items()} == {
+        1: None,
+        2: SALT + b"payload of 0",
+        4: SALT + b"payload of 1",
+    }
+    assert (list(found[OTHER]), list(found[third])) == ([3], [])
+    assert log.read_records({}) == {}
 
 
 def test_a_removal_erases_what_it_names_of_its_stream_alone(log: EventLog) -> None:

@@ -137,7 +137,7 @@ def saved(log: EventLog, did: str) -> int:
 def assert_gone(log: EventLog, did: str) -> None:
     """Nothing is left of an identity that can be read, but the rows of the log."""
     stream = identity_stream(did)
-    for version, record in log.read_records(stream, range(1, 100)).items():
+    for version, record in log.read_records({stream: range(1, 100)})[stream].items():
         assert record.content is None, version
     for tags in ([], ["t"], ["new"], ["t0"]):
         where = SavedEventsFilter(encrypted_tags=tags)
@@ -154,8 +154,8 @@ def assert_gone(log: EventLog, did: str) -> None:
 def assert_whole(log: EventLog, did: str) -> None:
     """An identity has all that it was settled with."""
     assert saved(log, did) == 5
-    held = log.read_records(identity_stream(did), range(1, 100)).values()
-    assert sum(record.content is not None for record in held) == CONTENTS
+    (held,) = log.read_records({identity_stream(did): range(1, 100)}).values()
+    assert sum(record.content is not None for record in held.values()) == CONTENTS
 
 
 def names_in_queues(log_url: str) -> set[bytes]:

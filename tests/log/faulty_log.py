@@ -133,8 +133,10 @@ class FaultyLog(EventLog):
         return self._log.read_versions(stream, versions)
 
     @override
-    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
-        return self._log.read_records(stream, versions)
+    def read_records(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        return self._log.read_records(wanted)
 
     @override
     def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:

@@ -143,7 +143,7 @@ def test_what_a_command_reads_is_one_question_and_one_answer(
         lambda: log.load_snapshots([OWNER, OTHER]),
         lambda: log.read_streams({OWNER: 0, OTHER: 0}, limit=9),
         lambda: log.read_stream(OWNER),
-        lambda: log.read_records(OWNER, [1]),
+        lambda: log.read_records({OWNER: [1], OTHER: [1, 2]}),
         lambda: log.known_saved_events(OWNER, ["a", "b"]),
     ):
         questions.clear()

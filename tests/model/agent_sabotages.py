@@ -406,10 +406,10 @@ def release_what_everybody_holds(patch: pytest.MonkeyPatch) -> None:
 def deliver_another_payload(patch: pytest.MonkeyPatch) -> None:
     fill = PageReader.fill
 
-    def shuffled(self: PageReader, stream: Any, refs: Any) -> Any:
+    def shuffled(self: PageReader, owner: Any, refs: Any, known: Any) -> Any:
         if isinstance(refs, DeliveryRefs):
-            return fill(self, stream, _replace(refs, versions=refs.versions[::-1]))
-        return fill(self, stream, refs)
+            return fill(self, owner, _replace(refs, versions=refs.versions[::-1]), known)
+        return fill(self, owner, refs, known)
 
     patch.setattr(PageReader, "fill", shuffled)
 

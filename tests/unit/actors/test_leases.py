@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
@@ -305,10 +305,12 @@ class _Unreadable(FaultyLog):
 
     is_unreadable = False
 
-    def read_records(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredRecord]:
+    def read_records(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
         if self.is_unreadable:
             raise LogUnavailable("planned")
-        return super().read_records(stream, versions)
+        return super().read_records(wanted)
 
 
 def test_deliveries_that_are_too_large_together_are_not_leased(log: EventLog) -> None:

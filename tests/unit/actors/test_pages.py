@@ -1,0 +1,100 @@
+"""Pages of one transaction: read together where they are small, and each for itself else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import pytest
+
+from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.refusals import Refusal
+from actors.core.replies import MessagesPage, Refused, Reply
+from actors.host.host import Host
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog, StoredRecord
+from eventstore.log.streams import identity_stream
+from tests.log.faulty_log import FaultyLog
+from tests.unit.actors.given import contract, host, registration, run, submission
+
+UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+ALL = Page(0, 100)
+WRITER = "did:x:writer"
+READERS = ("did:x:one", "did:x:two", "did:x:three")
+
+
+class NotedReads(FaultyLog):
+    """Notes what pages ask of the log; ``gone`` are streams whose contents are not there."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__(log)
+        self.questions: list[Mapping[UUID, Sequence[int]]] = []
+        self.is_unreadable = False
+        self.gone: set[UUID] = set()
+
+    def read_records(
+        self, wanted: Mapping[UUID, Sequence[int]]
+    ) -> dict[UUID, dict[int, StoredRecord]]:
+        self.questions.append(wanted)
+        if self.is_unreadable:
+            raise LogUnavailable("planned")
+        found = super().read_records(wanted)
+        for stream in self.gone & found.keys():
+            found[stream] = {v: StoredRecord(r.row, None) for v, r in found[stream].items()}
+        return found
+
+
+@pytest.fixture
+def reads(log: EventLog) -> NotedReads:
+    return NotedReads(log)
+
+
+@pytest.fixture
+def owner(reads: NotedReads) -> Host:
+    """A host of readers for whom messages wait: of their own number, and as many as that."""
+    made = host(reads)
+    for number, reader in enumerate(READERS, 1):
+        text = b"%d" % number
+        written = [
+            submission(reader, QueueMessage(WRITER, text), sender=WRITER) for _ in range(number)
+        ]
+        met = SaveContract(contract(WRITER, reader))
+        run(made, submission(reader, registration(reader)), submission(reader, met), *written)
+    reads.questions.clear()
+    return made
+
+
+def ask_all(owner: Host) -> list[Reply]:
+    return run(owner, *[submission(reader, QueryMessages(ALL)) for reader in READERS])
+
+
+def texts(reply: Reply) -> list[bytes]:
+    assert isinstance(reply, MessagesPage)
+    return [bytes(message.payload) for message in reply.messages]
+
+
+def test_small_pages_of_several_identities_are_read_by_one_question(
+    owner: Host, reads: NotedReads
+) -> None:
+    assert [texts(reply) for reply in ask_all(owner)] == [[b"1"], [b"2"] * 2, [b"3"] * 3]
+    assert [set(wanted) for wanted in reads.questions] == [set(map(identity_stream, READERS))]
+
+
+def test_a_log_that_cannot_be_read_is_asked_once_for_all_pages(
+    owner: Host, reads: NotedReads
+) -> None:
+    reads.is_unreadable = True
+    assert ask_all(owner) == [UNAVAILABLE] * 3
+    assert len(reads.questions) == 1
+
+
+def test_a_page_that_lacks_a_content_is_refused_alone(owner: Host, reads: NotedReads) -> None:
+    reads.gone = {identity_stream(READERS[1])}
+    one, two, three = ask_all(owner)
+    assert (texts(one), two, texts(three)) == ([b"1"], UNAVAILABLE, [b"3"] * 3)
+
+
+def test_one_page_is_read_by_itself(owner: Host, reads: NotedReads) -> None:
+    (page,) = run(owner, submission(READERS[2], QueryMessages(ALL)))
+    assert texts(page) == [b"3"] * 3
+    assert len(reads.questions) == 1
