@@ -171,7 +171,9 @@ class PageReader:
         wanted: dict[UUID, list[int]] = {}
         left_bytes = _BESIDE_BYTES_MIN
         for refs, cached in ((outcome.reply, outcome.cached) for outcome in outcomes):
-            if isinstance(refs, Refs) and cached is not None and refs.size_bytes <= left_bytes:
+            if not isinstance(refs, Refs) or cached is None or not refs.versions:
+                continue
+            if refs.size_bytes <= left_bytes:
                 left_bytes -= refs.size_bytes
                 wanted.setdefault(cached.stream, []).extend(refs.versions)
         if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - what one asks is asked below

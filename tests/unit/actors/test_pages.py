@@ -98,3 +98,10 @@ def test_one_page_is_read_by_itself(owner: Host, reads: NotedReads) -> None:
     (page,) = run(owner, submission(READERS[2], QueryMessages(ALL)))
     assert texts(page) == [b"3"] * 3
     assert len(reads.questions) == 1
+
+
+def test_empty_pages_ask_nothing(owner: Host, reads: NotedReads) -> None:
+    beyond = QueryMessages(Page(9, 100))
+    replies = run(owner, *[submission(reader, beyond) for reader in READERS])
+    assert replies == [MessagesPage([], total) for total in (1, 2, 3)]
+    assert reads.questions == []
