@@ -174,7 +174,8 @@ class Host:
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
-        self.cache.read_ahead([one for _, one in items], self._ownership.owned, now_ms)
+        owned = self._ownership.owned
+        self.cache.read_ahead(self._nonces.identities(items, owned), owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)

@@ -12,9 +12,10 @@ are unknown here count as one: a few who claim all they can keep out no one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from actors.core.commands import Submission
 from actors.core.cost import source_key
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim, Proof, UnprovenNonces
@@ -71,6 +72,18 @@ class NonceClaims:
             transaction.claim_nonce(shard, claim, counted_for=sender)
         else:
             self._unproven.add(claim.key, transaction.expiry_ms(claim))
+
+    def identities(
+        self, items: Iterable[tuple[str, Submission]], owned: Mapping[str, OwnedPartition]
+    ) -> Iterator[tuple[str, str]]:
+        """What a batch will ask for, with partitions: targets, and senders in crowded shards."""
+        for _, one in items:
+            if one.command is not None:
+                yield one.target_did, one.partition
+            claim = one.claim
+            shard = owned.get(claim.partition) if claim is not None else None
+            if claim and claim.sender_did and shard and self._is_crowded(shard):
+                yield claim.sender_did, claim.partition
 
     def _is_crowded(self, shard: OwnedPartition) -> bool:
         return len(shard.nonces) >= self._per_shard_max // 2

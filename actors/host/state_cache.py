@@ -18,7 +18,7 @@ needed again; so commands for unknown DIDs cost no memory.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Command, ExpireRecords, Submission, UpdateEventTags
+from actors.core.commands import Command, ExpireRecords, UpdateEventTags
 from actors.core.decide import decide
 from actors.core.decision import (
     Accepted,
@@ -194,24 +194,24 @@ class StateCache:
         return cached
 
     def read_ahead(
-        self, submissions: Sequence[Submission], owned: Container[str], now_ms: int
+        self, wanted: Iterable[tuple[str, str]], owned: Container[str], now_ms: int
     ) -> None:
-        """Load those identities of a batch that are not in memory, by two questions for all.
+        """Load those identities that are not in memory, by two questions for all.
 
-        But for those of partitions that are not owned by now: what is read before a claim may be
-        old after it. What cannot be loaded so is left to ``get``.
+        Each is named with its partition. But for those of partitions that are not owned by now:
+        what is read before a claim may be old after it. What cannot be loaded so is left to
+        ``get``.
         """
         absent = {
-            identity_stream(one.target_did): one
-            for one in submissions
-            if one.command is not None and one.partition in owned and self._lacks(one.target_did)
+            identity_stream(did): (did, partition)
+            for did, partition in wanted
+            if partition in owned and self._lacks(did)
         }
         if len(absent) < _AHEAD_MIN:
             return
         with suppress(LogError):
             for stream, state, version in read_identities(self._log, list(absent)):
-                one = absent[stream]
-                did, partition = one.target_did, one.partition
+                did, partition = absent[stream]
                 self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
 
     def settle(self, cached: CachedIdentity) -> None:

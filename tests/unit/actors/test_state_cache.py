@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from eventsourcing.persistence import StoredEvent
+from msgspec import structs
 
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -17,8 +18,9 @@ from actors.core.commands import (
 from actors.core.evolve import evolve, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
+from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
-from actors.core.replies import MessageAccepted, MessagesBeside, MessagesPage, Refused
+from actors.core.replies import Done, MessageAccepted, MessagesBeside, MessagesPage, Refused
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
 from eventstore.log.codec import decode
@@ -29,6 +31,7 @@ from eventstore.stores.recorder_log import RecorderLog
 from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import (
     NOW_MS,
+    SHARDS,
     HandClock,
     contract,
     host,
@@ -130,10 +133,30 @@ def test_no_identity_of_a_shard_that_is_not_owned_yet_is_loaded_ahead(log: Event
     populate(host(log), IDENTITIES)
     cache = StateCache(log, HostLimits())
     batch = [submission(did, QueryMessages(ALL)) for did in IDENTITIES]
-    cache.read_ahead(batch, (), NOW_MS)
+    wanted = [(one.target_did, one.partition) for one in batch]
+    cache.read_ahead(wanted, (), NOW_MS)
     assert len(cache) == 0
-    cache.read_ahead(batch, {batch[0].partition, batch[1].partition}, NOW_MS)
+    cache.read_ahead(wanted, {batch[0].partition, batch[1].partition}, NOW_MS)
     assert len(cache) > 1
+
+
+def test_who_sends_in_a_shard_that_is_crowded_is_looked_for_together(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a sender is known has a say there: strangers must not cost a question each."""
+    owner = host(log, limits=HostLimits(nonces_per_shard_max=200))
+    one = shard_of(IDENTITIES[0], SHARDS)
+    run(owner, *[submission(IDENTITIES[0], None) for _ in range(100)])
+    for one_by_one in ("load_snapshot", "read_stream"):
+        monkeypatch.setattr(RecorderLog, one_by_one, None)
+    claims = [submission(f"did:x:{number}", None) for number in range(40)]
+    crowd = [
+        structs.replace(each, claim=structs.replace(each.claim, sender_did=each.target_did))
+        for each in claims
+        if each.claim is not None and each.partition == one
+    ]
+    assert len(crowd) > 10
+    assert run(owner, *crowd) == [Done()] * len(crowd)
 
 
 def test_a_large_page_is_left_to_be_read_beside_the_commands(log: EventLog) -> None:
