@@ -13,8 +13,7 @@ whatever a clock says. Under clocks that go on together this refuses nothing tha
 window lets in.
 
 **Who claims many leaves room for others.** What is claimed while a window is crowded counts for its
-sender, who may have as many in force as still find room. So of ``n`` senders that claim all they
-can each gets a share of ``n + 1``, and the last one stays free.
+sender, who may have a part of what still finds room (``actors.host.nonce_claims``).
 
 ``UnprovenNonces`` has the nonces of commands that had no effect: no signature was found to hold, or
 nothing here knows who sent them. They are in memory alone, and the oldest make room.

@@ -6,8 +6,9 @@ repetition is no replay: its nonce is in the memory of this host alone, and the 
 as long as the host lives. Senders that are made for one command each would fill the log otherwise.
 
 Who is unknown here may have an effect at another host, so such nonces are stored. Half of the room
-of a shard is for all. Of the other half a sender may have as much as it leaves free, and those that
-are unknown here count as one: a few who claim all they can keep out no one.
+of a shard is for all. Of the other half a sender may have a quarter of what stays free, and those
+that are unknown here count as one. So ten that claim all they can leave two sevenths of it to
+others, a hundred a twenty-sixth, and two that send 200 commands a second are not held up.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from actors.host.transaction import Transaction
 IsKnown: TypeAlias = Callable[[Transaction, str, OwnedPartition], bool]
 """Has an identity of this shard anything here?"""
 _UNKNOWN: Final = b"unknown"
+_SHARES: Final = 4
 
 
 class NonceClaims:
@@ -54,7 +56,8 @@ class NonceClaims:
         if self._is_crowded(shard):
             nonces.sweep(now_ms, self._window_ms)
         sender = self._counted_for(transaction, shard, claim)
-        if sender is not None and nonces.counted_for(sender) >= self._per_shard_max - len(nonces):
+        free = self._per_shard_max - len(nonces)
+        if sender is not None and _SHARES * nonces.counted_for(sender) >= free:
             return Refusal.RATE_LIMITED
         return None
 

@@ -151,8 +151,8 @@ class Limits(Section):
     nonces_per_shard_max: int = Field(default=200_000, ge=1_000)
     """Nonces in force in one shard, about 100 bytes of memory each, of commands with a signature
     that holds. When full, commands are refused: forgetting a nonce would let a replay in. Half of
-    it is for all; of the other half a sender may have as much as stays free, and those that have
-    nothing here count as one, so that a few that claim all they can keep out no one."""
+    it is for all; of the other half a sender may have a quarter of what stays free, and those that
+    have nothing here count as one, so that some that claim all they can keep out no one."""
     unproven_nonces_max: int = Field(default=200_000, ge=1_000)
     """Nonces of commands without effect that one host remembers, about 150 bytes of memory each:
     their signature did not hold, or nothing here knows their sender. The oldest make room, so junk

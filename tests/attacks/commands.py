@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from itertools import count, cycle
+from itertools import chain, count, cycle
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ _SAVING_AT_ONCE: Final = 4
 _FILLING_BYTES: Final = 100_000
 _LARGE_RECORDS: Final = 240
 """So many of ``_EVENT_BYTES`` are just below ``limits.page_bytes_max``."""
+_MEMBERS: Final = 10
 _NOW_S: Final = 1_700_000_000
 
 
@@ -200,6 +201,21 @@ async def acknowledging_nothing(target: Target) -> AsyncIterator[None]:
     await target.flood(per_s, bodies)
 
 
+async def claiming_nonces(target: Target) -> AsyncIterator[None]:
+    """Ask for nothing, as several members of the honest sender's shard, as often as each may."""
+    per_s, accounts = 150, [await target.registered(f"member {n}") for n in range(_MEMBERS)]
+    query: dict[str, object] = {
+        "type": "QUERY_PENDING_EVENTS",
+        "filter": {},
+        "pagination": {"page": 9, "page_size": 1},
+    }
+    of_each = [
+        await made_ready(account, cycle([query]), _number(target, per_s)) for account in accounts
+    ]
+    yield
+    await target.flood(per_s * _MEMBERS, chain.from_iterable(zip(*of_each, strict=True)))
+
+
 async def reading_large_pages(target: Target) -> AsyncIterator[None]:
     """Ask for pages of megabytes of the own history, as large as one may be."""
     per_s, account = 20, await target.registered()
@@ -320,5 +336,12 @@ ATTACKS: Final = (
         about="a registered stranger acknowledges 1,000 unknown messages at once",
         rate="100/s",
         program=acknowledging_nothing,
+    ),
+    Attack(
+        name="nonces-of-members",
+        about="10 registered strangers query, in one shard with room for 16,000 nonces",
+        rate="1,500/s",
+        program=claiming_nonces,
+        settings={"limits.nonces_per_shard_max": "16000", "shards": "1"},
     ),
 )

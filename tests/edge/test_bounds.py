@@ -270,9 +270,9 @@ async def test_who_claims_all_the_nonces_it_can_leaves_room_for_others_and_none_
         assert answers[-1].refusal == RATE_LIMITED
         return Counter(answer.status for answer in answers)
 
-    # Half of the room is for all; of what stays free then one may have as much as it leaves.
-    assert await flood(alice) == {200: 500 - 3 + 250, 429: 1_000 - 747}
-    assert await flood(bob) == {200: 125, 429: 875}
+    # Half of the room is for all; of the rest one may have a quarter of what stays free.
+    assert await flood(alice) == {200: 500 - 3 + 100, 429: 1_000 - 597}
+    assert await flood(bob) == {200: 80, 429: 920}
     assert (await mediator.post(first)).refusal == (401, "DUPLICATE_NONCE")
     await mediator.register(Identity("carol"))
     clock.advance(700)

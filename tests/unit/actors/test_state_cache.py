@@ -144,9 +144,9 @@ def test_who_sends_in_a_shard_that_is_crowded_is_looked_for_together(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether a sender is known has a say there: strangers must not cost a question each."""
-    owner = host(log, limits=HostLimits(nonces_per_shard_max=200))
+    owner = host(log, limits=HostLimits(nonces_per_shard_max=400))
     one = shard_of(IDENTITIES[0], SHARDS)
-    run(owner, *[submission(IDENTITIES[0], None) for _ in range(100)])
+    run(owner, *[submission(IDENTITIES[0], None) for _ in range(200)])
     for one_by_one in ("load_snapshot", "read_stream"):
         monkeypatch.setattr(RecorderLog, one_by_one, None)
     claims = [submission(f"did:x:{number}", None) for number in range(40)]
