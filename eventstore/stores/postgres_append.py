@@ -29,7 +29,8 @@ from eventstore.read_models.queue_depths import CHANGES, NAMES
 
 KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 """Keeps out every append, of an earlier release too, and VACUUM."""
-_TURN: Final = int.from_bytes(b"append", "big")
+TURN: Final = int.from_bytes(b"append", "big")
+"""The advisory lock that appends take in turn."""
 FUNCTION: Final = f"""
     DO $make$ BEGIN IF to_regproc('poste_append_5') IS NULL THEN
     CREATE FUNCTION poste_append_5(
@@ -45,7 +46,7 @@ FUNCTION: Final = f"""
         positions bigint[];
     BEGIN
         PERFORM set_config('idle_in_transaction_session_timeout', '2s', true);
-        PERFORM pg_advisory_xact_lock({_TURN});
+        PERFORM pg_advisory_xact_lock({TURN});
         IF EXISTS (
             SELECT FROM unnest(streams, versions, topics) AS r (stream, version, topic)
             WHERE topic = '{SEAL_TOPIC}' AND version > 1 AND NOT EXISTS (

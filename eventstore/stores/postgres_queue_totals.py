@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from eventstore.stores.postgres_append import TURN
+
 TOGETHER: Final = 512
 """Statements whose rows are put together."""
 _SUMS: Final = (
@@ -24,10 +26,17 @@ _TRIGGERS: Final = (
 )
 """Of the table that is there now: one that was made anew has no triggers."""
 IS_MADE: Final = f"to_regclass('queue_totals_place_seq') IS NOT NULL AND {_TRIGGERS}"
-"""The table of an earlier release, and its function, are replaced under the same triggers."""
+"""The table of an earlier release, and its function, are replaced under the same triggers: between
+two appends, and not while a dump reads the table. It is right until then, and the next start tries
+again."""
 MAKE: Final = (
     f"""
     DO $make$ BEGIN
+        IF to_regclass('queue_totals') IS NOT NULL AND {_TRIGGERS} THEN
+            PERFORM pg_advisory_xact_lock({TURN});
+            PERFORM set_config('lock_timeout', '1s', true);
+            LOCK TABLE queue_totals IN ACCESS EXCLUSIVE MODE;
+        END IF;
         LOCK TABLE queue_depths IN SHARE ROW EXCLUSIVE MODE;
         DROP TABLE IF EXISTS queue_totals;
         CREATE TABLE queue_totals (
@@ -66,6 +75,10 @@ MAKE: Final = (
             CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths
                 REFERENCING OLD TABLE AS gone
                 FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
+        END IF;
+    EXCEPTION WHEN lock_not_available THEN
+        IF NOT {_TRIGGERS} THEN
+            RAISE;
         END IF;
     END $make$
     """,  # noqa: S608 - own text

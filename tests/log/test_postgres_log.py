@@ -94,7 +94,15 @@ def test_a_log_of_the_release_before_goes_on_with_its_sums(
         "INSERT INTO queue_totals VALUES (0, 1, 2, 9)",
     ):
         run_sql(postgres_url, before)
+    # What a dump reads is left as it is: neither the start nor an append waits for its end.
+    with psycopg.connect(postgres_url) as dump:
+        dump.execute("LOCK TABLE queue_totals IN ACCESS SHARE MODE")
+        open_log(postgres_url).close()
+        is_old = "SELECT count(*) FROM pg_attribute WHERE attrelid = 'queue_totals'::regclass"
+        is_old += " AND attname = 'id'"
+        assert run_sql(postgres_url, is_old) == [(1,)]
     with closing(open_log(postgres_url)) as later:
+        assert run_sql(postgres_url, is_old) == [(0,)]
         depth = QueueDepth(OWNER, 3, 10, 5, OWNER_DID)
         later.append([encode(OWNER, 2, message())], [message()], [depth])
         figures = later.figures()
