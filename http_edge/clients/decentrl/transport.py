@@ -71,13 +71,21 @@ class Transport:
         self.limits: Final = limits or TransportLimits()
         self._session = session
         self._owned: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The session in use; made at the first call, which must be inside the event loop."""
-        if self._session is not None:
-            return self._session
-        if self._owned is None or self._owned.closed:
+        """The session in use; made at the first call, which must be inside the event loop.
+
+        Raises:
+            RuntimeError: this transport, or the session that was given to it, is closed.
+        """
+        given = self._session
+        if self._closed or (given is not None and given.closed):
+            raise RuntimeError(f"the client of {self.url} is closed")
+        if given is not None:
+            return given
+        if self._owned is None:
             self._owned = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self.limits.connections_max),
                 timeout=self._timeout(),
@@ -96,7 +104,11 @@ class Transport:
         await self.close()
 
     async def close(self) -> None:
-        """Close the session that the transport owns; a session given to it stays open."""
+        """Close the session that the transport owns; a session given to it stays open.
+
+        Nothing can be sent afterwards. Closing again does nothing.
+        """
+        self._closed = True
         if self._owned is not None:
             await self._owned.close()
 

@@ -152,6 +152,15 @@ async def test_something_else_at_the_address_is_named(
         await alice.query_pending_events()
 
 
+async def test_a_closed_client_opens_no_connection(mediator: ScriptedMediator) -> None:
+    client = MediatorClient(mediator.url)
+    await client.health()
+    await client.close()
+    await client.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        await client.health()
+
+
 @pytest.mark.parametrize("url", ["", "mediator.test", "ftp://mediator.test", "http://"])
 def test_an_address_is_an_http_url(url: str) -> None:
     with pytest.raises(ValueError, match="not an http"):
