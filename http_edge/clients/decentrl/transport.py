@@ -20,6 +20,7 @@ from http_edge.clients.decentrl.errors import (
     OutcomeUnknown,
     UnexpectedAnswer,
 )
+from http_edge.clients.retry_after import retry_after_s
 from http_edge.crypto.strict_json import JsonRefused, parse
 
 _SERVER_FAILURE: Final = 500
@@ -193,13 +194,6 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     if status == _OK and answer.get("type") == "SUCCESS":
         return answer
     raise UnexpectedAnswer(f"HTTP {status} {_shown(body)}")
-
-
-def retry_after_s(header: str | None) -> float | None:
-    """Seconds in a ``Retry-After`` header; None for its date form, which clocks make unsure."""
-    if header is None or not header.strip().isdecimal():
-        return None
-    return float(header)
 
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:

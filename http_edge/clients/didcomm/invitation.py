@@ -13,12 +13,8 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from http_edge.clients.didcomm.errors import (
-    MediatorRefused,
-    MediatorUnreachable,
-    UnusableInvitation,
-)
-from http_edge.clients.didcomm.transport import read_bounded
+from http_edge.clients.didcomm.errors import MediatorUnreachable, UnusableInvitation
+from http_edge.clients.didcomm.transport import read_bounded, refused
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.documents import resolve
@@ -107,7 +103,7 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
                 return read_invitation_2(leads_to)
             body = await read_bounded(response, _BYTES_MAX)
             if response.status != _OK:
-                raise MediatorRefused(response.status, body.decode(errors="replace"))
+                raise refused(response, body)
             return read_invitation_2(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
@@ -132,7 +128,7 @@ async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitati
         ) as response:
             body = await read_bounded(response, _BYTES_MAX)
             if response.status != _OK:
-                raise MediatorRefused(response.status, body.decode(errors="replace"))
+                raise refused(response, body)
             return read_invitation(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error

@@ -82,6 +82,6 @@ def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
 async def send(session: aiohttp.ClientSession, endpoint: str, envelope: bytes) -> int:
     """Post an envelope of a sender that expects nothing back: the HTTP status, a success.
 
-    Raises: MediatorRefused, MediatorUnreachable.
+    Raises: MediatorRefused, MediatorUnreachable, UnexpectedAnswer.
     """
     return (await post(session, endpoint, envelope)).status

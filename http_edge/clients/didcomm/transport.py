@@ -23,6 +23,7 @@ from http_edge.clients.didcomm.errors import (
     UnexpectedAnswer,
     WalletError,
 )
+from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
 
 ANSWER_S_MAX: Final = 30.0
@@ -84,10 +85,18 @@ async def post(
         ) as response:
             body = await read_bounded(response, _ANSWER_BYTES_MAX)
             if response.status not in _SUCCESS:
-                raise MediatorRefused(response.status, body[:_SHOWN_BYTES].decode(errors="replace"))
+                raise refused(response, body)
             return Posted(response.status, body)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+def refused(response: aiohttp.ClientResponse, body: bytes) -> MediatorRefused:
+    """What an answer whose status is no success stands for."""
+    text = body[:_SHOWN_BYTES].decode(errors="replace")
+    return MediatorRefused(
+        response.status, text, retry_after_s(response.headers.get("Retry-After"))
+    )
 
 
 async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:

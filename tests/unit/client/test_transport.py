@@ -16,7 +16,8 @@ from http_edge.clients.decentrl import (
     TransportLimits,
     UnexpectedAnswer,
 )
-from http_edge.clients.decentrl.transport import read_answer, retry_after_s
+from http_edge.clients.decentrl.transport import read_answer
+from http_edge.clients.retry_after import retry_after_s
 from tests.unit.client.conftest import World
 from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, plain, success
 

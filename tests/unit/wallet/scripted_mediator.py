@@ -63,6 +63,7 @@ class ScriptedMediator:
         self.signer = SERVICE
         self.packer = SERVICE
         self.status = 202
+        self.headers: dict[str, str] = {}
         app = web.Application()
         app.router.add_get("/invitation", self._invitation)
         app.router.add_post("/didcomm", self._post)
@@ -131,7 +132,8 @@ class ScriptedMediator:
     async def _post(self, request: web.Request) -> web.Response:
         said = self._said(await request.read())
         if not said:
-            return web.Response(status=self.status, text="refused" if self.status >= 400 else "")
+            text = "refused" if self.status >= 400 else ""
+            return web.Response(status=self.status, text=text, headers=self.headers)
         return web.Response(body=said[0])
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:

@@ -58,6 +58,15 @@ async def test_an_http_refusal_is_raised_with_its_status(
     assert (refused.value.status, refused.value.body) == (410, "refused")
 
 
+async def test_an_http_refusal_names_the_pause_that_the_mediator_asks_for(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.status, mediator.headers = 429, {"Retry-After": "7"}
+    with pytest.raises(MediatorRefused) as refused:
+        await wallet.ping()
+    assert refused.value.retry_after_s == 7.0
+
+
 async def test_an_absent_mediator_differs_from_one_that_refuses(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
