@@ -64,6 +64,7 @@ class ScriptedMediator:
         self.packer = SERVICE
         self.status = 202
         self.headers: dict[str, str] = {}
+        self.answers_pings = True
         app = web.Application()
         app.router.add_get("/invitation", self._invitation)
         app.router.add_post("/didcomm", self._post)
@@ -137,9 +138,11 @@ class ScriptedMediator:
         return web.Response(body=said[0])
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(autoping=self.answers_pings)
         await socket.prepare(request)
         async for frame in socket:
+            if frame.type is WSMsgType.PING:
+                continue
             body = frame.data.encode() if frame.type is WSMsgType.TEXT else frame.data
             for said in self._said(body):
                 await socket.send_bytes(said)
