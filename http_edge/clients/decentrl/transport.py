@@ -25,6 +25,8 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
+_UNCHANGED: Final = frozenset({("ERROR", "INSUFFICIENT_STORAGE")})
+"""Answers of a mediator that failed and changed nothing."""
 _SHOWN_CHARS: Final = 120
 
 
@@ -179,12 +181,13 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     """The SUCCESS answer in a response (DCTRL-0004 section 11). Pure.
 
     Raises:
-        CommandRefused: the answer is an ERROR of the client's making (status below 500).
+        CommandRefused: the answer is an ERROR that changed nothing: one of the client's making
+            (status below 500), or INSUFFICIENT_STORAGE.
         OutcomeUnknown: the mediator, or something in front of it, failed.
         UnexpectedAnswer: the answer is no answer of this protocol.
     """
     pause_s = retry_after_s(retry_after)
-    if status >= _SERVER_FAILURE:
+    if status >= _SERVER_FAILURE and not _changed_nothing(body):
         raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
     answer = _json_object(status, body)
     code = answer.get("code")
@@ -194,6 +197,15 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     if status == _OK and answer.get("type") == "SUCCESS":
         return answer
     raise UnexpectedAnswer(f"HTTP {status} {_shown(body)}")
+
+
+def _changed_nothing(body: bytes) -> bool:
+    """Whether the answer of a mediator that failed says that nothing was changed."""
+    try:
+        answer = parse(body)
+    except JsonRefused:
+        return False
+    return isinstance(answer, dict) and (answer.get("type"), answer.get("code")) in _UNCHANGED
 
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:
