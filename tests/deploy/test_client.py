@@ -71,6 +71,12 @@ def test_both_distributions_ask_for_the_same_versions() -> None:
     assert PROJECT["project"]["version"] == SERVER["version"]
 
 
+def test_the_distribution_carries_its_licence() -> None:
+    (named,) = PROJECT["project"]["license-files"]
+    assert (DEPLOY / "client" / named).read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert PROJECT["project"]["license"] == SERVER["license"]
+
+
 def test_the_distribution_and_what_it_needs_stay_small() -> None:
     declared = {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
     files = {

@@ -28,7 +28,7 @@ class ClientError(Exception):
 
 
 class CommandRefused(ClientError):
-    """The mediator refused the command (DCTRL-0004 11): nothing changed.
+    """The mediator refused the command (DCTRL-0004 11), or its disk is full: nothing changed.
 
     A retry needs a new nonce and signature (companions, trap 21), so it is a new command.
     ``retry_after_s`` is the mediator's ``Retry-After`` in seconds, if it gave one; ``detail`` names

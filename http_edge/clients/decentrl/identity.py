@@ -17,7 +17,8 @@ from nacl.utils import random as random_bytes
 from http_edge.clients.decentrl.errors import NotAuthentic, UnusableIdentity
 from http_edge.crypto.aes_gcm import open_sealed, seal
 from http_edge.crypto.encoding import b64decode, b64encode
-from http_edge.crypto.key_agreement import new_key_pair
+from http_edge.crypto.key_agreement import KEY_BYTES, new_key_pair
+from http_edge.crypto.key_agreement import public_key as agreement_key
 from http_edge.crypto.signatures import public_key, sign, sign_object
 from http_edge.dids import decentrl
 
@@ -138,8 +139,9 @@ class Identity:
         """Read an identity from its file.
 
         Raises:
-            UnusableIdentity: others may read the file, it is malformed, or its keys are not
-                those that its DID names.
+            UnusableIdentity: others may read the file, it is malformed, or its keys or its
+                mediator are not those that its DID names.
+            OSError: the file is not there or cannot be read.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS:
@@ -164,11 +166,17 @@ class Identity:
 
     def _check(self, path: Path) -> None:
         document = decentrl.resolve(self.did)
-        keys = (self.signing_seed, self.prekey_private, self.storage_key)
-        if document is None or any(len(key) != _SEED_BYTES for key in keys):
+        secrets = (self.signing_seed, self.storage_key, self.prekey_private)
+        if document is None or any(len(key) != _SEED_BYTES for key in secrets):
             raise UnusableIdentity(f"{path} holds a malformed DID or key")
+        if any(len(key) != KEY_BYTES for key in self.contract_keys.values()):
+            raise UnusableIdentity(f"{path} holds a malformed key of a contract")
         if document.signing_keys.get(self.signing_key_id) != public_key(self.signing_seed):
             raise UnusableIdentity(f"{path} holds a DID that names another signing key")
+        if document.pre_key != agreement_key(self.prekey_private):
+            raise UnusableIdentity(f"{path} holds a DID that names another pre-key")
+        if b64decode(self.did.rpartition(":")[2]) != self.mediator_did.encode():
+            raise UnusableIdentity(f"{path} holds a DID that names another mediator")
 
 
 def _sync_directory(path: Path) -> None:

@@ -69,7 +69,10 @@ class Mediator:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections that this client owns."""
+        """Close the connections that this client owns.
+
+        Whatever is asked of it afterwards raises RuntimeError. Closing again does nothing.
+        """
         for other in self._others.values():
             await other.close()
         await self.transport.close()

@@ -70,8 +70,13 @@ class NoticeSocket:
 
     Use it as an async context manager and iterate over it. Entering raises what the first
     connection raises: MediatorUnreachable, SocketRefused, UnexpectedAnswer. Iterating raises
-    SocketRefused when the mediator names the identity itself as the reason (4004-4007), and the
-    last error when ``backoff.attempts_max`` attempts in a row failed.
+    SocketRefused when the mediator names the identity itself as the reason (4004-4007),
+    UnexpectedAnswer for a message that is none of the protocol, and the last error when
+    ``backoff.attempts_max`` attempts in a row failed. It ends when another task leaves the
+    context, at the latest after the pause between two attempts, and connects no more.
+
+    Raises:
+        RuntimeError: it is iterated over and was never entered.
     """
 
     def __init__(self, identity: Identity, mediator: Mediator, backoff: Backoff) -> None:
@@ -80,9 +85,11 @@ class NoticeSocket:
         self._mediator = mediator
         self._backoff = backoff
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._left = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._socket = await self._connect()
+        self._left.clear()
         return self
 
     async def __aexit__(
@@ -91,19 +98,22 @@ class NoticeSocket:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._left.set()
         if self._socket is not None:
             await self._socket.close()
 
     async def __aiter__(self) -> AsyncIterator[Notice]:
         if self._socket is None:
             raise RuntimeError("enter the socket with 'async with' first")
-        while True:
+        while not self._left.is_set():
             try:
                 notice = await self._next(self._socket)
             except _Lost:
                 await self._socket.close()
-                self._socket, attempts = await self._connect_again()
-                notice = Reconnected(attempts)
+                notice = Reconnected(await self._connect_again())
+                if self._left.is_set():  # while this connected: no other closes it
+                    await self._socket.close()
+                    return
             if notice is not None:
                 yield notice
 
@@ -121,20 +131,26 @@ class NoticeSocket:
             case _:
                 return None  # a later version may say more; that is no reason to stop
 
-    async def _connect_again(self) -> tuple[aiohttp.ClientWebSocketResponse, int]:
+    async def _connect_again(self) -> int:
+        """Connect after pauses, unless the context is left: how many attempts it took."""
         sources = self._mediator.sources
         attempt = 1
-        while True:
+        while not self._left.is_set():
             # Waits before the first attempt too: all sockets of a mediator that went down are
             # lost together and must not come back together.
             await sources.sleep(self._backoff.pause_s(attempt, sources.chance()))
+            if self._left.is_set():
+                break
             try:
-                return await self._connect(), attempt
+                self._socket = await self._connect()
             except (MediatorUnreachable, SocketRefused, UnexpectedAnswer) as error:
                 final = isinstance(error, SocketRefused) and error.final
                 if final or attempt >= self._backoff.attempts_max:
                     raise
-            attempt += 1
+                attempt += 1
+            else:
+                break
+        return attempt
 
     async def _connect(self) -> aiohttp.ClientWebSocketResponse:
         transport = self._mediator.transport

@@ -20,10 +20,13 @@ from http_edge.clients.decentrl.errors import (
     OutcomeUnknown,
     UnexpectedAnswer,
 )
+from http_edge.clients.retry_after import retry_after_s
 from http_edge.crypto.strict_json import JsonRefused, parse
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
+_UNCHANGED: Final = frozenset({("ERROR", "INSUFFICIENT_STORAGE")})
+"""Answers of a mediator that failed and changed nothing."""
 _SHOWN_CHARS: Final = 120
 
 
@@ -71,13 +74,21 @@ class Transport:
         self.limits: Final = limits or TransportLimits()
         self._session = session
         self._owned: aiohttp.ClientSession | None = None
+        self._closed = False
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The session in use; made at the first call, which must be inside the event loop."""
-        if self._session is not None:
-            return self._session
-        if self._owned is None or self._owned.closed:
+        """The session in use; made at the first call, which must be inside the event loop.
+
+        Raises:
+            RuntimeError: this transport, or the session that was given to it, is closed.
+        """
+        given = self._session
+        if self._closed or (given is not None and given.closed):
+            raise RuntimeError(f"the client of {self.url} is closed")
+        if given is not None:
+            return given
+        if self._owned is None:
             self._owned = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self.limits.connections_max),
                 timeout=self._timeout(),
@@ -96,7 +107,11 @@ class Transport:
         await self.close()
 
     async def close(self) -> None:
-        """Close the session that the transport owns; a session given to it stays open."""
+        """Close the session that the transport owns; a session given to it stays open.
+
+        Nothing can be sent afterwards. Closing again does nothing.
+        """
+        self._closed = True
         if self._owned is not None:
             await self._owned.close()
 
@@ -166,12 +181,13 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     """The SUCCESS answer in a response (DCTRL-0004 section 11). Pure.
 
     Raises:
-        CommandRefused: the answer is an ERROR of the client's making (status below 500).
+        CommandRefused: the answer is an ERROR that changed nothing: one of the client's making
+            (status below 500), or INSUFFICIENT_STORAGE.
         OutcomeUnknown: the mediator, or something in front of it, failed.
         UnexpectedAnswer: the answer is no answer of this protocol.
     """
     pause_s = retry_after_s(retry_after)
-    if status >= _SERVER_FAILURE:
+    if status >= _SERVER_FAILURE and not _changed_nothing(body):
         raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
     answer = _json_object(status, body)
     code = answer.get("code")
@@ -183,11 +199,13 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     raise UnexpectedAnswer(f"HTTP {status} {_shown(body)}")
 
 
-def retry_after_s(header: str | None) -> float | None:
-    """Seconds in a ``Retry-After`` header; None for its date form, which clocks make unsure."""
-    if header is None or not header.strip().isdecimal():
-        return None
-    return float(header)
+def _changed_nothing(body: bytes) -> bool:
+    """Whether the answer of a mediator that failed says that nothing was changed."""
+    try:
+        answer = parse(body)
+    except JsonRefused:
+        return False
+    return isinstance(answer, dict) and (answer.get("type"), answer.get("code")) in _UNCHANGED
 
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:

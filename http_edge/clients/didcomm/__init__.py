@@ -15,13 +15,20 @@
 
 It speaks both handshakes, coordinate mediation, Pickup 1.0 and 2.0 with live mode, Aries queue
 1.0 and implicit pickup, over HTTP and over WebSocket (``bob.over(socket)``). It keeps nothing:
-``bob.connection`` and the keys are the caller's to store. It uses the wire forms of
+``bob.connection`` and the keys are the caller's to store: of a key its ``seed``, from which
+``KeyPair.from_seed`` makes it again. It uses the wire forms of
 ``http_edge.didcomm`` and nothing else of the server.
 """
 
 from http_edge.clients.didcomm.connected_wallet import Disclosure
-from http_edge.clients.didcomm.connection import Connection, Opened, Received
-from http_edge.clients.didcomm.connection_2 import Connection2
+from http_edge.clients.didcomm.connection import (
+    Connection,
+    Key,
+    MediatorConnection,
+    Opened,
+    Received,
+)
+from http_edge.clients.didcomm.connection_2 import Connection2, DidMethod2
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -49,14 +56,24 @@ from http_edge.clients.didcomm.mediation import (
     Mediation,
     Pagination,
 )
-from http_edge.clients.didcomm.pickup import PICKUP_2, PICKUP_3, PICKUP_4, Live, Picked, Status
+from http_edge.clients.didcomm.mediation_2 import MediationVersion, RecipientList, RecipientResult
+from http_edge.clients.didcomm.pickup import (
+    PICKUP_2,
+    PICKUP_3,
+    PICKUP_4,
+    Live,
+    Picked,
+    PickupVersion,
+    Status,
+)
 from http_edge.clients.didcomm.pickup_1 import Pickup1Status
 from http_edge.clients.didcomm.queue_1 import Fetched, QueueStatus
 from http_edge.clients.didcomm.recipients import Address, Recipient, forward, send
 from http_edge.clients.didcomm.recipients_2 import Recipient2, endpoint_of, forward_2
-from http_edge.clients.didcomm.transport import Socket, open_socket, post
+from http_edge.clients.didcomm.transport import Posted, Socket, Transport, open_socket, post
 from http_edge.clients.didcomm.wallet import Wallet
 from http_edge.clients.didcomm.wallet_2 import Wallet2
+from http_edge.didcomm.envelopes.keys import KeyPair
 
 __all__ = [
     "PICKUP_2",
@@ -67,17 +84,22 @@ __all__ = [
     "Connection2",
     "ConnectionLost",
     "DidMethod",
+    "DidMethod2",
     "Disclosure",
     "Fetched",
     "Handshake",
     "HandshakeProtocol",
     "Invitation",
     "Invitation2",
+    "Key",
+    "KeyPair",
     "Keylist",
     "KeylistKey",
     "KeylistResult",
     "Live",
     "Mediation",
+    "MediationVersion",
+    "MediatorConnection",
     "MediatorRefused",
     "MediatorUnreachable",
     "NoAnswer",
@@ -86,13 +108,18 @@ __all__ = [
     "Pagination",
     "Picked",
     "Pickup1Status",
+    "PickupVersion",
+    "Posted",
     "ProblemReported",
     "QueueStatus",
     "Received",
     "Recipient",
     "Recipient2",
+    "RecipientList",
+    "RecipientResult",
     "Socket",
     "Status",
+    "Transport",
     "UnexpectedAnswer",
     "UnusableInvitation",
     "Wallet",

@@ -113,12 +113,20 @@ class Connection2:
         return peer_account(self.mediator_did, self.did)
 
     def pack(self, message: Json) -> bytes:
-        """A flat message for the mediator, authenticated by this side's key."""
+        """A flat message for the mediator, authenticated by this side's key.
+
+        Raises:
+            UnusableInvitation: nothing can be packed to the mediator's key.
+        """
         return seal_for(self._version, self.did, message, self.mediator_did)
 
     def packed(self, written: bytes) -> bytes:
-        """A message for the mediator that is written already, as it is."""
-        return self._version.pack(written, self._mediator)
+        """A message for the mediator that is written already, as it is.
+
+        Raises:
+            UnusableInvitation: nothing can be packed to the mediator's key.
+        """
+        return packed_for(self._version, written, self._mediator)
 
     def open(self, body: bytes) -> Received:
         """What came: the mediator's message, or ``body`` itself when it is for another key.
@@ -143,7 +151,19 @@ def seal_for(version: V2, did: str, message: Json, to: str) -> bytes:
     Raises:
         UnusableInvitation: ``to`` does not carry a key that messages can be packed to.
     """
-    return version.pack(addressed(from_flat(message), did, to), peer_account(to, did))
+    return packed_for(version, addressed(from_flat(message), did, to), peer_account(to, did))
+
+
+def packed_for(version: V2, written: bytes, account: AgentAccount) -> bytes:
+    """A written message in an envelope for an account.
+
+    Raises:
+        UnusableInvitation: its key is of another curve than the own, or of low order.
+    """
+    try:
+        return version.pack(written, account)
+    except ValueError as error:
+        raise UnusableInvitation(f"{account.did}: {error}") from error
 
 
 def open_for_did(version: V2, body: bytes) -> Unpacked | None:

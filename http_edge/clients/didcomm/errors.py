@@ -31,12 +31,17 @@ class ProblemReported(WalletError):
 
 
 class MediatorRefused(WalletError):
-    """The mediator answered with an HTTP status that is no success, before or without DIDComm."""
+    """The mediator answered with an HTTP status that is no success, before or without DIDComm.
 
-    def __init__(self, status: int, body: str) -> None:
+    ``retry_after_s`` is the mediator's ``Retry-After`` in seconds, if it gave one. With a
+    ``status`` of 500 or more the message may have been taken, unless ``body`` says otherwise.
+    """
+
+    def __init__(self, status: int, body: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"HTTP {status} {body}".rstrip())
         self.status = status
         self.body = body
+        self.retry_after_s = retry_after_s
 
 
 class MediatorUnreachable(WalletError):

@@ -13,16 +13,12 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from http_edge.clients.didcomm.errors import (
-    MediatorRefused,
-    MediatorUnreachable,
-    UnusableInvitation,
-)
-from http_edge.clients.didcomm.transport import read_bounded
+from http_edge.clients.didcomm.errors import MediatorUnreachable, UnusableInvitation
+from http_edge.clients.didcomm.transport import read_bounded, refused
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.documents import resolve
-from http_edge.didcomm.envelopes.keys import read_key
+from http_edge.didcomm.envelopes.keys import curve_public, read_key
 from http_edge.didcomm.envelopes.messages import Json, read_type
 
 _PARAMETERS: Final = ("oob", "c_i")
@@ -107,7 +103,7 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
                 return read_invitation_2(leads_to)
             body = await read_bounded(response, _BYTES_MAX)
             if response.status != _OK:
-                raise MediatorRefused(response.status, body.decode(errors="replace"))
+                raise refused(response, body)
             return read_invitation_2(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
@@ -132,7 +128,7 @@ async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitati
         ) as response:
             body = await read_bounded(response, _BYTES_MAX)
             if response.status != _OK:
-                raise MediatorRefused(response.status, body.decode(errors="replace"))
+                raise refused(response, body)
             return read_invitation(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
@@ -149,8 +145,8 @@ def _url(text: str) -> URL:
 
 
 def _object(source: str | bytes, parameters: Sequence[str] = _PARAMETERS) -> Json:
-    text = source.encode() if isinstance(source, str) else source
     try:
+        text = source.encode() if isinstance(source, str) else source
         if text.lstrip().startswith(b"{"):
             value = parse(text)
         else:
@@ -189,7 +185,7 @@ def _of_did(did: str) -> tuple[bytes, str]:
     document = resolve(did)
     if document is None or not document.recipient_keys or not document.endpoint:
         raise UnusableInvitation(f"{did} has no key and endpoint in it")
-    return document.recipient_keys[0], document.endpoint
+    return _usable(document.recipient_keys[0]), document.endpoint
 
 
 def _service(service: Mapping[str, object]) -> tuple[bytes, str]:
@@ -197,4 +193,11 @@ def _service(service: Mapping[str, object]) -> tuple[bytes, str]:
     key = read_key(keys[0]) if isinstance(keys, list) and keys else None
     if key is None or not isinstance(endpoint, str) or not endpoint:
         raise UnusableInvitation("the service lacks an Ed25519 key or an endpoint")
-    return key, endpoint
+    return _usable(key), endpoint
+
+
+def _usable(key: bytes) -> bytes:
+    """The key, which messages can be packed to. Raises: UnusableInvitation."""
+    if curve_public(key) is None:
+        raise UnusableInvitation("nothing can be packed to the key of the service")
+    return key

@@ -10,7 +10,7 @@ import msgspec
 from http_edge.clients.didcomm.connection import Key, spelled
 from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, record_of
-from http_edge.didcomm.envelopes.keys import read_key
+from http_edge.didcomm.envelopes.keys import curve_public, read_key
 
 _PROTOCOL = "coordinate-mediation/1.0"
 
@@ -71,10 +71,7 @@ class SpeaksMediation(ProtocolSession):
         if str(answer["@type"]).endswith("/mediate-deny"):
             raise ProblemReported("mediate-deny", "the mediator denies mediation", answer)
         grant = record_of(answer, _Grant)
-        keys = [read_key(text) for text in grant.routing_keys]
-        if None in keys:
-            raise UnexpectedAnswer("a routing key that is no Ed25519 key")
-        return Mediation(grant.endpoint, tuple(key for key in keys if key is not None))
+        return Mediation(grant.endpoint, tuple(_routing_key(text) for text in grant.routing_keys))
 
     async def update_keylist(
         self, add: Sequence[Key] = (), remove: Sequence[Key] = ()
@@ -101,3 +98,11 @@ class SpeaksMediation(ProtocolSession):
         page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
         answer = await self.request(f"{_PROTOCOL}/keylist-query", "keylist", **page)
         return record_of(answer, Keylist)
+
+
+def _routing_key(text: str) -> bytes:
+    """Raises: UnexpectedAnswer."""
+    key = read_key(text)
+    if key is None or curve_public(key) is None:
+        raise UnexpectedAnswer("a routing key that is no Ed25519 key, or that nothing is packed to")
+    return key

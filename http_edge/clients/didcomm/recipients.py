@@ -33,6 +33,9 @@ class Address:
         """A message for the recipient alone, ready to be posted to the endpoint.
 
         The recipient learns who the sender is, those on the way do not.
+
+        Raises:
+            ValueError: nothing can be packed to one of the keys.
         """
         envelope = pack(orjson.dumps(message), [self.key], sender)
         return forward(envelope, self.key, self.routing_keys)
@@ -67,7 +70,11 @@ class Recipient:
 
 
 def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
-    """An envelope for ``to`` inside one forward for each routing key, the last one outermost."""
+    """An envelope for ``to`` inside one forward for each routing key, the last one outermost.
+
+    Raises:
+        ValueError: nothing can be packed to one of the routing keys.
+    """
     for routing_key in routing_keys:
         message = b'{"@type":"%b","@id":"%b","to":%b,"msg":%b}' % (
             _FORWARD.encode(),
@@ -82,6 +89,6 @@ def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
 async def send(session: aiohttp.ClientSession, endpoint: str, envelope: bytes) -> int:
     """Post an envelope of a sender that expects nothing back: the HTTP status, a success.
 
-    Raises: MediatorRefused, MediatorUnreachable.
+    Raises: MediatorRefused, MediatorUnreachable, UnexpectedAnswer.
     """
     return (await post(session, endpoint, envelope)).status

@@ -70,7 +70,12 @@ class Recipient2:
         return to_flat(opened.parsed), message.sender_did if opened.sender is not None else ""
 
     def seal(self, message: Json, to: str) -> bytes:
-        """A flat message by this DID for the DID ``to``, ready to be posted to ``endpoint_of``."""
+        """A flat message by this DID for the DID ``to``, ready to be posted to ``endpoint_of``.
+
+        Raises:
+            UnusableInvitation: ``to`` names no mediator, or nothing can be packed to a key on the
+                way.
+        """
         return forward_2([seal_for(self.version, self.did, message, to)], to)
 
 
@@ -82,7 +87,7 @@ def forward_2(
     ``routing_did`` is the mediator's, by default the one in the document that ``to`` carries.
 
     Raises:
-        UnusableInvitation: nothing says who the mediator is.
+        UnusableInvitation: nothing says who the mediator is, or nothing can be packed to its key.
     """
     mediator = routing_did or mediator_of(to)
     message: Json = {
@@ -93,11 +98,19 @@ def forward_2(
         "attachments": [{"data": {"json": orjson.Fragment(each)}} for each in envelopes],
     }
     recipient = envelope.Recipient(*agreement_key(mediator))
-    return envelope.seal(orjson.dumps({**message, **headers}), [recipient], None, StaticSecrets(1))
+    written = orjson.dumps({**message, **headers})
+    try:
+        return envelope.seal(written, [recipient], None, StaticSecrets(1))
+    except ValueError as error:
+        raise UnusableInvitation(f"{mediator}: {error}") from error
 
 
 def endpoint_of(did: str) -> str:
-    """Where a forward for a DID is posted: the HTTP endpoint of its mediator; empty for none."""
+    """Where a forward for a DID is posted: the HTTP endpoint of its mediator; empty for none.
+
+    Raises:
+        UnusableInvitation: the DID names no mediator.
+    """
     return endpoints_of(mediator_of(did))[0]
 
 

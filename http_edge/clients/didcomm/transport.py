@@ -23,15 +23,20 @@ from http_edge.clients.didcomm.errors import (
     UnexpectedAnswer,
     WalletError,
 )
+from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
 
 ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, besides the delay that the question allows."""
+SILENCE_S_MAX: Final = 75.0
+"""A socket that says nothing for so long is dead: two and a half of the mediator's own pings."""
 _CONNECT_S_MAX: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _SHOWN_BYTES: Final = 200
 _CLOSE_S_MAX: Final = 1.0
 _SUCCESS: Final = range(200, 300)
+_ASKED: Final = 2 / 3
+"""The part of a silence after which a ping asks; the pong has half as long again (aiohttp)."""
 _DATA: Final = frozenset({aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY})
 
 
@@ -84,10 +89,18 @@ async def post(
         ) as response:
             body = await read_bounded(response, _ANSWER_BYTES_MAX)
             if response.status not in _SUCCESS:
-                raise MediatorRefused(response.status, body[:_SHOWN_BYTES].decode(errors="replace"))
+                raise refused(response, body)
             return Posted(response.status, body)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+
+
+def refused(response: aiohttp.ClientResponse, body: bytes) -> MediatorRefused:
+    """What an answer whose status is no success stands for."""
+    text = body[:_SHOWN_BYTES].decode(errors="replace")
+    return MediatorRefused(
+        response.status, text, retry_after_s(response.headers.get("Retry-After"))
+    )
 
 
 async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
@@ -270,9 +283,15 @@ class Socket:
 
 @asynccontextmanager
 async def open_socket(
-    session: aiohttp.ClientSession, connection: MediatorConnection
+    session: aiohttp.ClientSession,
+    connection: MediatorConnection,
+    *,
+    silence_s_max: float = SILENCE_S_MAX,
 ) -> AsyncIterator[Socket]:
     """A socket to the mediator of a connection; it is closed when the context is left.
+
+    It ends, as lost, when the mediator answers no ping and says nothing for ``silence_s_max``
+    seconds: a connection that broke without a word would otherwise be waited on for ever.
 
     Raises:
         MediatorUnreachable: it did not open.
@@ -283,6 +302,7 @@ async def open_socket(
                 connection.ws_url,
                 max_msg_size=_ANSWER_BYTES_MAX,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S_MAX),
+                heartbeat=silence_s_max * _ASKED,
             )
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MediatorUnreachable(f"{connection.ws_url}: {error!r}") from error

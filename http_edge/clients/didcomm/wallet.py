@@ -53,7 +53,8 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         """Follow an invitation: its object, its JSON text, a URL with it, or one that gives it.
 
         ``endpoint`` is where this wallet takes messages; None means that it fetches them.
-        ``key`` is the connection's; a fresh one if it is not given.
+        ``key`` is the connection's; a fresh one if it is not given. Connecting again with the
+        same key is harmless, also by an invitation for one use that was answered and lost.
 
         Raises:
             UnusableInvitation: it is no invitation.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,29 @@ def test_a_file_whose_did_names_another_key_is_refused(tmp_path: Path) -> None:
     alice.save(path)
     path.write_text(path.read_text().replace(alice.did, eve.did))
     with pytest.raises(UnusableIdentity, match="another signing key"):
+        Identity.load(path)
+
+
+@pytest.mark.parametrize(
+    ("member", "named"), [("prekey_private", "pre-key"), ("mediator_did", "mediator")]
+)
+def test_a_file_with_another_prekey_or_mediator_than_its_did_names_is_refused(
+    tmp_path: Path, member: str, named: str
+) -> None:
+    path = tmp_path / "alice.json"
+    alice = Identity.create("alice", "did:web:mediator.test")
+    eve = Identity.create("eve", "did:web:other.test")
+    replace(alice, **{member: getattr(eve, member)}).save(path)
+    with pytest.raises(UnusableIdentity, match=f"another {named}"):
+        Identity.load(path)
+
+
+def test_a_file_with_a_damaged_contract_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "alice.json"
+    alice = Identity.create("alice", "did:web:mediator.test")
+    alice.contract_keys["public"] = bytes(31)
+    alice.save(path)
+    with pytest.raises(UnusableIdentity, match="key of a contract"):
         Identity.load(path)
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from types import ModuleType
 
+import pytest
+
+from http_edge.clients import decentrl, didcomm
+from http_edge.clients.decentrl.errors import SOCKET_REFUSALS
 from tests.tidy.modules import modules
 
 SERVER_SIDE = {
@@ -58,3 +66,42 @@ def test_no_modules_of_the_client_libraries_import_one_another() -> None:
         for module in found
     }
     TopologicalSorter(graph).prepare()  # raises CycleError, with the circle
+
+
+INNER = {"OwnDids", "V2"}
+"""What connections are made of; no caller has to name it."""
+
+
+@pytest.mark.parametrize("library", [decentrl, didcomm], ids=lambda one: one.__name__)
+def test_a_library_exports_every_class_that_its_signatures_name(library: ModuleType) -> None:
+    public = [getattr(library, name) for name in library.__all__]
+    named = {kind for item in public for hint in _hints(item) for kind in _classes(hint)}
+    ours = {kind.__name__ for kind in named if kind.__module__.startswith("http_edge")}
+    assert ours - INNER - set(library.__all__) == set()
+
+
+def test_every_refusal_of_a_socket_can_be_caught_by_its_name() -> None:
+    assert {kind.__name__ for kind in SOCKET_REFUSALS.values()} <= set(decentrl.__all__)
+
+
+def _hints(item: object) -> Iterator[object]:
+    """The types of a function's parameters and answer, or of all public methods of a class."""
+    functions = [item]
+    if inspect.isclass(item):
+        functions = [
+            getattr(member, "fget", None) or getattr(member, "__func__", member)
+            for kind in item.__mro__
+            for name, member in vars(kind).items()
+            if kind.__module__.startswith("http_edge")
+            and (name == "__init__" or not name.startswith("_"))
+        ]
+    for function in functions:
+        if inspect.isfunction(function):
+            yield from typing.get_type_hints(inspect.unwrap(function)).values()
+
+
+def _classes(hint: object) -> Iterator[type]:
+    if inspect.isclass(hint) and not hint.__name__.startswith("_"):
+        yield hint
+    for inner in typing.get_args(hint):
+        yield from _classes(inner)

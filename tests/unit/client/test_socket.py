@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -26,6 +27,7 @@ from tests.unit.client.conftest import NOW_MS, World
 from tests.unit.client.scripted_mediator import ScriptedMediator, SocketScript
 
 FEW = Backoff(attempts_max=3, first_s=1.0)
+ENDS_S_MAX = 10
 EVENT = {"id": "1", "sender_did": "did:b", "payload": "p"}
 
 
@@ -168,6 +170,43 @@ async def test_connecting_again_is_bounded(alice: Account, mediator: ScriptedMed
         with pytest.raises(SOCKET_REFUSALS[4003]):
             await first(aiter(socket), 1)
     assert len(mediator.authenticated) == 1 + FEW.attempts_max
+
+
+async def test_a_socket_that_was_left_ends_its_iteration_and_connects_no_more(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    mediator.sockets.extend([accept({"type": "CONTRACTS_UPDATED"}), accept()])
+    async with alice.socket(backoff=FEW) as socket:
+        notices = aiter(socket)
+        assert await first(notices, 1) == [ContractsUpdated()]
+        waiting = asyncio.create_task(anext(notices, None))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(ENDS_S_MAX):
+        assert await waiting is None
+        assert [notice async for notice in socket] == []
+    assert len(mediator.authenticated) == 1
+
+
+async def test_a_socket_that_is_left_while_it_connects_again_stays_closed(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    connecting, has_left = asyncio.Event(), asyncio.Event()
+    ends: list[WSMsgType] = []
+
+    async def accept_late(socket: web.WebSocketResponse) -> None:
+        connecting.set()
+        await has_left.wait()
+        await socket.send_json({"type": "AUTH_SUCCESS"})
+        ends.append((await socket.receive()).type)
+
+    mediator.sockets.extend([accept_then_close(1001), accept_late])
+    async with asyncio.timeout(ENDS_S_MAX):
+        async with alice.socket(backoff=FEW) as socket:
+            waiting = asyncio.create_task(anext(aiter(socket), None))
+            await connecting.wait()
+        has_left.set()
+        assert await waiting is None
+    assert ends == [WSMsgType.CLOSE]
 
 
 async def test_no_mediator_is_distinguished_from_a_refusal(

@@ -16,7 +16,8 @@ from http_edge.clients.decentrl import (
     TransportLimits,
     UnexpectedAnswer,
 )
-from http_edge.clients.decentrl.transport import read_answer, retry_after_s
+from http_edge.clients.decentrl.transport import read_answer
+from http_edge.clients.retry_after import retry_after_s
 from tests.unit.client.conftest import World
 from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, plain, success
 
@@ -27,6 +28,8 @@ from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, pl
         (503, b'{"type":"ERROR","code":"TEMPORARILY_UNAVAILABLE"}', OutcomeUnknown),
         (500, b'{"type":"ERROR","code":"INTERNAL_ERROR"}', OutcomeUnknown),
         (502, b"<html>Bad Gateway</html>", OutcomeUnknown),
+        (503, b'{"type":"ERROR","code":"INSUFFICIENT_STORAGE"}', CommandRefused),
+        (503, b'{"code":"INSUFFICIENT_STORAGE"}', OutcomeUnknown),
         (401, b'{"type":"ERROR","code":"DUPLICATE_NONCE"}', CommandRefused),
         (404, b"<html>Not Found</html>", UnexpectedAnswer),
         (200, b"[]", UnexpectedAnswer),
@@ -150,6 +153,15 @@ async def test_something_else_at_the_address_is_named(
     mediator.script.extend([plain(418, "short and stout")])
     with pytest.raises(UnexpectedAnswer, match="short and stout"):
         await alice.query_pending_events()
+
+
+async def test_a_closed_client_opens_no_connection(mediator: ScriptedMediator) -> None:
+    client = MediatorClient(mediator.url)
+    await client.health()
+    await client.close()
+    await client.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        await client.health()
 
 
 @pytest.mark.parametrize("url", ["", "mediator.test", "ftp://mediator.test", "http://"])

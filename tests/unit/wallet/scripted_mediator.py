@@ -63,6 +63,8 @@ class ScriptedMediator:
         self.signer = SERVICE
         self.packer = SERVICE
         self.status = 202
+        self.headers: dict[str, str] = {}
+        self.answers_pings = True
         app = web.Application()
         app.router.add_get("/invitation", self._invitation)
         app.router.add_post("/didcomm", self._post)
@@ -131,13 +133,16 @@ class ScriptedMediator:
     async def _post(self, request: web.Request) -> web.Response:
         said = self._said(await request.read())
         if not said:
-            return web.Response(status=self.status, text="refused" if self.status >= 400 else "")
+            text = "refused" if self.status >= 400 else ""
+            return web.Response(status=self.status, text=text, headers=self.headers)
         return web.Response(body=said[0])
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
+        socket = web.WebSocketResponse(autoping=self.answers_pings)
         await socket.prepare(request)
         async for frame in socket:
+            if frame.type is WSMsgType.PING:
+                continue
             body = frame.data.encode() if frame.type is WSMsgType.TEXT else frame.data
             for said in self._said(body):
                 await socket.send_bytes(said)

@@ -19,6 +19,7 @@ from http_edge.didcomm.envelopes.messages import OLD_PREFIX, Json
 from http_edge.didcomm.protocols.handshake import MediatorDocuments
 from tests.unit.wallet.scripted_mediator import SERVICE, ScriptedMediator
 
+NO_POINT = bytes([2] * 31 + [255])
 ENDPOINT = "https://mediator.example/didcomm"
 SERVICE_BLOCK: Json = {
     "id": "#inline",
@@ -96,8 +97,11 @@ def test_a_service_may_be_a_did_that_carries_it() -> None:
         {**OUT_OF_BAND, "services": [1, {}, "did:web:elsewhere.example"]},
         {**OUT_OF_BAND, "services": [{**SERVICE_BLOCK, "recipientKeys": ["short"]}]},
         {**OUT_OF_BAND, "services": [{**SERVICE_BLOCK, "serviceEndpoint": ""}]},
+        {**OUT_OF_BAND, "services": [{**SERVICE_BLOCK, "recipientKeys": [did_key(NO_POINT)]}]},
         {**OUT_OF_BAND, "handshake_protocols": "all"},
         {**CONNECTIONS, "recipientKeys": []},
+        {**CONNECTIONS, "recipientKeys": [base58(NO_POINT)]},
+        "\ud800",
     ],
 )
 def test_what_is_no_invitation_is_refused(source: Json | str) -> None:

@@ -254,6 +254,15 @@ async def test_a_recipient_is_a_registered_key_and_the_way_to_it(
     assert recipient.address == Address(recipient.key.public, mediator.url, (SERVICE.public,))
 
 
+async def test_a_routing_key_that_nothing_can_be_packed_to_is_no_grant(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    granted = reply("mediate-grant", endpoint=mediator.url, routing_keys=[did_key(bytes(32))])
+    mediator.answer("coordinate-mediation/1.0/mediate-request", granted)
+    with pytest.raises(UnexpectedAnswer, match="routing key"):
+        await wallet.request_mediation()
+
+
 async def test_a_key_that_is_not_registered_is_no_recipient(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:

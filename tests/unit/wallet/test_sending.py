@@ -3,10 +3,20 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from http_edge.clients.didcomm import Address, Mediation, NotAuthentic, Recipient, forward
+from http_edge.clients.didcomm import (
+    Address,
+    Mediation,
+    NotAuthentic,
+    Recipient,
+    Recipient2,
+    UnusableInvitation,
+    forward,
+    forward_2,
+)
 from http_edge.clients.didcomm.connection import open_for
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.peer_dids import encode_peer2
 
 BOB, NEAR, FAR, ALICE = (KeyPair.from_seed(bytes([n]) * 32) for n in range(1, 5))
 MESSAGE: Json = {
@@ -53,3 +63,11 @@ def test_an_envelope_for_another_key_is_not_opened() -> None:
     sealed = Address(ALICE.public, "").seal(MESSAGE)
     with pytest.raises(NotAuthentic):
         Recipient(BOB, Mediation("", ())).unpack(sealed)
+
+
+def test_a_did_whose_key_nothing_can_be_packed_to_is_refused_as_unusable() -> None:
+    did = encode_peer2([ALICE.public], [], agreement_keys=[bytes(32)])  # of low order
+    with pytest.raises(UnusableInvitation, match="nothing can be packed"):
+        Recipient2(ALICE, did, "key").seal(MESSAGE, did)
+    with pytest.raises(UnusableInvitation, match="nothing can be packed"):
+        forward_2([b"{}"], "did:example:bob", did)

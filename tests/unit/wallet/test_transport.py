@@ -15,6 +15,7 @@ from http_edge.clients.didcomm import (
     ProblemReported,
     UnexpectedAnswer,
     Wallet,
+    open_socket,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
@@ -56,6 +57,15 @@ async def test_an_http_refusal_is_raised_with_its_status(
     with pytest.raises(MediatorRefused) as refused:
         await wallet.ping()
     assert (refused.value.status, refused.value.body) == (410, "refused")
+
+
+async def test_an_http_refusal_names_the_pause_that_the_mediator_asks_for(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    mediator.status, mediator.headers = 429, {"Retry-After": "7"}
+    with pytest.raises(MediatorRefused) as refused:
+        await wallet.ping()
+    assert refused.value.retry_after_s == 7.0
 
 
 async def test_an_absent_mediator_differs_from_one_that_refuses(
@@ -167,6 +177,20 @@ async def test_the_end_of_a_socket_ends_every_wait(
         with pytest.raises(ConnectionLost):
             await wallet.over(socket).ping()
         assert [one async for one in socket] == []
+
+
+async def test_a_silent_socket_is_lost_and_ends_every_wait(
+    wallet: Wallet, mediator: ScriptedMediator, session: aiohttp.ClientSession
+) -> None:
+    mediator.answers_pings = False
+    async with (
+        asyncio.timeout(10),
+        open_socket(session, wallet.connection, silence_s_max=0.3) as socket,
+    ):
+        with pytest.raises(ConnectionLost):
+            await socket.receive(None)
+        with pytest.raises(ConnectionLost):
+            await wallet.over(socket).ping()
 
 
 async def test_text_frames_are_sent_as_text(
