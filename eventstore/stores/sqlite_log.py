@@ -81,7 +81,7 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
         if not path.exists():
             create_file(path)
         is_fixed = to_read and not can_be_written(path)
-        return SqliteStore(path, makes_missing=makes_missing, is_fixed=is_fixed)
+        return SqliteStore(path, makes_missing=makes_missing, is_fixed=is_fixed, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
         raise LogUnavailable(f"{path}: {error}") from error
 
@@ -97,13 +97,17 @@ class SqliteStore(Store):
         erased_within_s: float = WITHIN_S,
         makes_missing: bool = False,
         is_fixed: bool = False,
+        to_read: bool = False,
     ) -> None:
-        """``is_fixed``: the file cannot be written, and all that writes fails."""
+        """``is_fixed``: the file cannot be written, and all that writes fails.
+
+        ``to_read``: what an earlier process erased is left to one that opens the file to write.
+        """
         self._connect = partial(connect_to_read if is_fixed else connect, path)
         if not makes_missing:
             require_read_models(self._connect)
         self._path = path
-        is_left = not is_fixed and sqlite_sizes.wal_bytes(path) > 0
+        is_left = not to_read and sqlite_sizes.wal_bytes(path) > 0
         self.writer = SqliteWriter(
             self._connect, checkpoint_bytes=checkpoint_bytes, erased_within_s=erased_within_s
         )

@@ -25,7 +25,8 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
-from eventstore.stores.sqlite_log import SqliteStore
+from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
+from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OTHER, OWNER, append, message, removed
 
 DEADLINE_S: Final = 30.0
@@ -212,6 +213,17 @@ def test_what_a_killed_process_left_goes_with_the_next_start(path: Path) -> None
     with closing(opened(path)) as log:
         until(lambda: not found_in(path, secret))
         assert log.position() == 2
+
+
+def test_who_opens_it_to_read_leaves_that_to_the_mediator_whose_commits_it_would_hold_up(
+    path: Path,
+) -> None:
+    with closing(opened(path)) as log:
+        append(log, OWNER, message(b"m"))
+        before = wal_bytes(path)
+        with closing(open_sqlite_store(path, to_read=True)) as read, read.reading() as session:
+            assert session.log_rows(0, 10, 1_000)
+        assert wal_bytes(path) == before > 0
 
 
 def test_what_is_free_is_given_back_to_the_file_system(path: Path) -> None:
