@@ -34,7 +34,7 @@ from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
 from actors.host.ownership import Ownership
-from actors.host.pages import PageReader
+from actors.host.pages import UNAVAILABLE, PageReader
 from actors.host.session_registry import Handover, SessionRegistry
 from actors.host.state_cache import StateCache, read_identity
 from actors.host.transaction import Outcome, Transaction, request_ids
@@ -43,7 +43,6 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 
 _LOG = logging.getLogger(__name__)
-_UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _NOT_OWNER = Refused(Refusal.NOT_OWNER)
 _SWEEP_MS = 60_000
 _MEASURE_MS = 3_000
@@ -285,14 +284,14 @@ class Host:
 
     def _run(self, transaction: Transaction, submission: Submission) -> Outcome:
         if transaction.log_failed:
-            return Outcome(_UNAVAILABLE)
+            return Outcome(UNAVAILABLE)
         try:
             return self._decide(transaction, submission)
         except LogError as error:
             extra = {"request_id": submission.request_id}
             _LOG.error("identity cannot be served: %s", type(error).__name__, extra=extra)
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
-            return Outcome(_UNAVAILABLE)
+            return Outcome(UNAVAILABLE)
 
     def _decide(self, transaction: Transaction, submission: Submission) -> Outcome:
         claim = submission.claim

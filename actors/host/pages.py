@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 _BESIDE_BYTES_MIN: Final = 1_048_576
 """Larger pages of messages are read beside the commands, which they would hold up for 3 ms; one of
 15 MiB takes 40 ms. So many bytes of smaller ones are read together."""
-_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 _F = TypeVar("_F", bound=Event)
 
@@ -161,7 +161,7 @@ class PageReader:
             elif fits:
                 replies.append(self._page(transaction, outcome, submission.request_id, known))
             else:
-                replies.append(_UNAVAILABLE)
+                replies.append(UNAVAILABLE)
         return replies
 
     def _read_together(
@@ -195,14 +195,14 @@ class PageReader:
         assert isinstance(refs, Refs)
         assert cached is not None
         if transaction.log_failed:
-            return _UNAVAILABLE
+            return UNAVAILABLE
         if isinstance(refs, MessageRefs) and refs.size_bytes > _BESIDE_BYTES_MIN:
             return MessagesBeside(refs.versions, refs.total)
         try:
             return self.fill(cached, refs, known.get(cached.stream, {}))
         except LogError as error:
             _failed(transaction, error, request_id)
-            return _UNAVAILABLE
+            return UNAVAILABLE
 
     def fill(
         self, owner: CachedIdentity, refs: Refs, known: Mapping[int, Event | StoredRecord]

@@ -13,6 +13,7 @@ import select
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -282,16 +283,17 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
 def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
     connection.answer_s_max = bounds.answer_s_max
     connection.autocommit = True
-    for name, value in (
-        ("lock_timeout", f"{round(bounds.lock_s_max * 1000)}ms"),
-        ("idle_in_transaction_session_timeout", f"{round(bounds.idle_s_max * 1000)}ms"),
+    settings = {
+        "lock_timeout": f"{round(bounds.lock_s_max * 1000)}ms",
+        "idle_in_transaction_session_timeout": f"{round(bounds.idle_s_max * 1000)}ms",
         # Of the role or the database: it would end the making of an index, and a commit that waits
         # for its standby as one that succeeded.
-        ("statement_timeout", "0"),
+        "statement_timeout": "0",
         # Who has waited for its turn has to see what the one before it has stored.
-        ("default_transaction_isolation", "read committed"),
-    ):
-        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        "default_transaction_isolation": "read committed",
+    }
+    set_all = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+    connection.execute(f"SELECT {set_all}", list(chain.from_iterable(settings.items())))
 
     # What was given up would go on beside what is asked next. An old server does not
     # know it, one on some systems cannot do it.

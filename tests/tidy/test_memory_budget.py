@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from actors.core.nonces import SENDERS_MAX
+from actors.host.question_threads import THREADS
 from http_edge.settings.settings import Settings
 from tests.tidy.modules import ROOT
 
@@ -22,8 +23,6 @@ COPIES: Final = 3
 """A body or an answer on its way through a process: as received, as read, as sent on."""
 SHARDS: Final = 64
 """Of the clusters in deploy/: one node may own them all while the other is away."""
-READERS: Final = 7
-"""Threads of a host that read pages (``eventstore.stores``)."""
 NONCE_BYTES: Final = 100
 COUNTED_SENDER_BYTES: Final = 300
 """Of a sender for whom nonces are counted, ``SENDERS_MAX`` in each shard that is crowded."""
@@ -105,6 +104,7 @@ def of_host(settings: Settings) -> list[Row]:
     nonces = SHARDS * of_shard
     transaction = limits.transaction_work_max * WORK_BYTES
     junk = limits.unproven_nonces_max * UNPROVEN_NONCE_BYTES
+    readers = THREADS["read"]
     return [
         ("host: itself", "", 0, 160 * MIB),
         ("host: identities", "`active_bytes_max`", active, active),
@@ -116,7 +116,7 @@ def of_host(settings: Settings) -> list[Row]:
             COPIES * transaction + 2 * queue_page,
             COPIES * transaction + 2 * queue_page,
         ),
-        ("host: pages of events", "`page_bytes_max`", READERS * page, READERS * page),
+        ("host: pages of events", "`page_bytes_max`", readers * page, readers * page),
     ]
 
 

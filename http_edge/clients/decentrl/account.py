@@ -12,12 +12,12 @@ from http_edge.clients.decentrl import contracts, events
 from http_edge.clients.decentrl.backoff import PATIENT, Backoff
 from http_edge.clients.decentrl.commands import Commands
 from http_edge.clients.decentrl.contracts import Contract
-from http_edge.clients.decentrl.errors import CommandRefused, NotAuthentic
+from http_edge.clients.decentrl.errors import NotAuthentic
 from http_edge.clients.decentrl.events import Envelope
-from http_edge.clients.decentrl.mediator import PAGE_SIZE, Mediator
+from http_edge.clients.decentrl.mediator import Mediator
 from http_edge.clients.decentrl.records import (
+    PAGE_SIZE,
     EventToSave,
-    Page,
     PendingContractRequest,
     PendingEvent,
     SavedEvent,
@@ -97,7 +97,11 @@ class Account(Commands):
 
     def contract_requests(self) -> AsyncIterator[PendingContractRequest]:
         """The contract requests that wait, oldest first; acknowledge none while this runs."""
-        return each(lambda page: self.query_pending_communication_contract_requests(page=page))
+        return each(
+            lambda page, size: self.query_pending_communication_contract_requests(
+                page=page, page_size=size
+            )
+        )
 
     def read_contract_request(self, waiting: PendingContractRequest) -> ContractRequest:
         """What a waiting request asks for: the requestor, verified, and the expiry.
@@ -134,8 +138,8 @@ class Account(Commands):
         """
         now_s = self._now_s()
         async for stored in each(
-            lambda page: self.query_communication_contracts(
-                did=did, expires_after_s=now_s, page=page
+            lambda page, size: self.query_communication_contracts(
+                did=did, expires_after_s=now_s, page=page, page_size=size
             )
         ):
             yield contracts.verified(stored.signed)
@@ -184,22 +188,12 @@ class Account(Commands):
 
     def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
         """Every waiting event, acknowledged page by page as it is taken; see ``drained``."""
-        page_size = PAGE_SIZE
-
-        async def read(page: int) -> Page[PendingEvent]:
-            nonlocal page_size
-            while True:
-                try:
-                    return await self.query_pending_events(
-                        sender_did=sender_did, page=page, page_size=page_size
-                    )
-                except CommandRefused as refused:
-                    # A page of large events is refused as a whole: fewer of them at a time.
-                    if refused.code != "INVALID_COMMAND" or page_size == 1:
-                        raise
-                    page_size = max(1, page_size // 4)
-
-        return drained(read, self.acknowledge_pending_events)
+        return drained(
+            lambda page, size: self.query_pending_events(
+                sender_did=sender_did, page=page, page_size=size
+            ),
+            self.acknowledge_pending_events,
+        )
 
     def socket(self, *, backoff: Backoff = PATIENT) -> NoticeSocket:
         """Live notices (section 10): ``async with account.socket() as notices``.
@@ -246,13 +240,14 @@ class Account(Commands):
         With ``unprocessed_only`` update no tags while this runs: it would skip events.
         """
         return each(
-            lambda page: self.query_events(
+            lambda page, size: self.query_events(
                 encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
                 participant_did=participant_did,
                 unprocessed_only=unprocessed_only,
                 page=page,
-                page_size=page_size,
-            )
+                page_size=size,
+            ),
+            page_size,
         )
 
     def open_saved(self, saved: SavedEvent) -> Envelope:

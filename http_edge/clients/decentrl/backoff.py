@@ -6,10 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from http_edge.clients.decentrl.errors import MediatorUnreachable, OutcomeUnknown
+from http_edge.clients.decentrl.errors import (
+    CommandRefused,
+    MediatorUnreachable,
+    OutcomeUnknown,
+)
 from http_edge.clients.sources import Sources
 
 Answer = TypeVar("Answer")
+_RATE_LIMITED: Final = "RATE_LIMITED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,10 @@ async def repeated(
 ) -> Answer:
     """What ``once`` returns, called again while that can help and is allowed.
 
-    A mediator that could not be reached got nothing, so that is always tried again; an unknown
-    outcome only if ``repeat``. ``once`` makes a new command each time, since a nonce is used up
-    by the first try, whatever became of it (companions, trap 21).
+    A mediator that could not be reached got nothing, and one that limits the rate did nothing, so
+    both are always tried again; an unknown outcome only if ``repeat``. ``once`` makes a new command
+    each time, since a nonce is used up by the first try, whatever became of it (companions, trap
+    21).
     """
     attempt = 1
     while True:
@@ -60,6 +66,10 @@ async def repeated(
             if attempt >= backoff.attempts_max:
                 raise
             retry_after_s = None
+        except CommandRefused as error:
+            if error.code != _RATE_LIMITED or attempt >= backoff.attempts_max:
+                raise
+            retry_after_s = error.retry_after_s
         except OutcomeUnknown as error:
             if not repeat or attempt >= backoff.attempts_max:
                 raise

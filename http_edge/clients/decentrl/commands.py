@@ -20,8 +20,9 @@ import msgspec
 
 from http_edge.clients.decentrl.backoff import repeated
 from http_edge.clients.decentrl.identity import Identity
-from http_edge.clients.decentrl.mediator import PAGE_SIZE, Mediator
+from http_edge.clients.decentrl.mediator import Mediator
 from http_edge.clients.decentrl.records import (
+    PAGE_SIZE,
     EventToSave,
     Page,
     PendingContractRequest,

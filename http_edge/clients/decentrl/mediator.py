@@ -11,7 +11,7 @@ import aiohttp
 
 from http_edge.clients.decentrl.backoff import Backoff, repeated
 from http_edge.clients.decentrl.errors import MediatorUnknown, NotAuthentic, UnexpectedAnswer
-from http_edge.clients.decentrl.records import Page, PublicEvent, Seconds, each, page_of
+from http_edge.clients.decentrl.records import PAGE_SIZE, Page, PublicEvent, Seconds, each, page_of
 from http_edge.clients.decentrl.transport import Transport, TransportLimits
 from http_edge.clients.sources import Sources
 from http_edge.crypto.encoding import b64decode
@@ -19,7 +19,6 @@ from http_edge.crypto.signatures import verify_object
 from http_edge.dids import DidDocument, decentrl
 from http_edge.dids.document import read_document
 
-PAGE_SIZE: Final = 100
 _OK: Final = 200
 Answer = TypeVar("Answer")
 
@@ -172,7 +171,11 @@ class Mediator:
         An event published while this runs shifts the later pages by one: it may be missed, and
         an event may come twice.
         """
-        return each(lambda number: self.read_public(did, channel_id=channel_id, page=number))
+        return each(
+            lambda page, size: self.read_public(
+                did, channel_id=channel_id, page=page, page_size=size
+            )
+        )
 
     async def _repeated(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         return await repeated(read, self.backoff, self.sources, repeat=True)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from http_edge.clients.decentrl.errors import UnexpectedAnswer
+from http_edge.clients.decentrl.errors import CommandRefused, UnexpectedAnswer
 
+PAGE_SIZE: Final = 100
+_TOO_LARGE: Final = "INVALID_COMMAND"
 Seconds: TypeAlias = int | float
 Item = TypeVar("Item")
 
@@ -120,6 +122,10 @@ def member(answer: Mapping[str, object], name: str, kind: type[Item]) -> Item:
         raise UnexpectedAnswer(f"member {name!r}: {error}") from error
 
 
+ReadPage: TypeAlias = Callable[[int, int], Awaitable[Page[Item]]]
+"""Asks for a page by its number, from 0, and its size."""
+
+
 class Acknowledgeable(Protocol):
     """A record with an id under which it is acknowledged."""
 
@@ -131,11 +137,15 @@ class Acknowledgeable(Protocol):
 Waiting = TypeVar("Waiting", bound=Acknowledgeable)
 
 
-async def each(read: Callable[[int], Awaitable[Page[Item]]]) -> AsyncIterator[Item]:
-    """Every record of a set that does not shrink; ``read`` gets the page number."""
+async def each(read: ReadPage[Item], page_size: int = PAGE_SIZE) -> AsyncIterator[Item]:
+    """Every record of a set that does not shrink, so many at a time, or fewer where they are large.
+
+    Raises:
+        CommandRefused: a single record is refused, too.
+    """
     number = 0
     while True:
-        page = await read(number)
+        page, number, page_size = await _fitting(read, number, page_size)
         for item in page.items:
             yield item
         if not page.has_more or not page.items:
@@ -144,8 +154,9 @@ async def each(read: Callable[[int], Awaitable[Page[Item]]]) -> AsyncIterator[It
 
 
 async def drained(
-    read: Callable[[int], Awaitable[Page[Waiting]]],
+    read: ReadPage[Waiting],
     acknowledge: Callable[[Sequence[str]], Awaitable[None]],
+    page_size: int = PAGE_SIZE,
 ) -> AsyncIterator[Waiting]:
     """Every waiting record, acknowledged a page at a time until none is left.
 
@@ -153,11 +164,12 @@ async def drained(
     that fails in between is offered the whole page again.
 
     Raises:
+        CommandRefused: a single record is refused, too.
         UnexpectedAnswer: the mediator offers a record again that it said was acknowledged.
     """
     acknowledged: frozenset[str] = frozenset()
     while True:
-        page = await read(0)
+        page, _, page_size = await _fitting(read, 0, page_size)
         if not page.items:
             return
         ids = [item.id for item in page.items]
@@ -167,3 +179,20 @@ async def drained(
             yield item
         await acknowledge(ids)
         acknowledged = frozenset(ids)
+
+
+async def _fitting(
+    read: ReadPage[Item], number: int, page_size: int
+) -> tuple[Page[Item], int, int]:
+    """A page that the mediator gives, which begins where this one does; its number and size.
+
+    A page of large records is refused as a whole.
+    """
+    while True:
+        try:
+            return await read(number, page_size), number, page_size
+        except CommandRefused as refused:
+            if refused.code != _TOO_LARGE or page_size == 1:
+                raise
+        smaller = page_size // 2 if page_size % 2 == 0 else 1
+        number, page_size = number * (page_size // smaller), smaller

@@ -98,6 +98,18 @@ async def test_a_refusal_is_never_retried(alice: Account, mediator: ScriptedMedi
     assert len(mediator.received) == 1
 
 
+async def test_a_command_that_came_too_fast_is_sent_again_when_the_mediator_says(
+    alice: Account, mediator: ScriptedMediator, world: World
+) -> None:
+    too_fast = error("RATE_LIMITED", 429, Retry_After="4")
+    mediator.script.extend([too_fast, success(pendingEventId="e1")])
+    assert await alice.send(alice.identity.did, "payload", at=alice.mediator) == "e1"
+    assert world.waits_s == [4.0]
+    mediator.script.extend([too_fast] * 3)
+    with pytest.raises(CommandRefused, match="RATE_LIMITED"):
+        await alice.query_pending_events()
+
+
 async def test_nothing_was_sent_where_no_mediator_listens(world: World) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
