@@ -143,8 +143,7 @@ class Pickup:
         if found.messages or self._form.delivers_nothing:
             return _answer(Reply("delivery", narrowed.echo, attachments(found.messages)))
         # What is out on lease is not counted: a wallet asks again until the count is 0.
-        left = msgspec.structs.replace(found.state, messages=found.state.available)
-        return _answer(self._written(left, narrowed))
+        return _answer(self._written(with_nothing(found.state), narrowed))
 
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
@@ -186,7 +185,7 @@ class Pickup:
         if not isinstance(state, QueueState):
             return self._refused(state)
         if narrowed.to_nothing:
-            state = of_no_recipient(state)
+            state = with_nothing(state)
         return _answer(self._written(state, narrowed))
 
     def _written(self, state: QueueState, narrowed: _Narrowed) -> Reply:
@@ -209,8 +208,8 @@ class Pickup:
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
 
 
-def of_no_recipient(state: QueueState) -> QueueState:
-    """The state as seen through a recipient that is not of this queue: nothing waits for it."""
+def with_nothing(state: QueueState) -> QueueState:
+    """The state to who finds nothing: by a recipient that is not of this queue, or all leased."""
     return msgspec.structs.replace(
         state, messages=0, bytes=0, available=0, oldest_ms=0, newest_ms=0
     )

@@ -214,6 +214,21 @@ async def test_a_delivery_is_bounded_in_bytes_and_holds_one_message_at_least(
     assert counts == [1, 2, 1]
 
 
+async def test_what_is_out_on_lease_is_no_part_of_the_status_in_place_of_a_delivery(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    empty = await reply_to(bob, "delivery-request", limit=10)
+    await network.write(bob, "one", "two")
+    assert len(await bob.wallet.fetch(10)) == 2
+    nothing = await reply_to(bob, "delivery-request", limit=10)
+    own = {"@id", "~thread"}
+    assert {k: v for k, v in nothing.items() if k not in own} == {
+        k: v for k, v in empty.items() if k not in own
+    }
+    status = await reply_to(bob, "status-request")
+    assert status["message_count"] == 2
+
+
 async def test_nothing_is_deleted_before_it_was_received(
     network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
 ) -> None:
