@@ -345,6 +345,17 @@ def read_type(text: object) -> MessageType | None:
     return _read_type(text) if isinstance(text, str) and len(text) <= _TYPE_CHARS_MAX else None
 
 
+def read_any_type(text: object) -> MessageType | None:
+    """A message type; one of a form that no protocol here has is of an unknown protocol.
+
+    Of such a one the name alone is known, by which a problem report is not answered with another.
+    """
+    kind = read_type(text)
+    if kind is None and isinstance(text, str) and 0 < len(text) <= _TYPE_CHARS_MAX:
+        return MessageType(text, "", 0, 0, text.rpartition("/")[2])
+    return kind
+
+
 @lru_cache(_TYPES_CACHED_MAX)
 def _read_type(text: str) -> MessageType | None:
     found = _TYPE.match(text)
