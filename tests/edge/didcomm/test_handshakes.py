@@ -253,7 +253,8 @@ async def test_the_invitation_is_served_as_json_as_a_redirect_and_as_a_page(
     assert location.startswith(f"{url}?oob=")
     assert read_invitation(location) == invitation
     assert await fetch_invitation(network.session, location) == invitation
-    page = await network.mediator.get(location.removeprefix(network.mediator.url("")))
+    path = location.removeprefix(network.mediator.url(""))
+    page = await network.mediator.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert page.headers["Content-Type"].startswith("text/html")
     assert b"<svg" in page.body
     older = await fetch_invitation(network.session, f"{url}?protocol=connections")
