@@ -38,6 +38,8 @@ _TYPE: Final = re.compile(
 )
 _TYPE_CHARS_MAX: Final = 256
 """No type of the form above is longer; a longer text must not stay in the cache."""
+_DIGITS: Final = re.compile(r"[0-9]{1,15}\Z")
+"""A count that every reader of JSON would take as a number."""
 _TYPES_CACHED_MAX: Final = 1024
 """Types that are remembered, half a kilobyte each at most: most messages are of a few types."""
 _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -167,10 +169,17 @@ class Message(msgspec.Struct, frozen=True):
             return value
         return InvalidMember(name, f"must be a text of at most {chars_max} characters")
 
-    def count(self, name: str, default: int | None = None) -> int | InvalidMember:
-        """A member that counts something; ``default`` where it is missing or null."""
+    def count(
+        self, name: str, default: int | None = None, *, or_digits: bool = False
+    ) -> int | InvalidMember:
+        """A member that counts something; ``default`` where it is missing or null.
+
+        With ``or_digits`` a text of its digits is taken too.
+        """
         value = self.body.get(name)
         value = default if value is None else value
+        if or_digits and isinstance(value, str) and _DIGITS.match(value):
+            return int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         return InvalidMember(name, "must be an integer, 0 or more")

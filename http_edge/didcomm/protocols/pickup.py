@@ -128,7 +128,9 @@ class Pickup:
     async def _deliver(self, request: Request) -> Outcome:
         if not request.routable:
             return NOTHING
-        limit, narrowed = request.message.count(self._form.limit), self._narrowed(request.message)
+        # The Identus wallet for iOS writes its limit as a text.
+        limit = request.message.count(self._form.limit, or_digits=True)
+        narrowed = self._narrowed(request.message)
         if isinstance(limit, InvalidMember):
             return self._refused(limit)
         if isinstance(narrowed, InvalidMember):
