@@ -4,14 +4,15 @@ Status, delivery, acknowledgement and live mode over the one queue, with its lea
 its bounds. In what the versions differ, the members above all, says a ``PickupForm``.
 
 Every question must allow a return route. Without one there is no answer, for neither a status nor a
-delivery may wait in the queue; only an acknowledgement still takes effect. Nothing leaves the queue
+delivery may wait in the queue; only an acknowledgement still takes effect, and on a socket the wish
+for live mode (``opens_route``). Nothing leaves the queue
 before ``messages-received`` names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -34,6 +35,9 @@ from http_edge.didcomm.protocols.protocol import (
 )
 from http_edge.settings.settings import DidComm
 
+_LIVE: Final = "live-delivery-change"
+_LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
+"""Versions in which a wish for live mode opens the return route; RFC 0685 requires one beside."""
 StatusOf: TypeAlias = Callable[[QueueState, int], Json]
 """The attributes of a status, of a queue and the time in Unix milliseconds."""
 
@@ -113,7 +117,7 @@ class Pickup:
             "status-request": self._status,
             "delivery-request": self._deliver,
             "messages-received": self._received,
-            "live-delivery-change": self._live,
+            _LIVE: self._live,
         }
         return Family(self._form.family, self._form.major, (0,), ("mediator",), handlers)
 
@@ -208,6 +212,17 @@ class Pickup:
             problem = problem_of(problem)
         own = self._form.reports_itself
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
+
+
+def opens_route(message: Message) -> bool:
+    """Is it a wish for live mode that says by itself that its socket is to bring messages?
+
+    The Identus SDK for Android writes no return route with it, nor does Indicio's quickstart.
+    """
+    kind = message.type
+    if kind.name != _LIVE or (kind.family, kind.major) not in _LIVE_OPENS:
+        return False
+    return message.flag("live_delivery") is True
 
 
 def with_nothing(state: QueueState) -> QueueState:
