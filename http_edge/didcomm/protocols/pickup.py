@@ -154,8 +154,8 @@ class Pickup:
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            # Without a return route too: it must not be acknowledged as handled.
-            return self._refused(ids)
+            # Without a return route too: what was not removed must not look removed.
+            return msgspec.structs.replace(self._refused(ids), untold=Problem.INVALID_MESSAGE)
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
             return self._refused(state)

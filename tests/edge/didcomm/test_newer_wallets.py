@@ -22,7 +22,7 @@ from http_edge.clients.didcomm import (
 from http_edge.clients.didcomm.connection_2 import DidMethod2
 from http_edge.clients.didcomm.mediation_2 import MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
-from http_edge.clients.didcomm.protocol_session import ReturnRoute
+from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
@@ -99,6 +99,29 @@ async def test_an_acknowledgement_that_has_no_answer_does_not_look_done_when_it_
             await live.next()
         network.mediator.hosts.mend("host-0")
         assert (await live.status()).message_count == 1
+
+
+@PICKUPS
+async def test_an_acknowledgement_that_is_none_does_not_look_done(
+    network: WalletNetwork, pickup: PickupVersion
+) -> None:
+    bob = await connected(network, pickup=pickup)
+
+    def wrong(ids: object) -> bytes:
+        question = ask_of(f"{pickup.protocol}/messages-received", message_id_list=ids)
+        return bob.connection.pack(question)
+
+    cases: list[object] = [None, "one", [1], ["one"] * 1_001]
+    for ids in cases:
+        answer = await network.post(wrong(ids), content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (400, {"error": "not-a-message"})
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(wrong(None))
+        report = bob.connection.open(await socket.data())
+        assert isinstance(report, dict)
+        with pytest.raises(ProblemReported) as reported:
+            check_problem(report)
+        assert reported.value.code.startswith("e.p.msg.")
 
 
 async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
