@@ -37,6 +37,7 @@ from eventstore.log.events import (
     Event,
     KeylistUpdated,
     MediationGranted,
+    Seconds,
     SpeakerNamed,
 )
 
@@ -59,9 +60,14 @@ def find_account(state: Identity, command: FindAccount, context: DecisionContext
     """What this DID is: an account, one that speaks for another's, or nothing yet."""
     speaker = state.speaker_did or context.target
     known = [key for key in command.keys if key in state.keylist]
-    return Accepted(
-        AccountFound(state.account_did, speaker, connected=state.connection is not None, keys=known)
+    found = AccountFound(
+        state.account_did,
+        speaker,
+        connected=state.connection is not None,
+        keys=known,
+        rotates_from_s=_rotates_from_s(state),
     )
+    return Accepted(found)
 
 
 def grant_mediation(state: Identity, command: GrantMediation, context: DecisionContext) -> Decision:
@@ -116,7 +122,7 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
     speaks = state.speaker_did or context.target
     events: list[Event] = []
     if speaks != command.speaker_did:
-        is_old = command.issued_at_s < max(state.rotated_at_s, state.ended_at_s)
+        is_old = command.issued_at_s < _rotates_from_s(state)
         if speaks != command.prior_did or is_old:
             return Refusal.NOT_SPEAKING
         rotated = AccountRotated(
@@ -154,6 +160,10 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
     )
     over = [ClaimedKey(name, claim) for name, claim in state.keylist.items()]
     return Accepted(AccountOver(over), [*events, ended])
+
+
+def _rotates_from_s(state: Identity) -> Seconds:
+    return max(state.rotated_at_s, state.ended_at_s)
 
 
 def _stated(state: Identity, stated: Connection | None, context: DecisionContext) -> list[Event]:

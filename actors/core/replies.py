@@ -138,13 +138,14 @@ class AccountFound(_Reply, frozen=True):
 
     ``account_did`` is the account that it speaks for where that is another one, else empty;
     ``speaker_did`` is who speaks for this account; ``keys`` are those asked for that its keylist
-    has.
+    has. A rotation from before ``rotates_from_s``, Unix seconds, is an old message again.
     """
 
     account_did: str
     speaker_did: str
     connected: bool
     keys: list[str]
+    rotates_from_s: Seconds = 0
 
 
 class AccountOver(_Reply, frozen=True):

@@ -97,7 +97,8 @@ class Accounts:
         if found.speaker_did == sender.did and name in found.keys:
             self._remember(sender.did, account)
             return None
-        if found.speaker_did not in {prior_did, sender.did}:
+        is_old = rotation.issued_at_s < found.rotates_from_s and found.speaker_did != sender.did
+        if is_old or found.speaker_did not in {prior_did, sender.did}:
             # Named for an account that does not let it speak, the sender could have none at all.
             return Refusal.NOT_SPEAKING
         if sender.did != account:

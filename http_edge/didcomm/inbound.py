@@ -367,10 +367,11 @@ class Inbound:
         if request.routable:
             return packed
         if not outcome.may_wait:
-            if outcome.to_retry is None:
+            problem = outcome.to_retry or outcome.untold
+            if problem is None:
                 return None
             # What was not done, or perhaps not, must not look done to who awaits no answer.
-            reason = rejected_by(outcome.to_retry)
+            reason = rejected_by(problem)
             name = self._table.name_of(request.message.type)
             self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
             return reason

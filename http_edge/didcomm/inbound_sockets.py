@@ -20,6 +20,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport, PeerState, ReturnScope
+from http_edge.didcomm.protocols.pickup import opens_route
 from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, Request
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
@@ -118,6 +119,12 @@ class InboundSocket(InboundTransport):
         self.is_in_use = False
 
     # ---- messages
+
+    def follow(self, sender: AgentAccount, message: Message) -> ReturnScope:
+        """On a socket a wish for live mode opens the route: nothing else can be meant by it."""
+        if opens_route(message):
+            message = msgspec.structs.replace(message, return_route="all")
+        return super().follow(sender, message)
 
     def took(self) -> None:
         """Something was taken on this socket: it is there for something."""

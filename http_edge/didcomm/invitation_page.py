@@ -2,9 +2,9 @@
 
 Without a query it is the short URL of the public invitation, with ``id`` or ``_oobid`` and
 ``label`` that of another one: a redirect to the long URL, or the message itself to a client that
-asks for JSON. With an invitation in the query it is the page that a browser shows of a long URL: a
-QR code, a link, nothing else. One code is for wallets of both generations. The page holds no
-script, and of what stands in the query nothing but a label.
+asks for JSON. With an invitation in the query it is the message to all but a browser, which is
+shown a page: a QR code, a link, nothing else. One code is for wallets of both generations. The page
+holds no script, and of what stands in the query nothing but a label.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class InvitationPage:
             return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
         if invitation.terms.has_expired(self._clock()):
             return _error(HTTPStatus.GONE, EXPIRED)
-        if _wants_json(request):
+        if _wants_json(request, is_long=given is not None):
             return _response(orjson.dumps(invitation.message(protocol)), JSON)
         if given is None:
             response = web.Response(status=HTTPStatus.FOUND, headers=_FRAME.headers)
@@ -129,10 +129,14 @@ def _protocol(request: web.Request) -> Protocol | None:
     return next((protocol for protocol in PARAMETERS if protocol == named), None)
 
 
-def _wants_json(request: web.Request) -> bool:
-    """Does ``Accept`` name JSON and not HTML, which every browser names?"""
+def _wants_json(request: web.Request, *, is_long: bool) -> bool:
+    """Does ``Accept`` name JSON and not HTML, which every browser names?
+
+    At a long URL, where a short one led to, it need not name JSON: some wallets follow the
+    redirect and read what is there, others read the URL.
+    """
     named = accepted(request)
-    return JSON in named and HTML not in named
+    return HTML not in named and (is_long or JSON in named)
 
 
 def _response(body: bytes, content_type: str) -> web.Response:

@@ -46,6 +46,7 @@ UNPACK_REFUSALS: Final = {
     UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
 }
 REPORTED: Final = {
+    RejectionReason.NOT_A_MESSAGE: Problem.INVALID_MESSAGE,
     RejectionReason.QUEUE_FULL: Problem.QUEUE_FULL,
     RejectionReason.MESSAGE_TOO_LARGE: Problem.MESSAGE_TOO_LARGE,
     RejectionReason.NOT_QUEUING: Problem.NOT_QUEUING,
@@ -58,7 +59,7 @@ _BY_PROBLEM: Final = {problem: reason for reason, problem in REPORTED.items()}
 
 
 def rejected_by(problem: Problem) -> RejectionReason:
-    """How the transport says a problem that is over soon, where no report can go back."""
+    """How the transport says a problem, where no report can go back; by default it is over soon."""
     return _BY_PROBLEM.get(problem, RejectionReason.TRY_AGAIN)
 
 

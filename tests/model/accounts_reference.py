@@ -23,7 +23,8 @@ def on_an_account(did: str, agent: Agent, command: c.Command, now_ms: int) -> r.
         case c.FindAccount(keys):
             known = [key for key in keys if key in agent.keylist]
             connected = agent.connection is not None
-            return r.AccountFound(agent.account, agent.speaker or did, connected, known)
+            from_s = int(max(agent.rotated_s, agent.ended_s))
+            return r.AccountFound(agent.account, agent.speaker or did, connected, known, from_s)
         case c.NameSpeaker(account):
             if agent.account != account:
                 if agent.account or agent.connection is not None:

@@ -38,6 +38,8 @@ _TYPE: Final = re.compile(
 )
 _TYPE_CHARS_MAX: Final = 256
 """No type of the form above is longer; a longer text must not stay in the cache."""
+_DIGITS: Final = re.compile(r"[0-9]{1,15}\Z")
+"""A count that every reader of JSON would take as a number."""
 _TYPES_CACHED_MAX: Final = 1024
 """Types that are remembered, half a kilobyte each at most: most messages are of a few types."""
 _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
@@ -167,10 +169,17 @@ class Message(msgspec.Struct, frozen=True):
             return value
         return InvalidMember(name, f"must be a text of at most {chars_max} characters")
 
-    def count(self, name: str, default: int | None = None) -> int | InvalidMember:
-        """A member that counts something; ``default`` where it is missing or null."""
+    def count(
+        self, name: str, default: int | None = None, *, or_digits: bool = False
+    ) -> int | InvalidMember:
+        """A member that counts something; ``default`` where it is missing or null.
+
+        With ``or_digits`` a text of its digits is taken too.
+        """
         value = self.body.get(name)
         value = default if value is None else value
+        if or_digits and isinstance(value, str) and _DIGITS.match(value):
+            return int(value)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         return InvalidMember(name, "must be an integer, 0 or more")
@@ -343,6 +352,17 @@ class UnpackRefusal(Enum):
 def read_type(text: object) -> MessageType | None:
     """A message type in either spelling (RFC 0348), or None."""
     return _read_type(text) if isinstance(text, str) and len(text) <= _TYPE_CHARS_MAX else None
+
+
+def read_any_type(text: object) -> MessageType | None:
+    """A message type; one of a form that no protocol here has is of an unknown protocol.
+
+    Of such a one the name alone is known, by which a problem report is not answered with another.
+    """
+    kind = read_type(text)
+    if kind is None and isinstance(text, str) and 0 < len(text) <= _TYPE_CHARS_MAX:
+        return MessageType(text, "", 0, 0, text.rpartition("/")[2])
+    return kind
 
 
 @lru_cache(_TYPES_CACHED_MAX)

@@ -4,14 +4,15 @@ Status, delivery, acknowledgement and live mode over the one queue, with its lea
 its bounds. In what the versions differ, the members above all, says a ``PickupForm``.
 
 Every question must allow a return route. Without one there is no answer, for neither a status nor a
-delivery may wait in the queue; only an acknowledgement still takes effect. Nothing leaves the queue
+delivery may wait in the queue; only an acknowledgement still takes effect, and on a socket the wish
+for live mode (``opens_route``). Nothing leaves the queue
 before ``messages-received`` names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -34,6 +35,9 @@ from http_edge.didcomm.protocols.protocol import (
 )
 from http_edge.settings.settings import DidComm
 
+_LIVE: Final = "live-delivery-change"
+_LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
+"""Versions in which a wish for live mode opens the return route; RFC 0685 requires one beside."""
 StatusOf: TypeAlias = Callable[[QueueState, int], Json]
 """The attributes of a status, of a queue and the time in Unix milliseconds."""
 
@@ -113,7 +117,7 @@ class Pickup:
             "status-request": self._status,
             "delivery-request": self._deliver,
             "messages-received": self._received,
-            "live-delivery-change": self._live,
+            _LIVE: self._live,
         }
         return Family(self._form.family, self._form.major, (0,), ("mediator",), handlers)
 
@@ -128,7 +132,9 @@ class Pickup:
     async def _deliver(self, request: Request) -> Outcome:
         if not request.routable:
             return NOTHING
-        limit, narrowed = request.message.count(self._form.limit), self._narrowed(request.message)
+        # The Identus wallet for iOS writes its limit as a text.
+        limit = request.message.count(self._form.limit, or_digits=True)
+        narrowed = self._narrowed(request.message)
         if isinstance(limit, InvalidMember):
             return self._refused(limit)
         if isinstance(narrowed, InvalidMember):
@@ -143,14 +149,13 @@ class Pickup:
         if found.messages or self._form.delivers_nothing:
             return _answer(Reply("delivery", narrowed.echo, attachments(found.messages)))
         # What is out on lease is not counted: a wallet asks again until the count is 0.
-        left = msgspec.structs.replace(found.state, messages=found.state.available)
-        return _answer(self._written(left, narrowed))
+        return _answer(self._written(with_nothing(found.state), narrowed))
 
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            # Without a return route too: it must not be acknowledged as handled.
-            return self._refused(ids)
+            # Without a return route too: what was not removed must not look removed.
+            return msgspec.structs.replace(self._refused(ids), untold=Problem.INVALID_MESSAGE)
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
             return self._refused(state)
@@ -186,7 +191,7 @@ class Pickup:
         if not isinstance(state, QueueState):
             return self._refused(state)
         if narrowed.to_nothing:
-            state = of_no_recipient(state)
+            state = with_nothing(state)
         return _answer(self._written(state, narrowed))
 
     def _written(self, state: QueueState, narrowed: _Narrowed) -> Reply:
@@ -209,8 +214,19 @@ class Pickup:
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
 
 
-def of_no_recipient(state: QueueState) -> QueueState:
-    """The state as seen through a recipient that is not of this queue: nothing waits for it."""
+def opens_route(message: Message) -> bool:
+    """Is it a wish for live mode that says by itself that its socket is to bring messages?
+
+    The Identus SDK for Android writes no return route with it, nor does Indicio's quickstart.
+    """
+    kind = message.type
+    if kind.name != _LIVE or (kind.family, kind.major) not in _LIVE_OPENS:
+        return False
+    return message.flag("live_delivery") is True
+
+
+def with_nothing(state: QueueState) -> QueueState:
+    """The state to who finds nothing: by a recipient that is not of this queue, or all leased."""
     return msgspec.structs.replace(
         state, messages=0, bytes=0, available=0, oldest_ms=0, newest_ms=0
     )

@@ -58,7 +58,8 @@ class Outcome(msgspec.Struct, frozen=True):
     mode of the socket on or off; ``explicit`` marks a pickup protocol: its socket gets nothing
     implicitly from now on. ``refused`` is why nothing was changed, a short name for the operator;
     empty for what was done, and for what may have been. ``to_retry`` is why the same message is to
-    be sent again; where no reply can go back the transport says it.
+    be sent again; where no reply can go back the transport says it. So it says ``untold``, why a
+    message was refused whose sender may await no answer and would take it as done.
     """
 
     reply: Answer | None = None
@@ -70,6 +71,7 @@ class Outcome(msgspec.Struct, frozen=True):
     explicit: bool = False
     refused: str = ""
     to_retry: Problem | None = None
+    untold: Problem | None = None
 
 
 class LiveModeChange(msgspec.Struct, frozen=True):

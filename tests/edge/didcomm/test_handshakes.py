@@ -18,6 +18,8 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.clients.didcomm.connection import open_for
 from http_edge.clients.didcomm.documents import OwnDocuments
+from http_edge.clients.didcomm.errors import NoAnswer
+from http_edge.clients.didcomm.protocol_session import check_problem
 from http_edge.didcomm.composition import invitations_of
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
@@ -186,6 +188,22 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
         assert report["description"]["code"] == code
 
 
+async def test_a_protocol_of_another_document_is_reported_and_its_socket_goes_on(bob: Bob) -> None:
+    lunch = "https://example.com/docs/lets_do_lunch/1.0"
+    for prefix in (lunch, "did:sov:SiyXFUJ7rYgd5ApVReUatB;spec/lunch/0.1"):
+        async with bob.wallet.socket() as socket:
+            wallet = bob.wallet.over(socket)
+            with pytest.raises(ProblemReported) as reported:
+                check_problem(
+                    await wallet.ask(fresh(**{"@type": f"{prefix}/proposal", **routed()})) or {}
+                )
+            assert reported.value.code == "unknown-message-type"
+            await socket.say(fresh(**{"@type": f"{prefix}/problem-report", **routed()}))
+            assert (await wallet.status()).message_count == 0
+            with pytest.raises(NoAnswer):
+                await socket.receive(0.05)
+
+
 async def test_a_request_that_does_not_show_its_own_did_is_refused(network: WalletNetwork) -> None:
     cases: list[Any] = [
         {"did": None},
@@ -235,7 +253,8 @@ async def test_the_invitation_is_served_as_json_as_a_redirect_and_as_a_page(
     assert location.startswith(f"{url}?oob=")
     assert read_invitation(location) == invitation
     assert await fetch_invitation(network.session, location) == invitation
-    page = await network.mediator.get(location.removeprefix(network.mediator.url("")))
+    path = location.removeprefix(network.mediator.url(""))
+    page = await network.mediator.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
     assert page.headers["Content-Type"].startswith("text/html")
     assert b"<svg" in page.body
     older = await fetch_invitation(network.session, f"{url}?protocol=connections")

@@ -261,7 +261,7 @@ async def test_a_receipt_that_names_no_messages_is_not_acknowledged(
     network: WalletNetwork, bob: Wallet2, protocol: str
 ) -> None:
     receipt = in_form(f"{protocol}/messages-received", please_ack=[""], return_route="none")
-    assert (await say(network, bob, receipt)).status == 202
+    assert (await say(network, bob, receipt)).status == 400
     assert (await bob.status()).message_count == 0
     right = {**receipt, "id": "odd-2", "body": {"message_id_list": []}}
     assert (await say(network, bob, right)).status == 202

@@ -22,10 +22,10 @@ from http_edge.clients.didcomm import (
 from http_edge.clients.didcomm.connection_2 import DidMethod2
 from http_edge.clients.didcomm.mediation_2 import MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
-from http_edge.clients.didcomm.protocol_session import ReturnRoute
+from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
-from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
 from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
@@ -101,6 +101,29 @@ async def test_an_acknowledgement_that_has_no_answer_does_not_look_done_when_it_
         assert (await live.status()).message_count == 1
 
 
+@PICKUPS
+async def test_an_acknowledgement_that_is_none_does_not_look_done(
+    network: WalletNetwork, pickup: PickupVersion
+) -> None:
+    bob = await connected(network, pickup=pickup)
+
+    def wrong(ids: object) -> bytes:
+        question = ask_of(f"{pickup.protocol}/messages-received", message_id_list=ids)
+        return bob.connection.pack(question)
+
+    cases: list[object] = [None, "one", [1], ["one"] * 1_001]
+    for ids in cases:
+        answer = await network.post(wrong(ids), content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (400, {"error": "not-a-message"})
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(wrong(None))
+        report = bob.connection.open(await socket.data())
+        assert isinstance(report, dict)
+        with pytest.raises(ProblemReported) as reported:
+            check_problem(report)
+        assert reported.value.code.startswith("e.p.msg.")
+
+
 async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
     network: WalletNetwork, alice: Sender
 ) -> None:
@@ -124,6 +147,33 @@ async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
         with pytest.raises(ProblemReported):
             await live.received([picked.id])
         assert (await live.received([picked.id])).message_count == 0
+
+
+@PICKUPS
+async def test_a_wish_for_live_mode_opens_the_return_route_of_its_socket(
+    network: WalletNetwork, pickup: PickupVersion
+) -> None:
+    bob, sender = await connected(network, pickup=pickup), Sender(network)
+    recipient = await bob.new_recipient()
+
+    def wish(*, on: bool) -> bytes:
+        return bob.connection.pack(
+            ask_of(f"{pickup.protocol}/live-delivery-change", live_delivery=on)
+        )
+
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(wish(on=False))
+        await socket.raw.send_bytes(wish(on=True))
+        status = bob.connection.open(await socket.data())
+        assert isinstance(status, dict)
+        assert (status["live_delivery"], status["message_count"]) == (True, 0)
+        await sender.write(recipient, "one")
+        delivery = bob.connection.open(await socket.data())
+        assert isinstance(delivery, dict)
+        (picked,) = delivered(delivery)
+        assert sender.text_in(recipient, picked.envelope) == "one"
+    answer = await network.post(wish(on=True), content_type=MEDIA_TYPE)
+    assert (answer.status, answer.body) == (202, b""), "over HTTP it opens nothing"
 
 
 async def test_live_mode_over_http_is_a_problem_in_each_ones_own_form(

@@ -193,7 +193,7 @@ async def test_a_limit_that_parsers_read_differently_makes_no_message(
 async def test_a_limit_that_is_no_count_is_reported_and_none_leased(
     network: WalletNetwork, bob: Bob
 ) -> None:
-    cases: list[Any] = [{}, *[{"limit": limit} for limit in (-1, -(2**52), 1.0, True, "1", None)]]
+    cases: list[Any] = [{}, *[{"limit": limit} for limit in (-1, -(2**52), 1.0, True, "1.0", None)]]
     for wrong in cases:
         await network.write(bob, "one")
         report = await reply_to(bob, "delivery-request", **wrong)
@@ -212,6 +212,21 @@ async def test_a_delivery_is_bounded_in_bytes_and_holds_one_message_at_least(
         counts.append(len(picked))
         await bob.wallet.received(ids(picked))
     assert counts == [1, 2, 1]
+
+
+async def test_what_is_out_on_lease_is_no_part_of_the_status_in_place_of_a_delivery(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    empty = await reply_to(bob, "delivery-request", limit=10)
+    await network.write(bob, "one", "two")
+    assert len(await bob.wallet.fetch(10)) == 2
+    nothing = await reply_to(bob, "delivery-request", limit=10)
+    own = {"@id", "~thread"}
+    assert {k: v for k, v in nothing.items() if k not in own} == {
+        k: v for k, v in empty.items() if k not in own
+    }
+    status = await reply_to(bob, "status-request")
+    assert status["message_count"] == 2
 
 
 async def test_nothing_is_deleted_before_it_was_received(

@@ -78,6 +78,18 @@ async def test_an_unknown_protocol_is_answered_with_a_problem_report(
         assert report["body"]["code"].startswith("e.")
 
 
+async def test_a_report_of_an_unknown_protocol_is_not_answered_with_another(
+    network: WalletNetwork,
+) -> None:
+    keys, did = await served_keys(network.mediator), CAROL.dids.peer4
+    fragment, key = next(iter(keys.agreement.items()))
+    for protocol in (NEW_PREFIX + "nothing/1.0", "https://example.com/lunch/1.0"):
+        message = ping(did, type=f"{protocol}/problem-report")
+        body = CAROL.pack(message, Recipient(f"{keys.did}#{fragment}", key), did)
+        answer = await network.post(body, content_type=MEDIA_TYPE)
+        assert (answer.status, answer.body) == (202, b""), protocol
+
+
 async def test_what_proves_no_sender_or_is_not_for_us_is_refused(network: WalletNetwork) -> None:
     keys, did = await served_keys(network.mediator), CAROL.dids.peer4
     fragment, key = list(keys.agreement.items())[-1]

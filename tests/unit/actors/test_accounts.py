@@ -222,7 +222,7 @@ def test_names_that_were_left_out_enter_with_the_same_rotation_again() -> None:
 def test_an_account_says_who_speaks_for_it_and_which_names_it_has() -> None:
     me = rotated()
     assert me.do(FindAccount([NEW_DID, KEY, "x"])) == Accepted(
-        AccountFound("", NEW_DID, connected=True, keys=[NEW_DID, KEY])
+        AccountFound("", NEW_DID, connected=True, keys=[NEW_DID, KEY], rotates_from_s=NOW_S)
     )
     assert Agent().do(FindAccount([KEY])) == Accepted(
         AccountFound("", ME, connected=False, keys=[])

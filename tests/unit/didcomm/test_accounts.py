@@ -393,6 +393,21 @@ async def test_a_rotation_that_another_was_before_leaves_its_did_free(mediator: 
     assert isinstance(await mediator.ask_as(NEWER.name, NEWER.name), Connected)
 
 
+async def test_a_rotation_older_than_the_last_one_leaves_its_did_free(mediator: Mediator) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.rotate(NEWER, NEW_PEER.name, at_s=999) is Refusal.NOT_SPEAKING
+    assert await mediator.keylists.enrol(NEWER.name, COMMAND, SAID, [NEWER.name]) is None
+    assert isinstance(await mediator.ask_as(NEWER.name, NEWER.name), Connected)
+    assert isinstance(await mediator.ask_as(NEW_PEER.name, OLD), Connected)
+
+
+async def test_a_rotation_older_than_the_end_leaves_its_did_free(mediator: Mediator) -> None:
+    await mediator.end(OLD)
+    assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD]) is None
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING
+    assert await mediator.keylists.enrol(NEW_PEER.name, COMMAND, SAID, [NEW_PEER.name]) is None
+
+
 async def test_the_account_of_the_key_comes_before_that_of_the_did(mediator: Mediator) -> None:
     assert await mediator.rotate(NEW_PEER, OLD, STRANGER.name) is None
     assert await mediator.rotate(NEWER, STRANGER.name, NEW_PEER.name) is None

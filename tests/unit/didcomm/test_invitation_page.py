@@ -107,6 +107,21 @@ async def test_a_short_url_leads_to_the_invitation_that_it_names(
     assert response.headers["Location"] == invitation.url(BASE, protocol)
 
 
+@pytest.mark.parametrize("protocol", PARAMETERS)
+async def test_who_follows_a_short_url_and_is_no_browser_finds_the_message_there(
+    client: Client, protocol: Protocol
+) -> None:
+    invitation = made(label="For Alice")
+    short = invitation.short_url(BASE, protocol).removeprefix(BASE)
+    to = (await client.get(short, headers={"Accept": "*/*"}, allow_redirects=False)).headers
+    for accept in ("*/*", "", "application/didcomm-plain+json"):
+        response = await client.get(
+            to["Location"].removeprefix(BASE), headers={"Accept": accept}, allow_redirects=False
+        )
+        assert response.content_type == "application/json"
+        assert await response.json() == invitation.message(protocol)
+
+
 @pytest.mark.parametrize("label", ["Another", "", None])
 async def test_a_short_url_with_another_label_is_of_no_invitation(
     client: Client, label: str | None

@@ -243,7 +243,7 @@ async def test_a_list_that_is_none_is_a_problem_and_removes_nothing(
     [
         {},
         {"limit": None},
-        {"limit": "5"},
+        {"limit": "five"},
         {"limit": -1},
         {"limit": 1.5},
         {"limit": True},

@@ -15,7 +15,7 @@ from http_edge.crypto.encoding import base64_of_json
 from http_edge.didcomm.envelopes.v1.plaintext import write, write_attachment
 from http_edge.didcomm.protocols import pickup_1, pickup_2, pickup_3, pickup_4, queue_1
 from http_edge.didcomm.protocols.own_queue import attachments, time_text
-from http_edge.didcomm.protocols.pickup import of_no_recipient
+from http_edge.didcomm.protocols.pickup import with_nothing
 
 MAY_FIRST_MS = 1_556_712_000_000  # 2019-05-01 12:00:00Z
 BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -210,5 +210,5 @@ def test_a_clock_that_was_set_back_waits_no_negative_time() -> None:
 
 
 def test_nothing_waits_for_a_recipient_that_is_not_of_the_queue() -> None:
-    seen = pickup_2.status_of(of_no_recipient(STATE), NOW_MS)
+    seen = pickup_2.status_of(with_nothing(STATE), NOW_MS)
     assert seen == pickup_2.status_of(UNTOUCHED, NOW_MS)

@@ -52,7 +52,7 @@ def followed(found: Message) -> Forward | None:
 def test_envelopes_are_forwarded_in_their_order_however_they_are_written() -> None:
     bob = V2Agent(OTHER).dids
     attached = [
-        {"data": {"json": {**JWE, "n": 1}}},
+        {"data": {"json": {**JWE, "n": 1}, "base64": None, "links": None}},
         {"id": "2", "media_type": "x", "data": {"base64": "eyJuIjoyLC" + "JwIjoxfQ=="}},
     ]
     packed = orjson.dumps({**JWE, "n": 2})
@@ -60,7 +60,7 @@ def test_envelopes_are_forwarded_in_their_order_however_they_are_written() -> No
         base64.b64encode(packed).decode(),
         base64.urlsafe_b64encode(packed).decode().rstrip("="),
     ):
-        attached[1] = {"data": {"base64": text}}
+        attached[1] = {"data": {"base64": text, "json": None}}
         for named in (bob.peer4, bob.peer4_short, f"{bob.peer4}#key-2"):
             found = followed(forwarded({"next": named}, attached, expires_time=9, delay_milli=-5))
             payloads = [orjson.dumps({**JWE, "n": 1}), packed]

@@ -267,7 +267,7 @@ def test_headers_may_be_missing_or_wrong_and_then_mean_nothing() -> None:
 
 def test_a_type_of_no_known_form_is_one_of_an_unknown_protocol() -> None:
     assert message(type="https://example.com/odd").type == MessageType(
-        "https://example.com/odd", "", 0, 0, ""
+        "https://example.com/odd", "", 0, 0, "odd"
     )
 
 

@@ -8,6 +8,7 @@ question's type, because old agents know no other.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -19,6 +20,7 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.messages import (
     ID_CHARS_MAX,
     NEW_PREFIX,
+    OLD_PREFIX,
     Acknowledgement,
     Answer,
     Attachment,
@@ -29,7 +31,7 @@ from http_edge.didcomm.envelopes.messages import (
     ProblemReport,
     Reply,
     ReturnRoute,
-    read_type,
+    read_any_type,
 )
 from http_edge.didcomm.envelopes.signed import sign_member
 
@@ -38,6 +40,8 @@ VERSION: Final = "v1"
 _DELAY_MS_MAX: Final = 600_000
 """RFC 0032: a delay beyond ten minutes should not be honoured."""
 _FORWARD: Final = ("routing", 1, "forward")
+_ANY_TYPE: Final = re.compile(r".+/[0-9][^/]*/[^/]+\Z")
+"""RFC 0003: a document and a protocol in it, the version, the name of the message."""
 _ATTACHED: Final = "~attach"
 _ACK_CASES: Final = ("RECEIPT", "OUTCOME")
 _REPORT: Final = "notification/1.0/problem-report"
@@ -59,7 +63,7 @@ def read(message: bytes) -> Message | None:
 
 def read_parsed(value: Json) -> Message | None:
     """The same of a JSON object."""
-    kind, message_id = read_type(value.get("@type")), value.get("@id")
+    kind, message_id = _type(value.get("@type")), value.get("@id")
     if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
         return None
     if (kind.family, kind.major, kind.name) == _FORWARD:
@@ -138,8 +142,8 @@ def _head(kind: str, message_id: str, thread: Json) -> Json:
 
 
 def _alike(kind: MessageType, other: str) -> str:
-    """The type of another protocol in the same spelling."""
-    return kind.prefix + other
+    """The type of another protocol in the same spelling, where that is one of ours."""
+    return (OLD_PREFIX if kind.prefix == OLD_PREFIX else NEW_PREFIX) + other
 
 
 def _members(reply: Reply) -> Json:
@@ -158,6 +162,13 @@ def _members(reply: Reply) -> Json:
 
 def _attached(attachments: Sequence[Attachment] | None) -> Json:
     return {} if attachments is None else {_ATTACHED: list(map(write_attachment, attachments))}
+
+
+def _type(text: object) -> MessageType | None:
+    """A type in the form of RFC 0003; that of another document is of an unknown protocol."""
+    kind = read_any_type(text)
+    is_known = kind is not None and bool(kind.family)
+    return kind if is_known or (isinstance(text, str) and _ANY_TYPE.match(text)) else None
 
 
 def _decorator(value: Json, name: str) -> Mapping[str, object]:

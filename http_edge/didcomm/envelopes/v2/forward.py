@@ -104,7 +104,8 @@ def _payload(attachment: object) -> bytes | None:
     data = attachment.get("data") if isinstance(attachment, dict) else None
     if not isinstance(data, dict):
         return None
-    message = data.get("json", data.get("base64"))
-    if isinstance(message, str) and "json" in data:
-        return None
-    return read_packed(message)
+    # Some libraries write null for the form that is not used.
+    message = data.get("json")
+    if message is None:
+        return read_packed(data.get("base64"))
+    return None if isinstance(message, str) else read_packed(message)

@@ -22,18 +22,16 @@ from http_edge.didcomm.envelopes.messages import (
     DidRotation,
     Json,
     Message,
-    MessageType,
     NewMessage,
     ProblemReport,
     Reply,
     ReturnRoute,
-    read_type,
+    read_any_type,
 )
 
 VERSION: Final = "v2"
 """The name of this message version."""
 MEDIA_TYPE: Final = "application/didcomm-plain+json"
-_TYPE_CHARS_MAX: Final = 256
 _DID_CHARS_MAX: Final = 4096
 _ACKS_MAX: Final = 256
 """Confirmed messages that are read from one header."""
@@ -54,7 +52,7 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
     ``addressed_to`` is the DID of ours that it was packed to, ``rotation`` what its ``from_prior``
     proves. Whether ``from`` is who packed it says the caller.
     """
-    kind, message_id, sender = _type(value.get("type")), value.get("id"), value.get("from")
+    kind, message_id, sender = read_any_type(value.get("type")), value.get("id"), value.get("from")
     body = value.get("body")
     if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
         return None
@@ -156,14 +154,6 @@ def _attached(attachments: Sequence[Attachment] | None) -> Json:
     if attachments is None:
         return {}
     return {"attachments": list(map(write_attachment, attachments))}
-
-
-def _type(text: object) -> MessageType | None:
-    """A type; one of a form that no protocol here has is a message of an unknown protocol."""
-    kind = read_type(text)
-    if kind is None and isinstance(text, str) and 0 < len(text) <= _TYPE_CHARS_MAX:
-        return MessageType(text, "", 0, 0, "")
-    return kind
 
 
 def _thread_id(value: Mapping[str, object], name: str) -> str:
