@@ -78,10 +78,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     """
     if len(body) > CONTAINERS_MAX and _has_too_many_containers(body):
         raise JsonRefused("too many parts")
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise JsonRefused(error.msg) from None
+    value = _loads(body)
     floats = _has_floats_among_few(value)
     if floats is None:
         is_small = len(body) <= SMALL_BYTES
@@ -94,6 +91,30 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     if floats or len(orjson.dumps(value)) != len(body):
         _check_as_written(body, value)
     return value, floats
+
+
+def parse_answer(body: bytes) -> object:
+    """The value of a mediator's answer, by the same rules, however many parts it has.
+
+    An answer holds what many have sent, of whom each has kept within the bounds: what they send
+    together, or what stands deeper there than in a command, does not make it unreadable. The
+    caller bounds its length.
+
+    Raises:
+        JsonRefused: see the module's rules.
+    """
+    value = _loads(body)
+    floats = _has_floats_below(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
+    if floats or len(orjson.dumps(value)) != len(body):
+        _check_as_written(body, value)
+    return value
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise JsonRefused(error.msg) from None
 
 
 def _has_too_many_containers(body: bytes) -> bool:
@@ -171,12 +192,14 @@ def _add_kinds(value: Any, kinds: set[type]) -> None:
             _add_kinds(child, kinds)
 
 
-def _has_floats_below(value: object) -> bool:
+def _has_floats_below(
+    value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX
+) -> bool:
     """``_has_floats``, for a value of many parts; refuses too many floats besides."""
     floats = 0
     for depth, level in enumerate(_levels(value)):
         kinds = set(map(type, level))
-        if depth >= DEPTH_MAX and (list in kinds or dict in kinds):
+        if depth >= depth_max and (list in kinds or dict in kinds):
             raise JsonRefused("nested too deep")
         if int in kinds:
             numbers = [each for each in level if type(each) is int]
@@ -185,7 +208,7 @@ def _has_floats_below(value: object) -> bool:
         if float in kinds:
             found = [abs(each) for each in level if type(each) is float]
             floats += len(found)
-            if floats > FLOATS_MAX:
+            if floats > floats_max:
                 raise JsonRefused("too many parts")
             if any(INTEGER_MAX < each < _EXPONENT_FROM for each in found):
                 raise JsonRefused("number out of range")

@@ -20,7 +20,7 @@ from http_edge.clients.decentrl.errors import (
     OutcomeUnknown,
     UnexpectedAnswer,
 )
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
@@ -192,7 +192,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:
     try:
-        value = parse(body)
+        value = parse_answer(body)
     except JsonRefused as error:
         raise UnexpectedAnswer(f"HTTP {status} without JSON: {_shown(body)}") from error
     if not isinstance(value, dict):

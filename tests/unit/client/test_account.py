@@ -23,6 +23,7 @@ from http_edge.clients.decentrl.contracts import resolve, root_secret, sealed_re
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
+from http_edge.crypto.strict_json import CONTAINERS_MAX
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, page, success
 
@@ -212,6 +213,16 @@ async def test_taking_events_acknowledges_them(alice: Account, mediator: Scripte
         "QUERY_PENDING_EVENTS",
     ]
     assert mediator.received[1]["payload"]["event_ids"] == ["1"]
+
+
+async def test_no_sender_makes_a_page_of_waiting_events_unreadable(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    """Each payload is within what the mediator takes; together they have more brackets."""
+    sent = "[" * (CONTAINERS_MAX - 2)
+    items = [{"id": str(i), "sender_did": "did:b", "payload": sent} for i in range(2)]
+    mediator.script.extend([page("pending_events", items), success(), page("pending_events", [])])
+    assert [event.payload async for event in alice.take_pending_events()] == [sent, sent]
 
 
 async def test_the_mediator_sees_neither_events_nor_tags_of_the_history(
