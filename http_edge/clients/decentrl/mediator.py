@@ -147,7 +147,7 @@ class Mediator:
         """
         query = [
             ("channel_id", channel_id),
-            *(("tags", tag) for tag in tags),
+            *(("tags", tag) for tag in _as_they_are(tags)),
             ("after_timestamp", after_s),
             ("before_timestamp", before_s),
             ("page", page),
@@ -173,6 +173,12 @@ class Mediator:
 
     async def _repeated(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         return await repeated(read, self.backoff, self.sources, repeat=True)
+
+
+def _as_they_are(tags: Sequence[str]) -> Sequence[str]:
+    """The tags so that each is one: alone it would be a list between commas, or no filter."""
+    is_list = len(tags) == 1 and (not tags[0] or "," in tags[0])
+    return [*tags, *tags] if is_list else tags
 
 
 def mediator_named_by(did: str) -> str | None:

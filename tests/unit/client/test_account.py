@@ -24,6 +24,9 @@ from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.crypto.strict_json import CONTAINERS_MAX
+from http_edge.decentrl.public_events import PublicQuery
+from http_edge.decentrl.public_events import read as read_query
+from http_edge.settings.settings import Limits
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, page, success
 
@@ -303,3 +306,15 @@ async def test_a_public_read_carries_its_filters(
         ("page", "0"),
         ("page_size", "5"),
     ]
+
+
+async def test_one_tag_of_a_public_read_is_no_list_between_commas(
+    client: MediatorClient, mediator: ScriptedMediator
+) -> None:
+    mediator.public = {"events": [], "pagination": {"page": 0, "page_size": 5, "total": 0}}
+    for tag in ("a,b", "", "a"):
+        await client.read_public("did:web:publisher.test", tags=[tag])
+        limits = Limits(tags_per_query_max=1 if tag == "a" else 2)
+        query = read_query("did:web:publisher.test", mediator.queries[-1].query, limits)
+        assert isinstance(query, PublicQuery)
+        assert set(query.where.tags) == {tag}
