@@ -97,7 +97,12 @@ class Account(Commands):
 
     def contract_requests(self) -> AsyncIterator[PendingContractRequest]:
         """The contract requests that wait, oldest first; acknowledge none while this runs."""
-        return each(lambda page: self.query_pending_communication_contract_requests(page=page))
+        return each(
+            lambda page, size: self.query_pending_communication_contract_requests(
+                page=page, page_size=size
+            ),
+            PAGE_SIZE,
+        )
 
     def read_contract_request(self, waiting: PendingContractRequest) -> ContractRequest:
         """What a waiting request asks for: the requestor, verified, and the expiry.
@@ -134,9 +139,10 @@ class Account(Commands):
         """
         now_s = self._now_s()
         async for stored in each(
-            lambda page: self.query_communication_contracts(
-                did=did, expires_after_s=now_s, page=page
-            )
+            lambda page, size: self.query_communication_contracts(
+                did=did, expires_after_s=now_s, page=page, page_size=size
+            ),
+            PAGE_SIZE,
         ):
             yield contracts.verified(stored.signed)
 
@@ -246,13 +252,14 @@ class Account(Commands):
         With ``unprocessed_only`` update no tags while this runs: it would skip events.
         """
         return each(
-            lambda page: self.query_events(
+            lambda page, size: self.query_events(
                 encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
                 participant_did=participant_did,
                 unprocessed_only=unprocessed_only,
                 page=page,
-                page_size=page_size,
-            )
+                page_size=size,
+            ),
+            page_size,
         )
 
     def open_saved(self, saved: SavedEvent) -> Envelope:

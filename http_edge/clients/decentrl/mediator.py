@@ -169,7 +169,12 @@ class Mediator:
         An event published while this runs shifts the later pages by one: it may be missed, and
         an event may come twice.
         """
-        return each(lambda number: self.read_public(did, channel_id=channel_id, page=number))
+        return each(
+            lambda number, size: self.read_public(
+                did, channel_id=channel_id, page=number, page_size=size
+            ),
+            PAGE_SIZE,
+        )
 
     async def _repeated(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         return await repeated(read, self.backoff, self.sources, repeat=True)

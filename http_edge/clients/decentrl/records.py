@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from http_edge.clients.decentrl.errors import UnexpectedAnswer
+from http_edge.clients.decentrl.errors import CommandRefused, UnexpectedAnswer
 
 Seconds: TypeAlias = int | float
 Item = TypeVar("Item")
@@ -131,11 +131,24 @@ class Acknowledgeable(Protocol):
 Waiting = TypeVar("Waiting", bound=Acknowledgeable)
 
 
-async def each(read: Callable[[int], Awaitable[Page[Item]]]) -> AsyncIterator[Item]:
-    """Every record of a set that does not shrink; ``read`` gets the page number."""
-    number = 0
+async def each(
+    read: Callable[[int, int], Awaitable[Page[Item]]], page_size: int
+) -> AsyncIterator[Item]:
+    """Every record of a set that does not shrink; ``read`` gets number and size of a page.
+
+    A page of large records is refused as a whole: from there on there are fewer on each.
+    """
+    number, size = 0, page_size
     while True:
-        page = await read(number)
+        try:
+            page = await read(number, size)
+        except CommandRefused as refused:
+            if refused.code != "INVALID_COMMAND" or size <= 1:
+                raise
+            # What was read fills whole pages of any size that divides the one before.
+            smaller = next(part for part in range(max(1, size // 4), 0, -1) if size % part == 0)
+            number, size = number * (size // smaller), smaller
+            continue
         for item in page.items:
             yield item
         if not page.has_more or not page.items:
