@@ -30,7 +30,8 @@ class ClientError(Exception):
 class CommandRefused(ClientError):
     """The mediator refused the command (DCTRL-0004 11): nothing changed.
 
-    A retry needs a new nonce and signature (companions, trap 21), so it is a new command.
+    A retry needs a new nonce and signature (companions, trap 21), so it is a new command. It may be
+    the mediator's fault: INSUFFICIENT_STORAGE says that its disk is nearly full.
     ``retry_after_s`` is the mediator's ``Retry-After`` in seconds, if it gave one; ``detail`` names
     the member and the rule that it breaks, empty where the mediator does not say it.
     """

@@ -23,6 +23,8 @@ from http_edge.clients.decentrl.errors import (
 from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
+_NOTHING_CHANGED: Final = "INSUFFICIENT_STORAGE"
+"""The one failure of a mediator that says so: its disk was looked at before the command."""
 _OK: Final = 200
 _SHOWN_CHARS: Final = 120
 
@@ -166,15 +168,20 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     """The SUCCESS answer in a response (DCTRL-0004 section 11). Pure.
 
     Raises:
-        CommandRefused: the answer is an ERROR of the client's making (status below 500).
+        CommandRefused: the answer is an ERROR after which nothing has changed.
         OutcomeUnknown: the mediator, or something in front of it, failed.
         UnexpectedAnswer: the answer is no answer of this protocol.
     """
     pause_s = retry_after_s(retry_after)
-    if status >= _SERVER_FAILURE:
-        raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
-    answer = _json_object(status, body)
+    try:
+        answer = _json_object(status, body)
+    except UnexpectedAnswer:
+        if status < _SERVER_FAILURE:
+            raise
+        answer = {}
     code = answer.get("code")
+    if status >= _SERVER_FAILURE and code != _NOTHING_CHANGED:
+        raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
     if answer.get("type") == "ERROR" and isinstance(code, str):
         detail = answer.get("detail")
         raise CommandRefused(code, status, pause_s, detail if isinstance(detail, str) else "")

@@ -27,6 +27,8 @@ from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, pl
         (503, b'{"type":"ERROR","code":"TEMPORARILY_UNAVAILABLE"}', OutcomeUnknown),
         (500, b'{"type":"ERROR","code":"INTERNAL_ERROR"}', OutcomeUnknown),
         (502, b"<html>Bad Gateway</html>", OutcomeUnknown),
+        (503, b"[]", OutcomeUnknown),
+        (503, b'{"type":"ERROR","code":"INSUFFICIENT_STORAGE"}', CommandRefused),
         (401, b'{"type":"ERROR","code":"DUPLICATE_NONCE"}', CommandRefused),
         (404, b"<html>Not Found</html>", UnexpectedAnswer),
         (200, b"[]", UnexpectedAnswer),
