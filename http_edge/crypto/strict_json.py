@@ -20,14 +20,17 @@ INTEGER_MAX: Final = 2**53 - 1
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{17,}(?![0-9.eE])")
 """One of more digits than ``INTEGER_MAX``, which orjson may read as a float."""
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""The same of what may be no JSON: one without an end goes on to the end, so no byte is looked at
+twice."""
 _ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 _EXPONENT_FROM: Final = 1e21
 """From here on ECMAScript, and so canonical JSON, writes a number with an exponent."""
 DEPTH_MAX: Final = 32
 """How many arrays and objects may stand inside one another."""
 CONTAINERS_MAX: Final = 20_000
-"""How many arrays and objects a text may have, brackets within its strings included. A megabyte of
-empty arrays takes almost a second to read; the largest honest command has a few thousand."""
+"""How many arrays and objects a text may have. A megabyte of empty arrays takes almost a second to
+read; the largest honest command has a few thousand."""
 
 FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
@@ -122,7 +125,12 @@ def _has_too_many_containers(body: bytes) -> bool:
     # Most long texts have few brackets of either kind: to find that out costs less than to count.
     if not any(_has_many(body, each) for each in b"[{"):
         return False
-    return body.count(b"[") + body.count(b"{") > CONTAINERS_MAX
+    # Brackets within strings are none: a payload is opaque. Few texts have so many of either.
+    return _brackets(body) > CONTAINERS_MAX and _brackets(_TEXT.sub(b"", body)) > CONTAINERS_MAX
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
 
 
 def _has_many(body: bytes, character: int) -> bool:

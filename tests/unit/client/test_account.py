@@ -23,9 +23,9 @@ from http_edge.clients.decentrl.contracts import resolve, root_secret, sealed_re
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
-from http_edge.crypto.strict_json import CONTAINERS_MAX
 from http_edge.decentrl.public_events import PublicQuery
 from http_edge.decentrl.public_events import read as read_query
+from http_edge.dids.contract_profile import accept_request
 from http_edge.settings.settings import Limits
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, page, success
@@ -166,6 +166,20 @@ async def test_listed_contracts_are_verified_and_unexpired(
         [c async for c in alice.contracts()]
 
 
+@pytest.mark.parametrize("member", [[0.5] * 3_900, [[]] * 5_000])
+async def test_contracts_are_listed_whatever_members_others_have_put_into_them(
+    alice: Account, bob: Account, mediator: ScriptedMediator, member: list[object]
+) -> None:
+    """Each has less than 16 KiB, as the mediator takes it, and on one page there are five."""
+    _, waiting = await contract_between(alice, bob, mediator)
+    request = bob.read_contract_request(waiting)
+    request.contract["recipient_encryption_public_key"] = member
+    signed = accept_request(request, bob.identity.signing_seed, new_key_pair().public)
+    items = [{"id": str(i), "signed_communication_contract": signed} for i in range(5)]
+    mediator.answer("QUERY_COMMUNICATION_CONTRACTS", page("communication_contracts", items))
+    assert [contract.signed async for contract in alice.contracts()] == [signed] * 5
+
+
 async def test_only_the_other_party_reads_an_event_and_knows_its_author(
     alice: Account, bob: Account, mediator: ScriptedMediator
 ) -> None:
@@ -216,16 +230,6 @@ async def test_taking_events_acknowledges_them(alice: Account, mediator: Scripte
         "QUERY_PENDING_EVENTS",
     ]
     assert mediator.received[1]["payload"]["event_ids"] == ["1"]
-
-
-async def test_no_sender_makes_a_page_of_waiting_events_unreadable(
-    alice: Account, mediator: ScriptedMediator
-) -> None:
-    """Each payload is within what the mediator takes; together they have more brackets."""
-    sent = "[" * (CONTAINERS_MAX - 2)
-    items = [{"id": str(i), "sender_did": "did:b", "payload": sent} for i in range(2)]
-    mediator.script.extend([page("pending_events", items), success(), page("pending_events", [])])
-    assert [event.payload async for event in alice.take_pending_events()] == [sent, sent]
 
 
 async def test_the_mediator_sees_neither_events_nor_tags_of_the_history(

@@ -22,7 +22,6 @@ from http_edge.clients.decentrl import (
 from http_edge.clients.decentrl.errors import SOCKET_REFUSALS
 from http_edge.clients.decentrl.socket import Notice
 from http_edge.crypto.signatures import public_key, verify_object
-from http_edge.crypto.strict_json import CONTAINERS_MAX
 from tests.unit.client.conftest import NOW_MS, World
 from tests.unit.client.scripted_mediator import ScriptedMediator, SocketScript
 
@@ -85,17 +84,6 @@ async def test_a_socket_authenticates_and_yields_notices(
     assert message.keys() == {*signed, "type", "signature"}
     key = public_key(alice.identity.signing_seed)
     assert verify_object(key, signed, message["signature"])
-
-
-async def test_no_sender_ends_a_socket_by_what_it_sends(
-    alice: Account, mediator: ScriptedMediator
-) -> None:
-    """The notice has one array more than the command that the mediator took."""
-    event = {**EVENT, "payload": "[" * (CONTAINERS_MAX - 2)}
-    mediator.sockets.append(accept({"type": "PENDING_EVENTS", "events": [event]}))
-    async with alice.socket(backoff=FEW) as socket:
-        (notice,) = await first(aiter(socket), 1)
-    assert notice == MessagesArrived((PendingEvent("1", "did:b", event["payload"]),))
 
 
 async def test_a_ping_is_answered_with_its_timestamp(

@@ -219,10 +219,25 @@ def test_floats_have_a_number() -> None:
             parse(json.dumps(value).encode())
 
 
+@pytest.mark.parametrize("text", ["[", "{", '"[', "\\[", '\\"{', "\n["])
+def test_brackets_within_strings_are_no_parts(text: str) -> None:
+    value = [text * (CONTAINERS_MAX + 1), {text * (CONTAINERS_MAX + 1): text}]
+    assert parse(json.dumps(value).encode()) == value
+    with pytest.raises(JsonRefused, match="too many parts"):
+        parse(json.dumps([*value, [[], {}] * (CONTAINERS_MAX // 2)]).encode())
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b'"', b"\n"])
+@pytest.mark.parametrize("part", [b'\\"', b"\\", b'"', b'"[', b"\\\n["])
+def test_no_text_takes_long_to_count_whatever_it_ends_with(part: bytes, end: bytes) -> None:
+    """One that is looked at anew from each of its quotes would take minutes."""
+    with pytest.raises(JsonRefused):
+        parse(b"[" * (CONTAINERS_MAX + 1) + b'"' + part * 300_000 + end)
+
+
 def test_an_answer_has_as_many_parts_as_all_that_is_in_it() -> None:
     """A command of the deepest contract that is taken is answered two levels deeper."""
     many: list[list[object]] = [
-        ["[" * CONTAINERS_MAX] * 2,
         [[]] * (CONTAINERS_MAX + 1),
         [0.5] * (FLOATS_MAX + 1),
     ]
