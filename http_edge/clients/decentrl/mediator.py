@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from http_edge.clients.decentrl.backoff import Backoff, repeated
+from http_edge.clients.decentrl.contracts import resolve
 from http_edge.clients.decentrl.errors import MediatorUnknown, NotAuthentic, UnexpectedAnswer
 from http_edge.clients.decentrl.records import Page, PublicEvent, Seconds, each, page_of
 from http_edge.clients.decentrl.transport import Transport, TransportLimits
@@ -207,7 +208,7 @@ def mediator_document(answer: Mapping[str, object]) -> DidDocument:
 
 def _check_public(did: str, event: PublicEvent) -> None:
     """The publisher's signature covers these four members, under these names (DCTRL-0007 8)."""
-    publisher = decentrl.resolve(did)
+    publisher = resolve(did)
     signed = {
         "channel_id": event.channel_id,
         "event": event.event,

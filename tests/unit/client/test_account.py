@@ -23,8 +23,10 @@ from http_edge.clients.decentrl.contracts import resolve, root_secret, sealed_re
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
+from http_edge.crypto.signatures import public_key, sign_object
 from http_edge.decentrl.public_events import PublicQuery
 from http_edge.decentrl.public_events import read as read_query
+from http_edge.dids import key
 from http_edge.dids.contract_profile import accept_request
 from http_edge.settings.settings import Limits
 from tests.unit.client.conftest import NOW_MS
@@ -322,3 +324,29 @@ async def test_one_tag_of_a_public_read_is_no_list_between_commas(
         query = read_query("did:web:publisher.test", mediator.queries[-1].query, limits)
         assert isinstance(query, PublicQuery)
         assert set(query.where.tags) == {tag}
+
+
+async def test_a_did_key_publishes_and_writes_like_any_other_identity(
+    client: MediatorClient, mediator: ScriptedMediator
+) -> None:
+    seed = b"k" * 32
+    did = key.make_did(public_key(seed))
+    signed = {"channel_id": "news", "event": "1", "tags": [], "timestamp": 1}
+    item = {"id": "p1", **signed, "event_signature": sign_object(signed, seed)}
+    pagination = {"page": 0, "page_size": 100, "total": 1}
+    mediator.public = {"events": [item], "pagination": pagination}
+    assert [event.id for event in (await client.read_public(did)).items] == ["p1"]
+    mediator.public = {"events": [{**item, "event": "2"}], "pagination": pagination}
+    with pytest.raises(NotAuthentic):
+        await client.read_public(did)
+    envelope = {
+        "event": {"type": "t"},
+        "tags": [],
+        "sender_did": did,
+        "sender_signing_key_id": f"{did}#{did.removeprefix(key.PREFIX)}",
+        "timestamp": 1,
+    }
+    sent = {**envelope, "signature": sign_object(envelope, seed)}
+    assert events.decode(canonical(sent)).sender_did == did
+    with pytest.raises(NotAuthentic):
+        events.decode(canonical({**sent, "timestamp": 2}))
