@@ -20,14 +20,17 @@ INTEGER_MAX: Final = 2**53 - 1
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{17,}(?![0-9.eE])")
 """One of more digits than ``INTEGER_MAX``, which orjson may read as a float."""
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""The same of what may be no JSON: one without an end goes on to the end, so no byte is looked at
+twice."""
 _ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 _EXPONENT_FROM: Final = 1e21
 """From here on ECMAScript, and so canonical JSON, writes a number with an exponent."""
 DEPTH_MAX: Final = 32
 """How many arrays and objects may stand inside one another."""
 CONTAINERS_MAX: Final = 20_000
-"""How many arrays and objects a text may have, brackets within its strings included. A megabyte of
-empty arrays takes almost a second to read; the largest honest command has a few thousand."""
+"""How many arrays and objects a text may have. A megabyte of empty arrays takes almost a second to
+read; the largest honest command has a few thousand."""
 
 FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
@@ -78,10 +81,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     """
     if len(body) > CONTAINERS_MAX and _has_too_many_containers(body):
         raise JsonRefused("too many parts")
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise JsonRefused(error.msg) from None
+    value = _loads(body)
     floats = _has_floats_among_few(value)
     if floats is None:
         is_small = len(body) <= SMALL_BYTES
@@ -96,12 +96,41 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     return value, floats
 
 
+def parse_answer(body: bytes) -> object:
+    """The value of a mediator's answer, by the same rules, however many parts it has.
+
+    An answer holds what many have sent, of whom each has kept within the bounds: what they send
+    together, or what stands deeper there than in a command, does not make it unreadable. The
+    caller bounds its length.
+
+    Raises:
+        JsonRefused: see the module's rules.
+    """
+    value = _loads(body)
+    floats = _has_floats_below(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
+    if floats or len(orjson.dumps(value)) != len(body):
+        _check_as_written(body, value)
+    return value
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise JsonRefused(error.msg) from None
+
+
 def _has_too_many_containers(body: bytes) -> bool:
     """May a text that is long enough for it have more than ``CONTAINERS_MAX``?"""
     # Most long texts have few brackets of either kind: to find that out costs less than to count.
     if not any(_has_many(body, each) for each in b"[{"):
         return False
-    return body.count(b"[") + body.count(b"{") > CONTAINERS_MAX
+    # Brackets within strings are none: a payload is opaque. Few texts have so many of either.
+    return _brackets(body) > CONTAINERS_MAX and _brackets(_TEXT.sub(b"", body)) > CONTAINERS_MAX
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
 
 
 def _has_many(body: bytes, character: int) -> bool:
@@ -171,12 +200,14 @@ def _add_kinds(value: Any, kinds: set[type]) -> None:
             _add_kinds(child, kinds)
 
 
-def _has_floats_below(value: object) -> bool:
+def _has_floats_below(
+    value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX
+) -> bool:
     """``_has_floats``, for a value of many parts; refuses too many floats besides."""
     floats = 0
     for depth, level in enumerate(_levels(value)):
         kinds = set(map(type, level))
-        if depth >= DEPTH_MAX and (list in kinds or dict in kinds):
+        if depth >= depth_max and (list in kinds or dict in kinds):
             raise JsonRefused("nested too deep")
         if int in kinds:
             numbers = [each for each in level if type(each) is int]
@@ -185,7 +216,7 @@ def _has_floats_below(value: object) -> bool:
         if float in kinds:
             found = [abs(each) for each in level if type(each) is float]
             floats += len(found)
-            if floats > FLOATS_MAX:
+            if floats > floats_max:
                 raise JsonRefused("too many parts")
             if any(INTEGER_MAX < each < _EXPONENT_FROM for each in found):
                 raise JsonRefused("number out of range")

@@ -242,7 +242,7 @@ class CommandEndpoint:
             if isinstance(reply, Refused):
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
-                return _refused(reply, result.rejection)
+                return _refused(reply, result.rejection, result.unregistered)
         read = result.read
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
@@ -313,11 +313,12 @@ class CommandEndpoint:
         )
 
 
-def _refused(reply: object, rejection: Rejected | None = None) -> Answer:
+def _refused(reply: object, *rejections: Rejected | None) -> Answer:
     """The answer to a refusal of the host, with the edge's details where it was the edge's own."""
     assert isinstance(reply, Refused), f"{type(reply).__name__} is no refusal"
-    if rejection is not None and reply.code is rejection.code:
-        return reject(rejection)
+    for rejection in rejections:
+        if rejection is not None and reply.code is rejection.code:
+            return reject(rejection)
     return refuse(reply.code, reply.retry_after_s or None)
 
 

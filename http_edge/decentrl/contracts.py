@@ -27,6 +27,9 @@ from http_edge.dids.contract_profile import ContractRejection, VerifiedContract
 
 _REQUEST = "payload.encrypted_contract_request"
 _SIGNED = "payload.signed_communication_contract"
+_UNREGISTERED = Rejected(
+    Refusal.RECIPIENT_NOT_REGISTERED, f"{_SIGNED}: names another party that is not registered here"
+)
 
 
 class RequestPayload(msgspec.Struct, frozen=True):
@@ -126,6 +129,7 @@ def respond_contract(
         request.answer,
         registered_first=None if named in {mediator_did, other} else named,
         rejection=rejection_or_none,
+        unregistered=None if named == other else _UNREGISTERED,
     )
 
 

@@ -50,6 +50,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     than the target, that must be registered before the command counts (6.2 step 4). ``rejection``
     stands in the command itself and counts only after authorization; the details are here.
     ``invitation_id`` names an invitation for one use that the sender has to use up before.
+    ``unregistered`` is said of a target that is not registered and that the header does not name.
     """
 
     target_did: str
@@ -60,6 +61,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     registered_first: str | None = None
     rejection: Rejected | None = None
     invitation_id: str = ""
+    unregistered: Rejected | None = None
 
 
 class Dependencies(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import rfc8785
 
-from tests.edge.identities import Identity, b64
+from tests.edge.identities import Identity, b64, signed_contract
 from tests.edge.mediator import MEDIATOR_DID, Mediator
 
 QUERY = {"type": "QUERY_PENDING_EVENTS"}
@@ -383,3 +383,22 @@ async def test_trap_33_the_recipient_is_checked_before_the_sender_and_both_say_u
     assert (await mediator.send(bob, QUERY)).refusal == (401, "UNAUTHORIZED_COMMAND")
     assert (await mediator.send(bob, QUERY, to=alice)).refusal == (401, "UNAUTHORIZED_COMMAND")
     assert (await mediator.send(alice, QUERY, to=MEDIATOR_DID)).status == 200
+
+
+async def test_it_is_said_which_of_two_recipients_is_not_registered(
+    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
+) -> None:
+    contract = signed_contract(carol, bob, mediator.clock.now_s + 60)
+    forged = {**contract, "requestor_signature": contract["recipient_signature"]}
+    for sent in (contract, forged):
+        payload = {
+            "type": "COMMUNICATION_CONTRACT_RESPONSE",
+            "signed_communication_contract": sent,
+        }
+        for named, member in (
+            (alice, "payload.signed_communication_contract"),
+            (carol, "header.recipient_did"),
+        ):
+            answer = await mediator.send(bob, payload, to=named)
+            assert answer.refusal == (404, "RECIPIENT_NOT_REGISTERED")
+            assert answer.json["detail"].partition(": ")[0] == member

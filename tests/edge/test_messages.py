@@ -60,8 +60,9 @@ async def test_trap_46_a_message_is_answered_with_the_id_that_its_recipient_find
         '{"type":"SUCCESS"}',
         "é\u0301 ﬁ 😀 \u202e\u2028\x00\x7f\ufeff",
         "x" * 500_000,
+        '[{"' * 50_000,
     ],
-    ids=["empty", "blank", "base64", "json", "unicode", "long"],
+    ids=["empty", "blank", "base64", "json", "unicode", "long", "brackets"],
 )
 async def test_trap_49_a_payload_comes_back_byte_for_byte(
     mediator: Mediator, alice: Identity, bob: Identity, text: str

@@ -121,6 +121,23 @@ async def test_trap_24_a_replay_is_refused_after_a_restart(
     assert await mediator.waiting(bob) == ["hi"]
 
 
+async def test_what_another_identity_refused_may_be_sent_again_after_a_restart_of_one_host(
+    mediator: Mediator, bob: Identity, carol: Identity, layout: str
+) -> None:
+    """Known and open: O26 of the threat model."""
+    await mediator.register(carol)
+    message = mediator.command(carol, "hi", to=bob, channel="TWO_WAY_PRIVATE")
+    assert (await mediator.post(message)).refusal == (404, "COMMUNICATION_CONTRACT_NOT_FOUND")
+    await mediator.befriend(bob, carol)
+    assert (await mediator.post(message)).refusal == DUPLICATE
+    await mediator.restart()
+    again = await mediator.post(message)
+    if layout == "one host":
+        assert (again.status, await mediator.waiting(bob)) == (200, ["hi"])
+    else:
+        assert (again.refusal, await mediator.waiting(bob)) == (DUPLICATE, [])
+
+
 async def test_trap_25_of_many_identical_commands_at_once_exactly_one_passes(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:

@@ -11,6 +11,7 @@ from aiohttp import WSMsgType
 
 from tests.edge.identities import Identity, Json, b64
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator, Socket
+from tests.edge.raw_socket import CLOSE, TEXT, frame, raw_socket
 
 WINDOW_MS = 300_000
 ALICE, BOB, STRANGER = Identity("alice"), Identity("bob"), Identity("stranger")
@@ -278,6 +279,17 @@ async def test_a_message_beyond_the_bound_closes_the_socket(mediator: Mediator) 
     async with mediator.socket(ALICE) as socket:
         await socket.say("x" * 4097)
         assert await socket.closing() == 1009
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(frame(TEXT, b"{}", masked=False), 1002), (frame(TEXT, b"\xff"), 1007)]
+)
+async def test_what_is_no_frame_or_no_text_closes_the_socket_without_a_message(
+    mediator: Mediator, sent: bytes, code: int
+) -> None:
+    async with raw_socket(mediator.ports[0], "/ws") as socket:
+        await socket.say(sent)
+        assert await socket.hear() == (CLOSE, code.to_bytes(2, "big"))
 
 
 async def test_a_socket_is_not_compressed(mediator: Mediator) -> None:

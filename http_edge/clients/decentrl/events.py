@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from http_edge.clients.decentrl.contracts import resolve
 from http_edge.clients.decentrl.errors import NotAuthentic
 from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.records import Seconds
@@ -19,7 +20,6 @@ from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.signatures import verify_object
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.dids import decentrl
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def decode(plaintext: bytes) -> Envelope:
         envelope = msgspec.convert(members, Envelope)
     except (JsonRefused, msgspec.ValidationError) as error:
         raise NotAuthentic(f"not an event envelope: {error}") from error
-    author = decentrl.resolve(envelope.sender_did)
+    author = resolve(envelope.sender_did)
     key = author.signing_keys.get(envelope.sender_signing_key_id) if author else None
     # What was received is verified, unknown members included, not what was read from it.
     signed = {name: value for name, value in members.items() if name != "signature"}

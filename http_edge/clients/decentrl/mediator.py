@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from http_edge.clients.decentrl.backoff import Backoff, repeated
+from http_edge.clients.decentrl.contracts import resolve
 from http_edge.clients.decentrl.errors import MediatorUnknown, NotAuthentic, UnexpectedAnswer
 from http_edge.clients.decentrl.records import PAGE_SIZE, Page, PublicEvent, Seconds, each, page_of
 from http_edge.clients.decentrl.transport import Transport, TransportLimits
@@ -149,7 +150,7 @@ class Mediator:
         """
         query = [
             ("channel_id", channel_id),
-            *(("tags", tag) for tag in tags),
+            *(("tags", tag) for tag in _as_they_are(tags)),
             ("after_timestamp", after_s),
             ("before_timestamp", before_s),
             ("page", page),
@@ -181,6 +182,12 @@ class Mediator:
         return await repeated(read, self.backoff, self.sources, repeat=True)
 
 
+def _as_they_are(tags: Sequence[str]) -> Sequence[str]:
+    """The tags so that each is one: alone it would be a list between commas, or no filter."""
+    is_list = len(tags) == 1 and (not tags[0] or "," in tags[0])
+    return [*tags, *tags] if is_list else tags
+
+
 def mediator_named_by(did: str) -> str | None:
     """The DID of the mediator that a did:decentrl names; None for any other DID."""
     if decentrl.resolve(did) is None:
@@ -202,7 +209,7 @@ def mediator_document(answer: Mapping[str, object]) -> DidDocument:
 
 def _check_public(did: str, event: PublicEvent) -> None:
     """The publisher's signature covers these four members, under these names (DCTRL-0007 8)."""
-    publisher = decentrl.resolve(did)
+    publisher = resolve(did)
     signed = {
         "channel_id": event.channel_id,
         "event": event.event,

@@ -21,7 +21,7 @@ from http_edge.clients.decentrl.errors import (
     UnexpectedAnswer,
 )
 from http_edge.clients.retry_after import retry_after_s
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
@@ -202,7 +202,7 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
 def _changed_nothing(body: bytes) -> bool:
     """Whether the answer of a mediator that failed says that nothing was changed."""
     try:
-        answer = parse(body)
+        answer = parse_answer(body)
     except JsonRefused:
         return False
     return isinstance(answer, dict) and (answer.get("type"), answer.get("code")) in _UNCHANGED
@@ -210,7 +210,7 @@ def _changed_nothing(body: bytes) -> bool:
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:
     try:
-        value = parse(body)
+        value = parse_answer(body)
     except JsonRefused as error:
         raise UnexpectedAnswer(f"HTTP {status} without JSON: {_shown(body)}") from error
     if not isinstance(value, dict):

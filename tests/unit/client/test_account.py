@@ -23,6 +23,12 @@ from http_edge.clients.decentrl.contracts import resolve, root_secret, sealed_re
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
+from http_edge.crypto.signatures import public_key, sign_object
+from http_edge.decentrl.public_events import PublicQuery
+from http_edge.decentrl.public_events import read as read_query
+from http_edge.dids import key
+from http_edge.dids.contract_profile import accept_request
+from http_edge.settings.settings import Limits
 from tests.unit.client.conftest import NOW_MS
 from tests.unit.client.scripted_mediator import Json, ScriptedMediator, error, page, success
 
@@ -162,6 +168,20 @@ async def test_listed_contracts_are_verified_and_unexpired(
         [c async for c in alice.contracts()]
 
 
+@pytest.mark.parametrize("member", [[0.5] * 3_900, [[]] * 5_000])
+async def test_contracts_are_listed_whatever_members_others_have_put_into_them(
+    alice: Account, bob: Account, mediator: ScriptedMediator, member: list[object]
+) -> None:
+    """Each has less than 16 KiB, as the mediator takes it, and on one page there are five."""
+    _, waiting = await contract_between(alice, bob, mediator)
+    request = bob.read_contract_request(waiting)
+    request.contract["recipient_encryption_public_key"] = member
+    signed = accept_request(request, bob.identity.signing_seed, new_key_pair().public)
+    items = [{"id": str(i), "signed_communication_contract": signed} for i in range(5)]
+    mediator.answer("QUERY_COMMUNICATION_CONTRACTS", page("communication_contracts", items))
+    assert [contract.signed async for contract in alice.contracts()] == [signed] * 5
+
+
 async def test_only_the_other_party_reads_an_event_and_knows_its_author(
     alice: Account, bob: Account, mediator: ScriptedMediator
 ) -> None:
@@ -292,3 +312,41 @@ async def test_a_public_read_carries_its_filters(
         ("page", "0"),
         ("page_size", "5"),
     ]
+
+
+async def test_one_tag_of_a_public_read_is_no_list_between_commas(
+    client: MediatorClient, mediator: ScriptedMediator
+) -> None:
+    mediator.public = {"events": [], "pagination": {"page": 0, "page_size": 5, "total": 0}}
+    for tag in ("a,b", "", "a"):
+        await client.read_public("did:web:publisher.test", tags=[tag])
+        limits = Limits(tags_per_query_max=1 if tag == "a" else 2)
+        query = read_query("did:web:publisher.test", mediator.queries[-1].query, limits)
+        assert isinstance(query, PublicQuery)
+        assert set(query.where.tags) == {tag}
+
+
+async def test_a_did_key_publishes_and_writes_like_any_other_identity(
+    client: MediatorClient, mediator: ScriptedMediator
+) -> None:
+    seed = b"k" * 32
+    did = key.make_did(public_key(seed))
+    signed = {"channel_id": "news", "event": "1", "tags": [], "timestamp": 1}
+    item = {"id": "p1", **signed, "event_signature": sign_object(signed, seed)}
+    pagination = {"page": 0, "page_size": 100, "total": 1}
+    mediator.public = {"events": [item], "pagination": pagination}
+    assert [event.id for event in (await client.read_public(did)).items] == ["p1"]
+    mediator.public = {"events": [{**item, "event": "2"}], "pagination": pagination}
+    with pytest.raises(NotAuthentic):
+        await client.read_public(did)
+    envelope = {
+        "event": {"type": "t"},
+        "tags": [],
+        "sender_did": did,
+        "sender_signing_key_id": f"{did}#{did.removeprefix(key.PREFIX)}",
+        "timestamp": 1,
+    }
+    sent = {**envelope, "signature": sign_object(envelope, seed)}
+    assert events.decode(canonical(sent)).sender_did == did
+    with pytest.raises(NotAuthentic):
+        events.decode(canonical({**sent, "timestamp": 2}))

@@ -41,6 +41,15 @@ async def test_a_set_that_stays_is_read_page_after_page(count: int, reads: list[
     assert shelf.reads == reads
 
 
+async def test_any_other_refusal_of_a_page_is_raised() -> None:
+    async def read(_number: int, _size: int) -> Page[PendingEvent]:
+        raise CommandRefused(code, 400, None)
+
+    for code, size in (("UNAUTHORIZED_COMMAND", 100), ("INVALID_COMMAND", 1)):
+        with pytest.raises(CommandRefused, match=code):
+            _ = [event async for event in each(read, size)]
+
+
 async def test_a_set_that_shrinks_is_read_at_page_0_until_it_is_empty() -> None:
     shelf = Shelf(7)
     taken = [event.id async for event in drained(shelf.read, shelf.acknowledge, 3)]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import (
+    CONTAINERS_MAX,
     DEPTH_MAX,
     FEW_VALUES,
     FLOATS_MAX,
@@ -18,6 +19,7 @@ from http_edge.crypto.strict_json import (
     SMALL_BYTES,
     JsonRefused,
     parse,
+    parse_answer,
 )
 
 
@@ -215,6 +217,48 @@ def test_floats_have_a_number() -> None:
     for value in ([0.5] * (FLOATS_MAX + 1), [[0.5] * FLOATS_MAX, [[{"a": 0.5}]]]):
         with pytest.raises(JsonRefused, match="too many parts"):
             parse(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("text", ["[", "{", '"[', "\\[", '\\"{', "\n["])
+def test_brackets_within_strings_are_no_parts(text: str) -> None:
+    value = [text * (CONTAINERS_MAX + 1), {text * (CONTAINERS_MAX + 1): text}]
+    assert parse(json.dumps(value).encode()) == value
+    with pytest.raises(JsonRefused, match="too many parts"):
+        parse(json.dumps([*value, [[], {}] * (CONTAINERS_MAX // 2)]).encode())
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b'"', b"\n"])
+@pytest.mark.parametrize("part", [b'\\"', b"\\", b'"', b'"[', b"\\\n["])
+def test_no_text_takes_long_to_count_whatever_it_ends_with(part: bytes, end: bytes) -> None:
+    """One that is looked at anew from each of its quotes would take minutes."""
+    with pytest.raises(JsonRefused):
+        parse(b"[" * (CONTAINERS_MAX + 1) + b'"' + part * 300_000 + end)
+
+
+def test_an_answer_has_as_many_parts_as_all_that_is_in_it() -> None:
+    """A command of the deepest contract that is taken is answered two levels deeper."""
+    many: list[list[object]] = [
+        [[]] * (CONTAINERS_MAX + 1),
+        [0.5] * (FLOATS_MAX + 1),
+    ]
+    for value in many:
+        text = json.dumps(value).encode()
+        assert parse_answer(text) == value
+        with pytest.raises(JsonRefused, match="too many parts"):
+            parse(text)
+    deep = b"[" * (DEPTH_MAX + 2) + b"]" * (DEPTH_MAX + 2)
+    assert parse_answer(deep) == json.loads(deep)
+    for depth in (2 * DEPTH_MAX + 1, 500, 100_000):
+        with pytest.raises(JsonRefused):
+            parse_answer(b"[" * depth + b"]" * depth)
+
+
+@given(texts())
+@example(b'{"a":1,"a":2}')
+@example(b'{"a":1e5,"a":1e5}')
+@example(b"1" + b"0" * 30)
+def test_an_answer_is_read_by_the_same_rules(body: bytes) -> None:
+    assert _outcome(body, parse_answer) == _outcome(body, parse_slowly)
 
 
 def _padded(body: bytes) -> Sequence[bytes]:
