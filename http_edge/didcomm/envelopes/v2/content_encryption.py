@@ -54,7 +54,8 @@ def encrypt(plaintext: bytes, aad: bytes) -> EncryptedContent:
     key, iv = secrets.token_bytes(SIZES[WRITTEN].key_bytes), secrets.token_bytes(_BLOCK_BYTES)
     room = _BLOCK_BYTES - len(plaintext) % _BLOCK_BYTES
     encryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).encryptor()
-    ciphertext = encryptor.update(plaintext + bytes([room]) * room) + encryptor.finalize()
+    # In two parts: a page of messages is not copied to get its padding.
+    ciphertext = encryptor.update(plaintext) + encryptor.update(bytes([room]) * room)
     return EncryptedContent(key, iv, ciphertext, _tag(key, aad, iv, ciphertext))
 
 
@@ -72,8 +73,10 @@ def decrypt(
 
 
 def _tag(key: bytes, aad: bytes, iv: bytes, ciphertext: bytes) -> bytes:
-    signed = b"".join([aad, iv, ciphertext, (8 * len(aad)).to_bytes(8, "big")])
-    return hmac.digest(key[:_HALF_KEY_BYTES], signed, "sha512")[:_HS512_TAG_BYTES]
+    signed = hmac.new(key[:_HALF_KEY_BYTES], aad, "sha512")
+    for part in (iv, ciphertext, (8 * len(aad)).to_bytes(8, "big")):
+        signed.update(part)
+    return signed.digest()[:_HS512_TAG_BYTES]
 
 
 def _open_cbc(key: bytes, iv: bytes, ciphertext: bytes, tag: bytes, aad: bytes) -> bytes | None:
