@@ -13,6 +13,7 @@ waits for two commits, not for a process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,24 +28,32 @@ from actors.core.commands import (
     ReleaseIdentity,
     Submission,
 )
-from actors.core.partitioning import database_of_host, database_of_shard, identity_of_host, shard_of
+from actors.core.partitioning import (
+    database_of_host,
+    database_of_shard,
+    dedicated_host_name,
+    identity_of_host,
+    shard_of,
+)
 from actors.core.placement_table import HostHoldings, PartitionOwner
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
 from actors.host.clock import NewId
 from actors.host.port import (
     AdoptPartitions,
+    EndHost,
     Expect,
     HandOut,
     HostUnavailable,
     IsKnown,
     OwnerPort,
     ReleasePartitions,
+    StartDedicated,
     TakeIn,
 )
 from actors.host.session_registry import Handover
 from actors.placement.dedication import DedicationList, DedicationLoad, DedicationRules
-from actors.placement.membership import DedicatedHosts, Membership
+from actors.placement.membership import Hosts, Membership
 from actors.placement.orders import DedicationOrders, Steps
 from actors.placement.port import IdentityPlace, Placed
 from eventstore.log.seal import command_key
@@ -54,6 +63,9 @@ _LOG = logging.getLogger(__name__)
 _LATE_S: Final = 2.0
 """A host that is not needed any more answers for so long, so that what is on its way to it is sent
 to the next owner."""
+_START_S_MAX: Final = 20.0
+"""For a process to start, on a machine that has much to do."""
+_LOOK_S: Final = 0.2
 _RETURNED_MAX: Final = 1_000
 _RESULTS: Final = msgspec.msgpack.Decoder(BatchResult)
 
@@ -75,7 +87,7 @@ class DedicatedPlaces:
     def __init__(
         self,
         shards: Shards,
-        hosts: DedicatedHosts,
+        hosts: Hosts,
         rules: DedicationRules,
         *,
         new_id: NewId,
@@ -290,7 +302,7 @@ class DedicatedPlaces:
             silent = {identity_of_host(name)[1] for name in there}
             node = min(takers, key=lambda name: (name in silent, held[name], name))
             held[node] += 1
-            _ = self._steps.begin(did, self._start(did, takers[node]))
+            _ = self._steps.begin(did, self._start(did, node, takers[node]))
 
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host there that works on its log."""
@@ -313,7 +325,7 @@ class DedicatedPlaces:
             if did in self._steps or did in self._homeless:
                 self._unwanted_since.pop(name, None)
             elif self._shard_hosts.is_empty:
-                _ = self._steps.begin(did, self._hosts.end(name))
+                _ = self._steps.begin(did, self._end(name))
             elif self._known is None or did in self._orders:
                 continue
             elif did in self._known and (owner is None or owner.host == name):
@@ -321,16 +333,29 @@ class DedicatedPlaces:
             elif did not in self._known and owner is not None and owner.host == name:
                 _ = self._steps.begin(did, self._return(did, name, None))
             elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
-                _ = self._steps.begin(did, self._hosts.end(name))
+                _ = self._steps.begin(did, self._end(name))
 
     def _order(self, did: str, by: DedicationReason) -> asyncio.Future[Placed]:
         return self._orders.take(did, by, self._now_s)
 
-    async def _start(self, did: str, beside: str) -> None:
+    async def _start(self, did: str, node: str, beside: str) -> None:
+        """Start a host for an identity on a node, where a host of shards does it; until it lives.
+
+        Whether it comes or not is looked at afresh in the next tick.
+        """
+        name = dedicated_host_name(did, node)
         try:
-            await self._hosts.start(did, beside)
-        except HostUnavailable as error:
+            async with asyncio.timeout(_START_S_MAX):
+                await self._shard_hosts.port(beside).ask(StartDedicated(did))
+                while name not in await self._hosts.names():  # noqa: ASYNC110 - another process's
+                    await asyncio.sleep(_LOOK_S)
+        except (HostUnavailable, TimeoutError) as error:
             _LOG.warning("no host started beside %s: %s", beside, error)
+
+    async def _end(self, name: str) -> None:
+        """End a host; one that is not there is ended already."""
+        with contextlib.suppress(HostUnavailable):
+            await self._membership.port(name).ask(EndHost())
 
     async def _carry(self, did: str, to: str) -> None:
         """Move an identity to a host; whatever fails is looked at afresh in the next tick."""

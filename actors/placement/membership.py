@@ -21,7 +21,7 @@ _ANSWER_S: Final = 0.4
 
 
 class Hosts(Protocol):
-    """Where hosts of shards are found: by their rows, or in this process."""
+    """Where hosts are found: by their rows, or in this process."""
 
     async def names(self) -> Collection[str]:
         """The hosts that live.
@@ -32,20 +32,6 @@ class Hosts(Protocol):
 
     def port(self, name: str) -> OwnerPort:
         """The way to the host of this name."""
-
-
-class DedicatedHosts(Hosts, Protocol):
-    """Where hosts of single identities are found, started and ended."""
-
-    async def start(self, did: str, beside: str) -> None:
-        """Start one for an identity on the node of the host ``beside``; none lives there.
-
-        Raises:
-            HostUnavailable: it may be started all the same.
-        """
-
-    async def end(self, name: str) -> None:
-        """End it; one that is not there is ended already."""
 
 
 class _Entry(msgspec.Struct):

@@ -28,7 +28,7 @@ from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
 from actors.placement.assignment import HostSeen, Move, assign
 from actors.placement.dedicated_places import DedicatedPlaces, Shards
 from actors.placement.dedication import DedicationRules
-from actors.placement.membership import DedicatedHosts, Hosts, Membership
+from actors.placement.membership import Hosts, Membership
 from actors.placement.port import HostPlace, Placed, Places, ShardPlace
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Placer:
     def __init__(
         self,
         hosts: Hosts,
-        dedicated_hosts: DedicatedHosts,
+        dedicated_hosts: Hosts,
         rules: DedicationRules,
         *,
         version: int,

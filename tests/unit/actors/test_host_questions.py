@@ -49,7 +49,6 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
-from actors.placement.leased_hosts import LeasedHosts
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
@@ -250,24 +249,6 @@ async def test_an_edge_that_is_gone_has_no_sockets_and_gets_no_keys_of_ended_age
     host._hand_over_keys(DID, keys)
     assert pushed == [("edge-0", [Push(DID, KeysOver(keys))])]
     ports["edge-0"].close()
-    leases.close()
-
-
-@pytest.mark.usefixtures("host")
-async def test_an_order_of_the_placer_ends_none_of_its_other_connections(
-    options: HostOptions,
-) -> None:
-    leases = options.open_leases()
-    caller = Caller("placer", 10, nowhere, nowhere, patience_s=10)
-    hosts = LeasedHosts("host", HostFinder([leases]), caller)
-    port = hosts.port("host")
-    assert isinstance(port, ConnectedHostPort)
-    await port.ask(Ping())
-    before = port._client
-    await hosts.end("host")  # refused: it is that of shards
-    await port.ask(Ping())
-    assert port._client is before
-    port.close()
     leases.close()
 
 
