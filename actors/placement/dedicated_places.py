@@ -16,8 +16,8 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -35,10 +35,10 @@ from actors.core.partitioning import (
     identity_of_host,
     shard_of,
 )
-from actors.core.placement_table import HostHoldings, PartitionOwner
+from actors.core.placement_table import PartitionOwner
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from actors.host.port import (
     AdoptPartitions,
     EndHost,
@@ -54,8 +54,9 @@ from actors.host.port import (
 from actors.host.session_registry import Handover
 from actors.placement.dedication import DedicationList, DedicationLoad, DedicationRules
 from actors.placement.membership import Hosts, Membership
-from actors.placement.orders import DedicationOrders, Steps
+from actors.placement.orders import DedicationOrders
 from actors.placement.port import IdentityPlace, Placed
+from actors.placement.tasks import Tasks
 from eventstore.log.seal import command_key
 
 _OPERATOR, _LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD
@@ -67,18 +68,8 @@ _START_S_MAX: Final = 20.0
 """For a process to start, on a machine that has much to do."""
 _LOOK_S: Final = 0.2
 _RETURNED_MAX: Final = 1_000
+_T = TypeVar("_T")
 _RESULTS: Final = msgspec.msgpack.Decoder(BatchResult)
-
-
-class Shards(NamedTuple):
-    """Where shards are at any time: their hosts and owners.
-
-    A shard does not move while its lock is held.
-    """
-
-    membership: Membership
-    owners: Mapping[str, PartitionOwner]
-    locks: Mapping[str, asyncio.Lock]
 
 
 class DedicatedPlaces:
@@ -86,36 +77,37 @@ class DedicatedPlaces:
 
     def __init__(
         self,
-        shards: Shards,
+        shard_hosts: Membership,
+        locks: Mapping[str, asyncio.Lock],
         hosts: Hosts,
         rules: DedicationRules,
         *,
-        new_id: NewId,
+        tasks: Tasks,
         on_change: Callable[[], None],
     ) -> None:
         """Nothing is known yet.
 
         Args:
-            shards: where shards are.
+            shard_hosts: the hosts of shards.
+            locks: a shard does not move while its lock is held.
             hosts: where hosts of single identities are found.
             rules: when identities are dedicated.
-            new_id: makes the ids of commands.
+            tasks: holds what is under way.
             on_change: called when the published table has changed.
         """
-        self._shard_hosts = shards.membership
-        self._shard_owners = shards.owners
-        self._locks = shards.locks
+        self._shard_hosts = shard_hosts
+        self._locks = locks
         self._hosts = hosts
         self._rules = rules
         self._load = DedicationLoad(rules)
-        self._new_id = new_id
         self._on_change = on_change
-        self._membership = Membership(hosts, self._take_holdings, silent_s_max=rules.silent_s_max)
-        self._list = DedicationList(shards.membership, rules.databases)
-        self._owners: dict[str, PartitionOwner] = {}
+        self._tasks = tasks
+        self._moving: set[str] = set()
+        self._membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
+        self._owners = self._membership.owners
+        self._list = DedicationList(shard_hosts, rules.databases)
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
-        self._steps = Steps(begins=self._list.changes, ended=self._step_ended)
         self._returning: set[str] = set()
         self._homeless: set[str] = set()
         self._announced: frozenset[str] = frozenset()
@@ -130,16 +122,13 @@ class DedicatedPlaces:
 
     def act(self) -> None:
         """Begin whatever is due, now that every host was asked."""
-        for did in [d for d, o in self._owners.items() if not self._membership.lives(o.host)]:
-            if did not in self._steps:
-                del self._owners[did]
         self._look()
         self._homeless = set()
         self._orders.give_up_overdue(self._now_s)
         if self._known is not None and not self._shard_hosts.is_empty:
             self._order_by_load(self._known)
             held = Counter(identity_of_host(name)[1] for name in self._membership.names())
-            for did in sorted({*self._known, *self._orders} - self._steps.dids()):
+            for did in sorted({*self._known, *self._orders} - self._moving):
                 self._place(did, held)
         self._clear_away()
 
@@ -179,22 +168,27 @@ class DedicatedPlaces:
         """Give an identity back to its shard, as an operator wishes; wait for it."""
         if self._known is None:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._steps:
+        if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
         if did not in self._known:
             return Placed.ALREADY_SO
         owner = self._owners.get(did)
         if owner is None:
             return Placed.MOVING_NOW
-        return await self._steps.begin(did, self._release(did, owner.host, _OPERATOR))
+        return await self._begin(did, self._release(did, owner.host, _OPERATOR))
 
-    async def close(self) -> None:
-        """Wait for what is under way."""
-        await self._steps.close()
+    def _begin(self, did: str, step: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
+        """Begin a step for an identity; until it is over nothing else is done with it."""
+        self._moving.add(did)
 
-    def _step_ended(self) -> None:
-        self._list.changes()
-        self._on_change()
+        async def run() -> _T:
+            try:
+                return await step
+            finally:
+                self._moving.discard(did)
+                self._on_change()
+
+        return self._tasks.run(run())
 
     async def _dedicate_named(self, did: str) -> None:
         if await self._refused_order(did) is None:
@@ -215,7 +209,7 @@ class DedicatedPlaces:
     def _refused_now(self, did: str) -> Placed | None:
         if self._known is None:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._steps:
+        if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
         if self._known.get(did) == _OPERATOR:
             return Placed.ALREADY_SO
@@ -229,7 +223,7 @@ class DedicatedPlaces:
 
     def _owner_of(self, shard: str) -> OwnerPort:
         """The way to the owner of a shard. Raises: HostUnavailable."""
-        owner = self._shard_owners.get(shard)
+        owner = self._shard_hosts.owners.get(shard)
         if owner is None:
             raise HostUnavailable(shard)
         return self._shard_hosts.port(owner.host)
@@ -237,26 +231,10 @@ class DedicatedPlaces:
     def _shard_of(self, did: str) -> str:
         return shard_of(did, self._rules.shards)
 
-    def _take_holdings(self, holdings: HostHoldings) -> None:
-        """Take over what a host says that it owns."""
-        did, _ = identity_of_host(holdings.name)
-        if did in self._steps:
-            return
-        owner, sessions = self._owners.get(did), holdings.shards.get(did)
-        is_its_own = owner is not None and owner.host == holdings.name
-        if sessions is None:
-            if is_its_own:
-                del self._owners[did]
-        elif owner is None or is_its_own or not self._membership.lives(owner.host):
-            self._owners[did] = PartitionOwner(holdings.name, sessions)
-        else:
-            _LOG.warning("a host has lost its identity and does not know it")
-            _ = self._steps.begin(did, self._forget(holdings.name, did))
-
     def _look(self) -> None:
         is_looking = self._looking is not None and not self._looking.done()
         if not is_looking and self._list.is_due(self._now_s):
-            self._looking = self._steps.run(self._read_list())
+            self._looking = self._tasks.run(self._read_list())
 
     async def _read_list(self) -> None:
         if await self._list.read(self._now_s):
@@ -270,16 +248,16 @@ class DedicatedPlaces:
     def _order_by_load(self, known: Mapping[str, str]) -> None:
         """Order what the settings and the rates of commands call for."""
         for did in self._load.named(known, self._now_s):
-            _ = self._steps.run(self._dedicate_named(did))
+            _ = self._tasks.run(self._dedicate_named(did))
         for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
-            is_new = did not in known and did not in self._orders and did not in self._steps
+            is_new = did not in known and did not in self._orders and did not in self._moving
             if is_new and self._has_room:
                 _ = self._order(did, _LOAD)
         placed = {did: reason for did, reason in known.items() if did in self._owners}
         for did in self._load.quiet(placed, self._membership.holdings(), self._now_s):
-            if did not in self._steps and did not in self._orders:
+            if did not in self._moving and did not in self._orders:
                 host = self._owners[did].host
-                _ = self._steps.begin(did, self._release(did, host, _LOAD))
+                _ = self._begin(did, self._release(did, host, _LOAD))
 
     def _place(self, did: str, held: Counter[str]) -> None:
         """Begin the next step towards a host for this identity, if there is any to be done.
@@ -290,19 +268,19 @@ class DedicatedPlaces:
         owner = self._owners.get(did)
         if owner is not None and (identity_of_host(owner.host)[1] in takers or not takers):
             if did in self._orders:
-                _ = self._steps.begin(did, self._confirm(did, owner.host))
+                _ = self._begin(did, self._confirm(did, owner.host))
             return
         self._homeless.add(did)
         mine = [name for name in self._membership.names() if identity_of_host(name)[0] == did]
         there = [name for name in mine if identity_of_host(name)[1] in takers]
         ready = [n for n in there if self._membership.lives(n) and n in self._announced]
         if ready:
-            _ = self._steps.begin(did, self._carry(did, ready[0]))
+            _ = self._begin(did, self._carry(did, ready[0]))
         elif takers and all(map(self._membership.is_silent, there)):
             silent = {identity_of_host(name)[1] for name in there}
             node = min(takers, key=lambda name: (name in silent, held[name], name))
             held[node] += 1
-            _ = self._steps.begin(did, self._start(did, node, takers[node]))
+            _ = self._begin(did, self._start(did, node, takers[node]))
 
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host there that works on its log."""
@@ -322,18 +300,18 @@ class DedicatedPlaces:
         for name in self._membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
-            if did in self._steps or did in self._homeless:
+            if did in self._moving or did in self._homeless:
                 self._unwanted_since.pop(name, None)
             elif self._shard_hosts.is_empty:
-                _ = self._steps.begin(did, self._end(name))
+                _ = self._begin(did, self._end(name))
             elif self._known is None or did in self._orders:
                 continue
             elif did in self._known and (owner is None or owner.host == name):
                 self._unwanted_since.pop(name, None)
             elif did not in self._known and owner is not None and owner.host == name:
-                _ = self._steps.begin(did, self._return(did, name, None))
+                _ = self._begin(did, self._return(did, name, None))
             elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
-                _ = self._steps.begin(did, self._end(name))
+                _ = self._begin(did, self._end(name))
 
     def _order(self, did: str, by: DedicationReason) -> asyncio.Future[Placed]:
         return self._orders.take(did, by, self._now_s)
@@ -366,14 +344,13 @@ class DedicatedPlaces:
                 async with self._locks[self._shard_of(did)]:
                     placed = await self._leave_shard(did, to)
             else:
-                handover = await self._membership.step(owner.host).ask(ReleasePartitions([did]))
+                handover = await self._membership.change(owner.host, ReleasePartitions([did]))
                 del self._owners[did]
                 await self._adopt(did, to, handover)
                 placed = Placed.DONE
         except HostUnavailable as error:
             _LOG.warning("an identity has not moved to a host of its own: %s", error)
         finally:
-            self._membership.stepped([None if owner is None else owner.host, to])
             self._orders.answer(did, placed)
 
     async def _leave_shard(self, did: str, to: str) -> Placed:
@@ -386,7 +363,7 @@ class DedicatedPlaces:
         return Placed.DONE
 
     async def _adopt(self, did: str, to: str, handover: bytes | None) -> None:
-        sessions = await self._membership.step(to).ask(AdoptPartitions([did], handover))
+        sessions = await self._membership.change(to, AdoptPartitions([did], handover))
         self._owners[did] = PartitionOwner(to, sessions[did])
         self._returned.pop(did, None)
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
@@ -410,7 +387,7 @@ class DedicatedPlaces:
         """Tell an identity that is dedicated already who wants it, too."""
         placed, by = Placed.DID_NOT_ANSWER, self._orders.by(did)
         try:
-            reply = await self._ask(self._membership.step(host), did, did, DedicateIdentity(by))
+            reply = await self._ask(self._membership.port(host), did, did, DedicateIdentity(by))
             if isinstance(reply, Dedication) and self._known is not None:
                 self._known[did] = reply.reason
                 placed = Placed.DONE if reply.changed else Placed.ALREADY_SO
@@ -430,7 +407,7 @@ class DedicatedPlaces:
             try:
                 to = self._owner_of(shard)
                 await to.ask(Expect(did))
-                reply = await self._ask(self._membership.step(host), did, did, ReleaseIdentity(by))
+                reply = await self._ask(self._membership.port(host), did, did, ReleaseIdentity(by))
             except HostUnavailable:
                 return Placed.DID_NOT_ANSWER
             if not isinstance(reply, Dedication) or self._known is None:
@@ -452,14 +429,13 @@ class DedicatedPlaces:
         returned = ""
         self._owners.pop(did, None)
         try:
-            handover = await self._membership.step(host).ask(ReleasePartitions([did]))
+            handover = await self._membership.change(host, ReleasePartitions([did]))
             if to is not None and await to.ask(TakeIn(did, self._shard_of(did), handover)):
                 returned = Handover(handover).ids().get(did, "")
             _LOG.info("an identity is with its shard again")
         except HostUnavailable as error:
             _LOG.warning("the sessions of an identity are lost: %s", error)
         finally:
-            self._membership.stepped([host])
             self._returned[did] = returned
             self._returning.discard(did)
             self._load.released(did, self._now_s)
@@ -479,15 +455,8 @@ class DedicatedPlaces:
             return None
         return handover if handover and (is_first or Handover(handover).holds_anything()) else None
 
-    async def _forget(self, name: str, did: str) -> None:
-        try:
-            await self._membership.step(name).ask(ReleasePartitions([did]))
-        except HostUnavailable as error:
-            _LOG.warning("a host was not notified of what it has lost: %s", error)
-        self._membership.stepped([name])
-
     async def _ask(self, port: OwnerPort, did: str, partition: str, command: Command) -> Reply:
-        key = command_key(did, self._new_id())
+        key = command_key(did, new_id())
         batch = msgspec.msgpack.encode([Submission(partition, did, key, command=command)])
         self._list.changes()
         try:

@@ -117,7 +117,7 @@ class DedicationList:
         """The dedicated identities, each with the reason; None until the list was read."""
 
     def changes(self) -> None:
-        """Something changes now: a list that is being read may be from before or after it."""
+        """It may change now, or has: a list that is being read may be from before or after."""
         self._changes += 1
 
     def look_again(self) -> None:

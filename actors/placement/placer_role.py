@@ -37,6 +37,7 @@ from actors.placement.port import (
     Places,
     Release,
 )
+from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
@@ -88,7 +89,7 @@ class PlacerRole:
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Tasks()
 
     async def run(self, address: str) -> None:
         """Listen at this address, and be the placer whenever no other is, until cancelled.
@@ -187,9 +188,7 @@ class PlacerRole:
         return False
 
     def _begin(self, question: bytes, answered: Answered) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(question, answered))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        _ = self._answering.run(self._answer(question, answered))
 
     async def _answer(self, question: bytes, answered: Answered) -> None:
         placer = self._placer

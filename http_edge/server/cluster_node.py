@@ -137,7 +137,6 @@ class ClusterNode:
             LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, caller),
             self._rules,
             version=system_clock(),
-            new_id=new_id,
         )
 
 

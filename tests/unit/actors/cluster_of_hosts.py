@@ -16,7 +16,6 @@ from actors.core.partitioning import (
     database_of_host,
     dedicated_host_name,
 )
-from actors.host.clock import new_id
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import (
     A,
@@ -76,12 +75,12 @@ class LocalCluster:
             quiet_s=QUIET_S,
         )
         rules = msgspec.structs.replace(rules, **policy)
-        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1, new_id=new_id)
+        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1)
         return self.placer
 
     async def lose_placer(self) -> None:
         """The placer dies in the middle of what it does; the next one knows nothing of it."""
-        running = [*self.placer._tasks, *self.placer._dedicated._steps._tasks]
+        running = [*self.placer._tasks._under_way]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *self._asked, return_exceptions=True)
