@@ -35,7 +35,7 @@ from actors.core.partitioning import (
     identity_of_host,
     shard_of,
 )
-from actors.core.placement_table import PartitionOwner
+from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
 from actors.host.clock import new_id
@@ -109,11 +109,9 @@ class DedicatedPlaces:
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
         self._returning: set[str] = set()
-        self._homeless: set[str] = set()
         self._announced: frozenset[str] = frozenset()
         self._unwanted_since: dict[str, float] = {}
         self._now_s = float("-inf")
-        self._looking: asyncio.Task[None] | None = None
 
     async def ask(self, now_s: float) -> None:
         """Ask every host of a single identity what it owns. Raises: HostUnavailable."""
@@ -122,38 +120,38 @@ class DedicatedPlaces:
 
     def act(self) -> None:
         """Begin whatever is due, now that every host was asked."""
-        self._look()
-        self._homeless = set()
+        if self._list.is_due(self._now_s):
+            _ = self._tasks.run(self._read_list())
+        homeless: set[str] = set()
         self._orders.give_up_overdue(self._now_s)
-        if self._known is not None and not self._shard_hosts.is_empty:
-            self._order_by_load(self._known)
+        if self._list.was_read and self._shard_hosts.names():
+            self._order_by_load()
             held = Counter(identity_of_host(name)[1] for name in self._membership.names())
             for did in sorted({*self._known, *self._orders} - self._moving):
-                self._place(did, held)
-        self._clear_away()
+                if not self._has_its_host(did):
+                    homeless.add(did)
+                    self._find_host(did, held)
+                elif did in self._orders:
+                    _ = self._begin(did, self._confirm(did, self._owners[did].host))
+        self._clear_away(homeless)
 
-    def announced(self) -> Mapping[str, str]:
-        """The hosts that live, with their nodes; the caller publishes them to the edges."""
+    def shown_in(self, table: PlacementTable) -> PlacementTable:
+        """This table with what edges need to know; the caller publishes it to them."""
         living = {host.name: host.node for host in self._membership.living()}
         self._announced = frozenset(living)
-        return living
-
-    def owners(self) -> dict[str, PartitionOwner | None] | None:
-        """The dedicated identities and their owners; None until the list was read."""
-        if self._known is None:
-            return None
         # One that goes back is shown without an owner until the ids of its sessions are known.
         dids = sorted({*self._known, *self._returning})
-        return {did: self._owners.get(did) for did in dids}
-
-    def returned(self) -> dict[str, str]:
-        """The ids of the sessions of identities that went back to their shards."""
-        return dict(self._returned)
+        return msgspec.structs.replace(
+            table,
+            dedicated={did: self._owners.get(did) for did in dids} if self._list.was_read else None,
+            dedicated_hosts=living,
+            returned=dict(self._returned),
+        )
 
     def places(self) -> list[IdentityPlace]:
         """Where every dedicated identity is."""
         found = []
-        for did, reason in sorted((self._known or {}).items()):
+        for did, reason in sorted(self._known.items()):
             owner = self._owners.get(did)
             host = None if owner is None else owner.host
             node = None if host is None else identity_of_host(host)[1]
@@ -166,7 +164,7 @@ class DedicatedPlaces:
 
     async def release(self, did: str) -> Placed:
         """Give an identity back to its shard, as an operator wishes; wait for it."""
-        if self._known is None:
+        if not self._list.was_read:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
@@ -207,7 +205,7 @@ class DedicatedPlaces:
         return self._refused_now(did) if is_known else Placed.NO_SUCH_IDENTITY
 
     def _refused_now(self, did: str) -> Placed | None:
-        if self._known is None:
+        if not self._list.was_read:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
@@ -219,7 +217,7 @@ class DedicatedPlaces:
 
     @property
     def _has_room(self) -> bool:
-        return len({*(self._known or ()), *self._orders}) < self._rules.identities_max
+        return len({*self._known, *self._orders}) < self._rules.identities_max
 
     def _owner_of(self, shard: str) -> OwnerPort:
         """The way to the owner of a shard. Raises: HostUnavailable."""
@@ -231,46 +229,40 @@ class DedicatedPlaces:
     def _shard_of(self, did: str) -> str:
         return shard_of(did, self._rules.shards)
 
-    def _look(self) -> None:
-        is_looking = self._looking is not None and not self._looking.done()
-        if not is_looking and self._list.is_due(self._now_s):
-            self._looking = self._tasks.run(self._read_list())
-
     async def _read_list(self) -> None:
         if await self._list.read(self._now_s):
             self._on_change()
 
     @property
-    def _known(self) -> dict[str, str] | None:
-        """Who is dedicated and why, as the log says; None until the list was read."""
+    def _known(self) -> dict[str, str]:
+        """Who is dedicated and why, as the log says; none until the list was read."""
         return self._list.known
 
-    def _order_by_load(self, known: Mapping[str, str]) -> None:
+    def _order_by_load(self) -> None:
         """Order what the settings and the rates of commands call for."""
-        for did in self._load.named(known, self._now_s):
+        for did in self._load.named(self._known, self._now_s):
             _ = self._tasks.run(self._dedicate_named(did))
         for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
-            is_new = did not in known and did not in self._orders and did not in self._moving
-            if is_new and self._has_room:
+            is_new = did not in self._known and did not in self._orders
+            if is_new and did not in self._moving and self._has_room:
                 _ = self._order(did, _LOAD)
-        placed = {did: reason for did, reason in known.items() if did in self._owners}
+        placed = {did: reason for did, reason in self._known.items() if did in self._owners}
         for did in self._load.quiet(placed, self._membership.holdings(), self._now_s):
             if did not in self._moving and did not in self._orders:
                 host = self._owners[did].host
                 _ = self._begin(did, self._release(did, host, _LOAD))
 
-    def _place(self, did: str, held: Counter[str]) -> None:
+    def _has_its_host(self, did: str) -> bool:
+        """Has this identity a host, and one that it may stay on?"""
+        owner, takers = self._owners.get(did), self._takers(did)
+        return owner is not None and (identity_of_host(owner.host)[1] in takers or not takers)
+
+    def _find_host(self, did: str, held: Counter[str]) -> None:
         """Begin the next step towards a host for this identity, if there is any to be done.
 
         ``held`` counts the hosts of identities by node, and is kept up.
         """
         takers = self._takers(did)
-        owner = self._owners.get(did)
-        if owner is not None and (identity_of_host(owner.host)[1] in takers or not takers):
-            if did in self._orders:
-                _ = self._begin(did, self._confirm(did, owner.host))
-            return
-        self._homeless.add(did)
         mine = [name for name in self._membership.names() if identity_of_host(name)[0] == did]
         there = [name for name in mine if identity_of_host(name)[1] in takers]
         ready = [n for n in there if self._membership.lives(n) and n in self._announced]
@@ -285,14 +277,12 @@ class DedicatedPlaces:
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host there that works on its log."""
         database = database_of_shard(self._shard_of(did), self._rules.databases)
-        hosts = [h for h in self._shard_hosts.living() if self._database_of(h.name) == database]
+        living = self._shard_hosts.living()
+        hosts = [h for h in living if database_of_host(h.name, self._rules.databases) == database]
         hosts = [host for host in hosts if not host.draining] or hosts
         return {host.node: host.name for host in hosts}
 
-    def _database_of(self, host: str) -> int:
-        return database_of_host(host, self._rules.databases)
-
-    def _clear_away(self) -> None:
+    def _clear_away(self, homeless: set[str]) -> None:
         """Give back what is not dedicated, and end hosts that are not needed."""
         for name in list(self._unwanted_since):
             if name not in self._membership.names():
@@ -300,16 +290,16 @@ class DedicatedPlaces:
         for name in self._membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
-            if did in self._moving or did in self._homeless:
+            if did in self._moving or did in homeless:
                 self._unwanted_since.pop(name, None)
-            elif self._shard_hosts.is_empty:
+            elif not self._shard_hosts.names():
                 _ = self._begin(did, self._end(name))
-            elif self._known is None or did in self._orders:
+            elif not self._list.was_read or did in self._orders:
                 continue
-            elif did in self._known and (owner is None or owner.host == name):
+            elif owner is not None and owner.host == name:
                 self._unwanted_since.pop(name, None)
-            elif did not in self._known and owner is not None and owner.host == name:
-                _ = self._begin(did, self._return(did, name, None))
+                if did not in self._known:
+                    _ = self._begin(did, self._return(did, name, None))
             elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
                 _ = self._begin(did, self._end(name))
 
@@ -355,9 +345,8 @@ class DedicatedPlaces:
 
     async def _leave_shard(self, did: str, to: str) -> Placed:
         """Move an identity from its shard to a host. Raises: HostUnavailable."""
-        is_first = self._known is not None and did not in self._known
-        refused = await self._refused(did)
-        if refused is not None:
+        is_first = did not in self._known
+        if is_first and (refused := await self._refused(did)) is not None:
             return refused
         await self._adopt(did, to, await self._handed_out(did, is_first=is_first))
         return Placed.DONE
@@ -369,15 +358,10 @@ class DedicatedPlaces:
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
     async def _refused(self, did: str) -> Placed | None:
-        """Let the log say that an identity is dedicated, if it does not yet; why it does not."""
-        assert self._known is not None
-        if did in self._known:
-            return None
+        """Have the log say that an identity is dedicated; why not. Raises: HostUnavailable."""
         by, shard = self._orders.by(did), self._shard_of(did)
-        port = self._owner_of(shard)
-        reply = await self._ask(port, did, shard, DedicateIdentity(by))
+        reply = await self._ask(self._owner_of(shard), did, shard, DedicateIdentity(by))
         if isinstance(reply, Dedication):
-            self._known[did] = reply.reason
             return None
         self._list.look_again()
         is_unknown = reply == Refused(Refusal.RECIPIENT_NOT_REGISTERED)
@@ -388,8 +372,7 @@ class DedicatedPlaces:
         placed, by = Placed.DID_NOT_ANSWER, self._orders.by(did)
         try:
             reply = await self._ask(self._membership.port(host), did, did, DedicateIdentity(by))
-            if isinstance(reply, Dedication) and self._known is not None:
-                self._known[did] = reply.reason
+            if isinstance(reply, Dedication):
                 placed = Placed.DONE if reply.changed else Placed.ALREADY_SO
         except HostUnavailable as error:
             _LOG.warning("an identity was not confirmed on its dedicated host: %s", error)
@@ -410,13 +393,11 @@ class DedicatedPlaces:
                 reply = await self._ask(self._membership.port(host), did, did, ReleaseIdentity(by))
             except HostUnavailable:
                 return Placed.DID_NOT_ANSWER
-            if not isinstance(reply, Dedication) or self._known is None:
+            if not isinstance(reply, Dedication):
                 return Placed.DID_NOT_ANSWER
             if reply.reason:
-                self._known[did] = reply.reason
                 return Placed.ALREADY_SO
             self._returning.add(did)
-            self._known.pop(did, None)
             await self._return(did, host, to)
             return Placed.DONE
 
@@ -456,11 +437,11 @@ class DedicatedPlaces:
         return handover if handover and (is_first or Handover(handover).holds_anything()) else None
 
     async def _ask(self, port: OwnerPort, did: str, partition: str, command: Command) -> Reply:
+        """Have its owner decide whether an identity is dedicated, and keep to what it decided."""
         key = command_key(did, new_id())
         batch = msgspec.msgpack.encode([Submission(partition, did, key, command=command)])
-        self._list.changes()
-        try:
-            result = _RESULTS.decode(await port.submit(batch))
-        finally:
-            self._list.changes()
-        return result.replies[0]
+        with self._list.changing():
+            (reply,) = _RESULTS.decode(await port.submit(batch)).replies
+        if isinstance(reply, Dedication):
+            self._list.keep(did, reply.reason)
+        return reply

@@ -105,11 +105,7 @@ class Membership:
 
     def living(self) -> list[HostSeen]:
         """The hosts that have answered and are not given up."""
-        return [
-            HostSeen(holdings.name, holdings.node, holdings.draining)
-            for entry in self._entries.values()
-            if (holdings := entry.holdings) is not None and not entry.is_silent
-        ]
+        return [HostSeen(said.name, said.node, said.draining) for said in self.holdings()]
 
     def lives(self, name: str) -> bool:
         """Has this host answered, and is it not given up?"""
@@ -121,7 +117,7 @@ class Membership:
         return self._entries.keys()
 
     def holdings(self) -> list[HostHoldings]:
-        """What each host that is not given up reported last."""
+        """What each host reported last that has answered and is not given up."""
         entries = [entry for entry in self._entries.values() if not entry.is_silent]
         return [entry.holdings for entry in entries if entry.holdings is not None]
 
@@ -133,11 +129,6 @@ class Membership:
     def is_complete(self) -> bool:
         """Has every host that there is either answered or been given up?"""
         return all(entry.holdings or entry.is_silent for entry in self._entries.values())
-
-    @property
-    def is_empty(self) -> bool:
-        """Is there no host?"""
-        return not self._entries
 
     def port(self, name: str) -> OwnerPort:
         """The port of a host, for what changes nothing that it says of itself.

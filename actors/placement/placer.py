@@ -240,14 +240,8 @@ class Placer:
             if shard in self._moving and self._moving[shard].frm == owner.host
         }
         hosts = {host.name: host.node for host in self._membership.living()}
-        table = PlacementTable(
-            self._table.version,
-            moving | self._owners,
-            hosts,
-            self._dedicated.owners(),
-            dict(self._dedicated.announced()),
-            self._dedicated.returned(),
-        )
+        table = PlacementTable(self._table.version, moving | self._owners, hosts)
+        table = self._dedicated.shown_in(table)
         if table != self._table:
             self._table = msgspec.structs.replace(table, version=table.version + 1)
             self._changed.set()

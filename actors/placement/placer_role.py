@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from typing_extensions import override
@@ -20,11 +20,11 @@ from typing_extensions import override
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import Caller, ConnectedHostPort
-from actors.host.host_client import Content, HostClient, HostConnectionLost, connect_to_host
+from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
 from actors.host.host_term import HostTerm
-from actors.host.port import HostQuestion, HostUnavailable
+from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
     Dedicate,
@@ -69,9 +69,6 @@ class QueryPlaces(HostQuestion[Places], frozen=True):
 
 _Question = FollowTable | QueryPlaces | Order
 _QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
-_TABLES: Final = msgspec.msgpack.Decoder(PlacementTable)
-_PLACES: Final = msgspec.msgpack.Decoder(Places)
-_PLACED: Final = msgspec.msgpack.Decoder(Placed)
 
 
 class PlacerRole:
@@ -234,22 +231,23 @@ class PlacerLink(PlacerPort):
 
     async def table(self, known_version: int) -> PlacementTable:
         """See ``Placer.table``. Raises: PlacerUnavailable."""
-        return _TABLES.decode(await self._ask(FollowTable(known_version)))
+        return await self._ask(FollowTable(known_version), PlacementTable)
 
     @override
     async def places(self) -> Places:
-        return _PLACES.decode(await self._ask(QueryPlaces()))
+        return await self._ask(QueryPlaces(), Places)
 
     @override
     async def order(self, order: Order) -> Placed:
-        return _PLACED.decode(await self._ask(order, _ORDER_S_MAX))
+        return await self._ask(order, Placed, _ORDER_S_MAX)
 
     async def _ask(
-        self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX
-    ) -> Content:
+        self, question: HostQuestion[A], kind: type[A], seconds_max: float = _ANSWER_S_MAX
+    ) -> A:
         try:
             async with asyncio.timeout(seconds_max):
-                return await self._port.ask_packed(msgspec.msgpack.encode(question))
+                answer = await self._port.ask_packed(msgspec.msgpack.encode(question))
+                return msgspec.msgpack.decode(answer, type=kind)
         except (HostUnavailable, TimeoutError) as error:
             # It may stand still, or be the placer no longer: the row says who is.
             self._port.close()
