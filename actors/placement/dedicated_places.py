@@ -131,8 +131,8 @@ class DedicatedPlaces:
                 if not self._has_its_host(did):
                     homeless.add(did)
                     self._find_host(did, held)
-                elif did in self._orders:
-                    _ = self._begin(did, self._confirm(did, self._owners[did].host))
+                elif (by := self._orders.by(did)) is not None:
+                    _ = self._begin(did, self._confirm(did, self._owners[did].host, by))
         self._clear_away(homeless)
 
     def shown_in(self, table: PlacementTable) -> PlacementTable:
@@ -360,6 +360,8 @@ class DedicatedPlaces:
     async def _refused(self, did: str) -> Placed | None:
         """Have the log say that an identity is dedicated; why not. Raises: HostUnavailable."""
         by, shard = self._orders.by(did), self._shard_of(did)
+        if by is None:  # it was overdue, and is answered
+            return Placed.DID_NOT_ANSWER
         reply = await self._ask(self._owner_of(shard), did, shard, DedicateIdentity(by))
         if isinstance(reply, Dedication):
             return None
@@ -367,9 +369,9 @@ class DedicatedPlaces:
         is_unknown = reply == Refused(Refusal.RECIPIENT_NOT_REGISTERED)
         return Placed.NO_SUCH_IDENTITY if is_unknown else Placed.DID_NOT_ANSWER
 
-    async def _confirm(self, did: str, host: str) -> None:
+    async def _confirm(self, did: str, host: str, by: DedicationReason) -> None:
         """Tell an identity that is dedicated already who wants it, too."""
-        placed, by = Placed.DID_NOT_ANSWER, self._orders.by(did)
+        placed = Placed.DID_NOT_ANSWER
         try:
             reply = await self._ask(self._membership.port(host), did, did, DedicateIdentity(by))
             if isinstance(reply, Dedication):

@@ -40,9 +40,10 @@ class DedicationOrders:
         self._orders[did] = _Order(by, now_s, done)
         return done
 
-    def by(self, did: str) -> DedicationReason:
-        """Who ordered it."""
-        return self._orders[did].by
+    def by(self, did: str) -> DedicationReason | None:
+        """Who ordered it; None if there is no order any more."""
+        order = self._orders.get(did)
+        return None if order is None else order.by
 
     def answer(self, did: str, placed: Placed) -> None:
         """Answer the order for an identity, if there is one."""

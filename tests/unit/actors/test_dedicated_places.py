@@ -21,6 +21,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Registered, Reply
 from actors.host.measures import CommandRates
 from actors.placement.dedication import ANY_LOAD_PER_S, NAMED_S
+from actors.placement.orders import ORDER_S_MAX
 from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import (
     ABOVE_PER_S,
@@ -415,6 +416,21 @@ async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
         answers.set()
         assert await order is Placed.DONE
     assert await serves(cluster)
+
+
+async def test_an_order_that_is_overdue_before_its_turn_changes_nothing(
+    cluster: LocalCluster,
+) -> None:
+    order = asyncio.create_task(cluster.placer.dedicate(DID))
+    async with cluster.placer._locks[shard_of(DID, len(SHARDS))]:  # its shard is moving
+        while not order.done():
+            cluster.now_s += ORDER_S_MAX / 6
+            await cluster.placer.tick(cluster.now_s)
+            await asyncio.sleep(0.05)
+        assert await order is Placed.DID_NOT_ANSWER
+    await cluster.placer.close()
+    assert await own(cluster) == {}
+    assert await hosts_after_a_while(cluster) == []
 
 
 async def test_what_an_operator_dedicated_stays_however_quiet_it_is(cluster: LocalCluster) -> None:
