@@ -80,11 +80,15 @@ class DedicationLoad:
         ]
 
     def named(self, known: Mapping[str, str], now_s: float) -> list[str]:
-        """The identities to be dedicated because the settings name them, every few seconds."""
+        """The identities that are to be dedicated, or to stay so, because the settings name them.
+
+        Every few seconds; ``known`` says why each that is dedicated is.
+        """
         if now_s < self._named_due_s:
             return []
         self._named_due_s = now_s + NAMED_S
-        return sorted(self._rules.named - known.keys())
+        named = sorted(self._rules.named)
+        return [did for did in named if known.get(did) != DedicationReason.OPERATOR]
 
     def quiet(
         self, dedicated: Mapping[str, str], holdings: Iterable[HostHoldings], now_s: float

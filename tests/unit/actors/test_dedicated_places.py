@@ -418,6 +418,23 @@ async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
     assert await serves(cluster)
 
 
+async def test_who_is_named_stays_though_its_load_dedicated_it_before(
+    cluster: LocalCluster,
+) -> None:
+    host = (await cluster.table())[shard_of(DID, len(SHARDS))]
+    cluster.hosts[host]._host.rates.reported = {DID: ABOVE_PER_S + 1}
+    await hosts_after_a_while(cluster)
+    cluster.hosts[host]._host.rates.reported = {}
+    cluster.new_placer(named=frozenset({DID}))
+    await cluster.settle()
+    steps = len(cluster.steps)
+    for _ in range(3):
+        await cluster.tick(QUIET_S)
+    assert {step for step, _, _ in cluster.steps[steps:]} <= {"submit"}
+    (place,) = cluster.placer.places().identities
+    assert place.by == "operator"
+
+
 async def test_an_order_that_is_overdue_before_its_turn_changes_nothing(
     cluster: LocalCluster,
 ) -> None:
