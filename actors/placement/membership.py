@@ -76,7 +76,7 @@ class Membership:
         self._tasks = tasks
         self._silent_s_max = silent_s_max
         self._entries: dict[str, _Entry] = {}
-        self._lost_draining: set[str] = set()
+        self._draining: dict[str, HostHoldings] = {}
         self._now_s = 0.0
         self.owners: dict[str, PartitionOwner] = {}
         """Who owns what, as the hosts say; of what moves it is for the mover to say."""
@@ -90,7 +90,8 @@ class Membership:
         names = await self._hosts.names()
         self._now_s = now_s
         for name in self._entries.keys() - names:
-            self._forget(self._entries.pop(name))
+            if (asking := self._entries.pop(name).asking) is not None:
+                asking.cancel()
         for name in sorted(names - self._entries.keys()):
             self._entries[name] = _Entry(self._hosts.port(name), now_s)
         for entry in self._entries.values():
@@ -157,40 +158,44 @@ class Membership:
         if name in self._entries:
             self._entries[name].steps += 1
 
-    async def drain(self, name: str, *, draining: bool) -> None:
-        """Set or clear the flag of a host.
+    async def drain(self, node: str, *, draining: bool) -> bool:
+        """Set or clear the flag of the hosts of a node; does one live?
 
         Raises:
-            HostUnavailable: it did not answer.
+            HostUnavailable: not every one answered.
         """
-        await self.change(name, SetDraining(draining))
-        self._lost_draining.discard(name)
-        entry = self._entries.get(name)
-        if entry is not None and entry.holdings is not None:
-            entry.holdings = msgspec.structs.replace(entry.holdings, draining=draining)
-
-    def _forget(self, entry: _Entry) -> None:
-        """A host lives no more; started anew it is to be emptied still, unless its node is new."""
-        if entry.asking is not None:
-            entry.asking.cancel()
-        if entry.holdings is not None and entry.holdings.draining:
-            self._lost_draining.add(entry.holdings.name)
+        names = [host.name for host in self.living() if host.node == node]
+        if names and not draining:
+            self._draining = {n: said for n, said in self._draining.items() if said.node != node}
+        await asyncio.gather(*[self.change(name, SetDraining(draining)) for name in names])
+        for entry in self._entries.values():
+            if entry.holdings is not None and entry.holdings.name in names:
+                self._keep(entry, msgspec.structs.replace(entry.holdings, draining=draining))
+        return bool(names)
 
     async def _query(self, entry: _Entry) -> None:
         steps = entry.steps
         try:
             holdings = await entry.port.ask(QueryHoldings())
-            if self._forgot_to_drain(entry, holdings):
+            before = self._draining.get(holdings.name, holdings)
+            if before.incarnation != holdings.incarnation and not holdings.draining:
+                # It was being emptied and has started anew: it is to be emptied still.
                 await entry.port.ask(SetDraining(draining=True))
-                self._lost_draining.discard(holdings.name)
                 holdings = msgspec.structs.replace(holdings, draining=True)
         except HostUnavailable:
             return
         entry.answered_s = self._now_s
         entry.is_silent = False
         if entry.holdings is None or entry.steps == steps:
-            entry.holdings = holdings
+            self._keep(entry, holdings)
             self._take(holdings)
+
+    def _keep(self, entry: _Entry, holdings: HostHoldings) -> None:
+        entry.holdings = holdings
+        if holdings.draining:
+            self._draining[holdings.name] = holdings
+        else:
+            self._draining.pop(holdings.name, None)
 
     def _take(self, holdings: HostHoldings) -> None:
         """Take over what a host says that it owns, and let it know what others own by now."""
@@ -219,12 +224,3 @@ class Membership:
         """Tell a host that it does not own these any more, which the log says already."""
         with contextlib.suppress(HostUnavailable):
             await self.change(name, ReleasePartitions(strays))
-
-    def _forgot_to_drain(self, entry: _Entry, holdings: HostHoldings) -> bool:
-        """A host that was being emptied and started anew is to be emptied still."""
-        before = entry.holdings
-        if before is None:
-            return holdings.name in self._lost_draining and not holdings.draining
-        if not before.draining or holdings.draining:
-            return False
-        return before.incarnation != holdings.incarnation

@@ -146,14 +146,11 @@ class Placer:
 
         A node whose hosts are empty may be stopped without an interruption.
         """
-        hosts = [host.name for host in self._membership.living() if host.node == node]
-        if not hosts:
-            return Placed.NO_SUCH_NODE
         try:
-            await asyncio.gather(*[self._membership.drain(h, draining=draining) for h in hosts])
+            is_there = await self._membership.drain(node, draining=draining)
         except HostUnavailable:
             return Placed.DID_NOT_ANSWER
-        return Placed.DONE
+        return Placed.DONE if is_there else Placed.NO_SUCH_NODE
 
     async def dedicate(self, did: str) -> Placed:
         """Give an identity a host of its own; wait for it."""

@@ -127,6 +127,21 @@ async def test_a_host_that_was_being_emptied_and_is_lost_comes_back_to_be_emptie
     assert (await pair.counts())["host-a-0"] > 0
 
 
+async def test_a_host_that_was_lost_as_its_node_was_undrained_comes_back_to_be_filled(
+    pair: LocalCluster,
+) -> None:
+    pair.start("host-a-1", "a")
+    await pair.settle()
+    await pair.placer.drain("a", draining=True)
+    await pair.settle()
+    pair.kill("host-a-1")
+    await pair.tick()
+    assert await pair.placer.drain("a", draining=False) is Placed.DONE
+    pair.start("host-a-1", "a")
+    await pair.settle()
+    assert (await pair.counts())["host-a-1"] > 0
+
+
 async def test_draining_and_undraining_at_once_leaves_the_shards_even(pair: LocalCluster) -> None:
     pair.start("host-c-0", "c")
     await pair.settle()
