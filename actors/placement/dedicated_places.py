@@ -118,6 +118,11 @@ class DedicatedPlaces:
         self._now_s = now_s
         await self._membership.ask(now_s)
 
+    @property
+    def is_complete(self) -> bool:
+        """See ``Membership.is_complete``."""
+        return self._membership.is_complete
+
     def act(self) -> None:
         """Begin whatever is due, now that every host was asked."""
         if self._list.is_due(self._now_s):

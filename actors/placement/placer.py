@@ -81,6 +81,7 @@ class Placer:
         self._spread_over: frozenset[HostSeen] | None = None
         self._table = PlacementTable(version, {}, {})
         self._changed = asyncio.Event()
+        self._is_complete = asyncio.Event()
 
     async def tick(self, now_s: float) -> None:
         """Look at every host and start the moves that are due; ``now_s`` never goes back."""
@@ -88,7 +89,19 @@ class Placer:
             await asyncio.gather(self._membership.ask(now_s), self._dedicated.ask(now_s))
             self._start(self._due())
             self._dedicated.act()
+            if self._membership.is_complete and self._dedicated.is_complete:
+                self._is_complete.set()
         self._publish()
+
+    async def knows_hosts(self, *, seconds_max: float) -> bool:
+        """Has it found out who there is? Those that have not answered yet are waited for.
+
+        Who acted on what it says before would take every host for lost.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await self._is_complete.wait()
+        return self._is_complete.is_set() or bool(self._membership.names())
 
     async def table(self, known_version: int, *, seconds_max: float) -> PlacementTable:
         """The newest table, as soon as it is another than the one of ``known_version``.

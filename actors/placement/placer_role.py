@@ -49,6 +49,8 @@ _STAND_BY_S: Final = 1.0
 a quarter of whose time this is."""
 _TABLE_S: Final = 1.0
 """How long a question for a newer table waits: who is not answered looks for another placer."""
+_HOSTS_S_MAX: Final = 1.0
+"""For the hosts to answer a new placer: it says nothing before."""
 _ANSWER_S_MAX: Final = 3.0
 _FINISH_S_MAX: Final = 3.0
 """For moves as the role is given up: a host that stands still would have it wait for longer, and
@@ -192,8 +194,9 @@ class PlacerRole:
         answer = None
         if placer is not None and self._term.is_running():
             try:
-                said = await _answer_of(placer, _QUESTIONS.decode(question))
-                answer = msgspec.msgpack.encode(said)
+                if await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
+                    said = await _answer_of(placer, _QUESTIONS.decode(question))
+                    answer = msgspec.msgpack.encode(said)
             except Exception:  # noqa: BLE001 - whatever failed, the caller hears that it did
                 _LOG.exception("the placer could not answer")
         answered(answer)
