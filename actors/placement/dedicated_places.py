@@ -103,8 +103,9 @@ class DedicatedPlaces:
         self._on_change = on_change
         self._tasks = tasks
         self._moving: set[str] = set()
-        self._membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
-        self._owners = self._membership.owners
+        self.membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
+        """The hosts of single identities."""
+        self._owners = self.membership.owners
         self._list = DedicationList(shard_hosts, rules.databases)
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
@@ -113,26 +114,17 @@ class DedicatedPlaces:
         self._unwanted_since: dict[str, float] = {}
         self._now_s = float("-inf")
 
-    async def ask(self, now_s: float) -> None:
-        """Ask every host of a single identity what it owns. Raises: HostUnavailable."""
-        self._now_s = now_s
-        await self._membership.ask(now_s)
-
-    @property
-    def is_complete(self) -> bool:
-        """See ``Membership.is_complete``."""
-        return self._membership.is_complete
-
-    def act(self) -> None:
+    def act(self, now_s: float) -> None:
         """Begin whatever is due, now that every host was asked."""
-        if self._list.is_due(self._now_s):
-            _ = self._tasks.run(self._read_list())
+        self._now_s = now_s
+        if self._list.is_due(now_s):
+            _ = self._tasks.run(self._list.read(now_s))
         homeless: set[str] = set()
-        self._orders.give_up_overdue(self._now_s)
+        self._orders.give_up_overdue(now_s)
         if self._list.was_read and self._shard_hosts.names():
             self._order_by_load()
-            held = Counter(identity_of_host(name)[1] for name in self._membership.names())
-            for did in sorted({*self._known, *self._orders} - self._moving):
+            held = Counter(identity_of_host(name)[1] for name in self.membership.names())
+            for did in sorted({*self._list.known, *self._orders} - self._moving):
                 if not self._has_its_host(did):
                     homeless.add(did)
                     self._find_host(did, held)
@@ -142,10 +134,10 @@ class DedicatedPlaces:
 
     def shown_in(self, table: PlacementTable) -> PlacementTable:
         """This table with what edges need to know; the caller publishes it to them."""
-        living = {host.name: host.node for host in self._membership.living()}
+        living = {host.name: host.node for host in self.membership.living()}
         self._announced = frozenset(living)
         # One that goes back is shown without an owner until the ids of its sessions are known.
-        dids = sorted({*self._known, *self._returning})
+        dids = sorted({*self._list.known, *self._returning})
         return msgspec.structs.replace(
             table,
             dedicated={did: self._owners.get(did) for did in dids} if self._list.was_read else None,
@@ -156,7 +148,7 @@ class DedicatedPlaces:
     def places(self) -> list[IdentityPlace]:
         """Where every dedicated identity is."""
         found = []
-        for did, reason in sorted(self._known.items()):
+        for did, reason in sorted(self._list.known.items()):
             owner = self._owners.get(did)
             host = None if owner is None else owner.host
             node = None if host is None else identity_of_host(host)[1]
@@ -165,7 +157,9 @@ class DedicatedPlaces:
 
     async def dedicate(self, did: str) -> Placed:
         """Give an identity a host of its own, by an operator's order; wait for it."""
-        return await self._refused_order(did) or await self._order(did, _OPERATOR)
+        return await self._refused_order(did) or await self._orders.take(
+            did, _OPERATOR, self._now_s
+        )
 
     async def release(self, did: str) -> Placed:
         """Give an identity back to its shard, as an operator wishes; wait for it."""
@@ -173,7 +167,7 @@ class DedicatedPlaces:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
-        if did not in self._known:
+        if did not in self._list.known:
             return Placed.ALREADY_SO
         owner = self._owners.get(did)
         if owner is None:
@@ -195,7 +189,7 @@ class DedicatedPlaces:
 
     async def _dedicate_named(self, did: str) -> None:
         if await self._refused_order(did) is None:
-            _ = self._order(did, _OPERATOR)
+            _ = self._orders.take(did, _OPERATOR, self._now_s)
 
     async def _refused_order(self, did: str) -> Placed | None:
         """Why an operator's order to dedicate an identity is not taken; None if it is."""
@@ -214,15 +208,15 @@ class DedicatedPlaces:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
-        if self._known.get(did) == _OPERATOR:
+        if self._list.known.get(did) == _OPERATOR:
             return Placed.ALREADY_SO
-        if did not in self._known and not self._has_room:
+        if did not in self._list.known and not self._has_room:
             return Placed.TOO_MANY
         return None
 
     @property
     def _has_room(self) -> bool:
-        return len({*self._known, *self._orders}) < self._rules.identities_max
+        return len({*self._list.known, *self._orders}) < self._rules.identities_max
 
     def _owner_of(self, shard: str) -> OwnerPort:
         """The way to the owner of a shard. Raises: HostUnavailable."""
@@ -234,25 +228,16 @@ class DedicatedPlaces:
     def _shard_of(self, did: str) -> str:
         return shard_of(did, self._rules.shards)
 
-    async def _read_list(self) -> None:
-        if await self._list.read(self._now_s):
-            self._on_change()
-
-    @property
-    def _known(self) -> dict[str, str]:
-        """Who is dedicated and why, as the log says; none until the list was read."""
-        return self._list.known
-
     def _order_by_load(self) -> None:
         """Order what the settings and the rates of commands call for."""
-        for did in self._load.named(self._known, self._now_s):
+        for did in self._load.named(self._list.known, self._now_s):
             _ = self._tasks.run(self._dedicate_named(did))
         for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
-            is_new = did not in self._known and did not in self._orders
+            is_new = did not in self._list.known and did not in self._orders
             if is_new and did not in self._moving and self._has_room:
-                _ = self._order(did, _LOAD)
-        placed = {did: reason for did, reason in self._known.items() if did in self._owners}
-        for did in self._load.quiet(placed, self._membership.holdings(), self._now_s):
+                _ = self._orders.take(did, _LOAD, self._now_s)
+        placed = {did: reason for did, reason in self._list.known.items() if did in self._owners}
+        for did in self._load.quiet(placed, self.membership.holdings(), self._now_s):
             if did not in self._moving and did not in self._orders:
                 host = self._owners[did].host
                 _ = self._begin(did, self._release(did, host, _LOAD))
@@ -268,14 +253,14 @@ class DedicatedPlaces:
         ``held`` counts the hosts of identities by node, and is kept up.
         """
         takers = self._takers(did)
-        mine = [name for name in self._membership.names() if identity_of_host(name)[0] == did]
-        there = [name for name in mine if identity_of_host(name)[1] in takers]
-        ready = [n for n in there if self._membership.lives(n) and n in self._announced]
+        names = {node: dedicated_host_name(did, node) for node in takers}
+        there = {node: name for node, name in names.items() if name in self.membership.names()}
+        living = [name for name in there.values() if self.membership.lives(name)]
+        ready = [name for name in living if name in self._announced]
         if ready:
             _ = self._begin(did, self._carry(did, ready[0]))
-        elif takers and all(map(self._membership.is_silent, there)):
-            silent = {identity_of_host(name)[1] for name in there}
-            node = min(takers, key=lambda name: (name in silent, held[name], name))
+        elif takers and all(map(self.membership.is_silent, there.values())):
+            node = min(takers, key=lambda node: (node in there, held[node], node))
             held[node] += 1
             _ = self._begin(did, self._start(did, node, takers[node]))
 
@@ -289,27 +274,23 @@ class DedicatedPlaces:
 
     def _clear_away(self, homeless: set[str]) -> None:
         """Give back what is not dedicated, and end hosts that are not needed."""
-        for name in list(self._unwanted_since):
-            if name not in self._membership.names():
-                del self._unwanted_since[name]
-        for name in self._membership.names():
+        since, self._unwanted_since = self._unwanted_since, {}
+        for name in self.membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
             if did in self._moving or did in homeless:
-                self._unwanted_since.pop(name, None)
-            elif not self._shard_hosts.names():
+                continue
+            if not self._shard_hosts.names():
                 _ = self._begin(did, self._end(name))
             elif not self._list.was_read or did in self._orders:
                 continue
             elif owner is not None and owner.host == name:
-                self._unwanted_since.pop(name, None)
-                if did not in self._known:
+                if did not in self._list.known:
                     _ = self._begin(did, self._return(did, name, None))
-            elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
+            elif self._now_s - since.get(name, self._now_s) >= _LATE_S:
                 _ = self._begin(did, self._end(name))
-
-    def _order(self, did: str, by: DedicationReason) -> asyncio.Future[Placed]:
-        return self._orders.take(did, by, self._now_s)
+            else:
+                self._unwanted_since[name] = since.get(name, self._now_s)
 
     async def _start(self, did: str, node: str, beside: str) -> None:
         """Start a host for an identity on a node, where a host of shards does it; until it lives.
@@ -328,7 +309,7 @@ class DedicatedPlaces:
     async def _end(self, name: str) -> None:
         """End a host; one that is not there is ended already."""
         with contextlib.suppress(HostUnavailable):
-            await self._membership.port(name).ask(EndHost())
+            await self.membership.port(name).ask(EndHost())
 
     async def _carry(self, did: str, to: str) -> None:
         """Move an identity to a host; whatever fails is looked at afresh in the next tick."""
@@ -339,7 +320,7 @@ class DedicatedPlaces:
                 async with self._locks[self._shard_of(did)]:
                     placed = await self._leave_shard(did, to)
             else:
-                handover = await self._membership.change(owner.host, ReleasePartitions([did]))
+                handover = await self.membership.change(owner.host, ReleasePartitions([did]))
                 del self._owners[did]
                 await self._adopt(did, to, handover)
                 placed = Placed.DONE
@@ -350,14 +331,14 @@ class DedicatedPlaces:
 
     async def _leave_shard(self, did: str, to: str) -> Placed:
         """Move an identity from its shard to a host. Raises: HostUnavailable."""
-        is_first = did not in self._known
+        is_first = did not in self._list.known
         if is_first and (refused := await self._refused(did)) is not None:
             return refused
         await self._adopt(did, to, await self._handed_out(did, is_first=is_first))
         return Placed.DONE
 
     async def _adopt(self, did: str, to: str, handover: bytes | None) -> None:
-        sessions = await self._membership.change(to, AdoptPartitions([did], handover))
+        sessions = await self.membership.change(to, AdoptPartitions([did], handover))
         self._owners[did] = PartitionOwner(to, sessions[did])
         self._returned.pop(did, None)
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
@@ -378,7 +359,7 @@ class DedicatedPlaces:
         """Tell an identity that is dedicated already who wants it, too."""
         placed = Placed.DID_NOT_ANSWER
         try:
-            reply = await self._ask(self._membership.port(host), did, did, DedicateIdentity(by))
+            reply = await self._ask(self.membership.port(host), did, did, DedicateIdentity(by))
             if isinstance(reply, Dedication):
                 placed = Placed.DONE if reply.changed else Placed.ALREADY_SO
         except HostUnavailable as error:
@@ -397,7 +378,7 @@ class DedicatedPlaces:
             try:
                 to = self._owner_of(shard)
                 await to.ask(Expect(did))
-                reply = await self._ask(self._membership.port(host), did, did, ReleaseIdentity(by))
+                reply = await self._ask(self.membership.port(host), did, did, ReleaseIdentity(by))
             except HostUnavailable:
                 return Placed.DID_NOT_ANSWER
             if not isinstance(reply, Dedication):
@@ -417,7 +398,7 @@ class DedicatedPlaces:
         returned = ""
         self._owners.pop(did, None)
         try:
-            handover = await self._membership.change(host, ReleasePartitions([did]))
+            handover = await self.membership.change(host, ReleasePartitions([did]))
             if to is not None and await to.ask(TakeIn(did, self._shard_of(did), handover)):
                 returned = Handover(handover).ids().get(did, "")
             _LOG.info("an identity is with its shard again")

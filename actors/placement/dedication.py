@@ -150,20 +150,18 @@ class DedicationList:
         """Is it time to read the list?"""
         return not self._is_being_read and now_s >= self._due_s
 
-    async def read(self, now_s: float) -> bool:
-        """Read the list from each database; was it, and did nothing change meanwhile?"""
+    async def read(self, now_s: float) -> None:
+        """Read the list from each database, and believe it if it does not change meanwhile."""
         self._is_being_read, changes = True, self._changes
         try:
             lists = await self._lists()
         except HostUnavailable:
-            return False
+            return
         finally:
             self._is_being_read = False
-        if self._changing or changes != self._changes:
-            return False
-        self.known = {one.did: one.reason for found in lists for one in found}
-        self._due_s, self.was_read = now_s + _LOOK_S, True
-        return True
+        if not self._changing and changes == self._changes:
+            self.known = {one.did: one.reason for found in lists for one in found}
+            self._due_s, self.was_read = now_s + _LOOK_S, True
 
     async def _lists(self) -> list[list[DedicatedIdentity]]:
         """That of each database. Raises: HostUnavailable."""

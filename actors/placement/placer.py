@@ -86,10 +86,10 @@ class Placer:
     async def tick(self, now_s: float) -> None:
         """Look at every host and start the moves that are due; ``now_s`` never goes back."""
         with contextlib.suppress(HostUnavailable):
-            await asyncio.gather(self._membership.ask(now_s), self._dedicated.ask(now_s))
+            await asyncio.gather(self._membership.ask(now_s), self._dedicated.membership.ask(now_s))
             self._start(self._due())
-            self._dedicated.act()
-            if self._membership.is_complete and self._dedicated.is_complete:
+            self._dedicated.act(now_s)
+            if self._membership.is_complete and self._dedicated.membership.is_complete:
                 self._is_complete.set()
         self._publish()
 

@@ -100,7 +100,9 @@ class PlacerRole:
 
         def ask(question: bytes, answered: Answered) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._begin, question, answered)
+                loop.call_soon_threadsafe(
+                    lambda: self._answering.run(self._answer(question, answered))
+                )
 
         server = HostServer(_no_batches, ask, lambda _: None)
         listens = server.listen(address)
@@ -185,9 +187,6 @@ class PlacerRole:
                 except (HostConnectionLost, OSError) as error:
                     _LOG.debug("the placer cannot be reached: %s", error)
         return False
-
-    def _begin(self, question: bytes, answered: Answered) -> None:
-        _ = self._answering.run(self._answer(question, answered))
 
     async def _answer(self, question: bytes, answered: Answered) -> None:
         placer = self._placer
