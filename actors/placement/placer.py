@@ -197,6 +197,9 @@ class Placer:
             moves = [move for move in moves if move.frm is None]
         elif not moves and not self._moving:
             self._spread_over = living
+        # Sessions go where the edges have had time to connect: what is pushed before is missed.
+        known = self._table.hosts
+        moves = [move for move in moves if move.frm is None or move.to in known]
         return [move for move in moves if move.shard not in self._moving]
 
     def _start(self, moves: Sequence[Move]) -> list[asyncio.Task[None]]:
