@@ -232,12 +232,12 @@ class DedicatedPlaces:
         """Order what the settings and the rates of commands call for."""
         for did in self._load.named(self._list.known, self._now_s):
             _ = self._tasks.run(self._dedicate_named(did))
-        for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
+        for did in self._load.busy(self._shard_hosts.living(), self._now_s):
             is_new = did not in self._list.known and did not in self._orders
             if is_new and did not in self._moving and self._has_room:
                 _ = self._orders.take(did, _LOAD, self._now_s)
         placed = {did: reason for did, reason in self._list.known.items() if did in self._owners}
-        for did in self._load.quiet(placed, self.membership.holdings(), self._now_s):
+        for did in self._load.quiet(placed, self.membership.living(), self._now_s):
             if did not in self._moving and did not in self._orders:
                 host = self._owners[did].host
                 _ = self._begin(did, self._release(did, host, _LOAD))
@@ -255,8 +255,7 @@ class DedicatedPlaces:
         takers = self._takers(did)
         names = {node: dedicated_host_name(did, node) for node in takers}
         there = {node: name for node, name in names.items() if name in self.membership.names()}
-        living = [name for name in there.values() if self.membership.lives(name)]
-        ready = [name for name in living if name in self._announced]
+        ready = [n for n in there.values() if self.membership.lives(n) and n in self._announced]
         if ready:
             _ = self._begin(did, self._carry(did, ready[0]))
         elif takers and all(map(self.membership.is_silent, there.values())):

@@ -24,7 +24,6 @@ from actors.host.port import (
     ReleasePartitions,
     SetDraining,
 )
-from actors.placement.assignment import HostSeen
 from actors.placement.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
@@ -104,9 +103,10 @@ class Membership:
             entry.is_silent = now_s - entry.answered_s > self._silent_s_max
         self._disown(lambda _, owner: not self.lives(owner.host))
 
-    def living(self) -> list[HostSeen]:
-        """The hosts that have answered and are not given up."""
-        return [HostSeen(said.name, said.node, said.draining) for said in self.holdings()]
+    def living(self) -> list[HostHoldings]:
+        """The hosts that have answered and are not given up, as each described itself last."""
+        entries = [entry for entry in self._entries.values() if not entry.is_silent]
+        return [entry.holdings for entry in entries if entry.holdings is not None]
 
     def lives(self, name: str) -> bool:
         """Has this host answered, and is it not given up?"""
@@ -116,11 +116,6 @@ class Membership:
     def names(self) -> Collection[str]:
         """The hosts that there are, those that have not answered yet among them."""
         return self._entries.keys()
-
-    def holdings(self) -> list[HostHoldings]:
-        """What each host reported last that has answered and is not given up."""
-        entries = [entry for entry in self._entries.values() if not entry.is_silent]
-        return [entry.holdings for entry in entries if entry.holdings is not None]
 
     def is_silent(self, name: str) -> bool:
         """Is this host given up?"""

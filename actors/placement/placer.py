@@ -29,7 +29,7 @@ from actors.core.partitioning import (
 )
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
-from actors.placement.assignment import HostSeen, Move, assign
+from actors.placement.assignment import Move, assign
 from actors.placement.dedicated_places import DedicatedPlaces
 from actors.placement.dedication import DedicationRules
 from actors.placement.membership import Hosts, Membership
@@ -70,7 +70,7 @@ class Placer:
         self._owners = self._membership.owners
         self._seen_owned: set[str] = set()
         self._locks = {shard: asyncio.Lock() for shard in shards}
-        self._dedicated = DedicatedPlaces(
+        self.dedicated = DedicatedPlaces(
             self._membership,
             self._locks,
             dedicated_hosts,
@@ -78,7 +78,8 @@ class Placer:
             tasks=self._tasks,
             on_change=self._publish,
         )
-        self._spread_over: frozenset[HostSeen] | None = None
+        """Operators order about identities there."""
+        self._spread_over: dict[str, bool] | None = None
         self._table = PlacementTable(version, {}, {})
         self._changed = asyncio.Event()
         self._is_complete = asyncio.Event()
@@ -86,10 +87,10 @@ class Placer:
     async def tick(self, now_s: float) -> None:
         """Look at every host and start the moves that are due; ``now_s`` never goes back."""
         with contextlib.suppress(HostUnavailable):
-            await asyncio.gather(self._membership.ask(now_s), self._dedicated.membership.ask(now_s))
+            await asyncio.gather(self._membership.ask(now_s), self.dedicated.membership.ask(now_s))
             self._start(self._due())
-            self._dedicated.act(now_s)
-            if self._membership.is_complete and self._dedicated.membership.is_complete:
+            self.dedicated.act(now_s)
+            if self._membership.is_complete and self.dedicated.membership.is_complete:
                 self._is_complete.set()
         self._publish()
 
@@ -127,7 +128,7 @@ class Placer:
                 for s in self._shards
             ],
             [HostPlace(h.name, h.node, held.count(h.name), h.draining) for h in living],
-            self._dedicated.places(),
+            self.dedicated.places(),
         )
 
     async def move(self, shard: str, to: str) -> Placed:
@@ -165,14 +166,6 @@ class Placer:
             return Placed.DID_NOT_ANSWER
         return Placed.DONE if is_there else Placed.NO_SUCH_NODE
 
-    async def dedicate(self, did: str) -> Placed:
-        """Give an identity a host of its own; wait for it."""
-        return await self._dedicated.dedicate(did)
-
-    async def release(self, did: str) -> Placed:
-        """Give an identity back to its shard; wait for it."""
-        return await self._dedicated.release(did)
-
     async def close(self) -> None:
         """Wait for the moves that are under way."""
         await self._tasks.finish()
@@ -180,7 +173,7 @@ class Placer:
     def _due(self) -> list[Move]:
         """The moves to begin now."""
         self._seen_owned |= self._owners.keys()
-        living = frozenset(self._membership.living())
+        living = self._membership.living()
         owners = {shard: owner.host for shard, owner in self._owners.items()}
         owners |= {shard: move.to for shard, move in self._moving.items()}
         moves: list[Move] = []
@@ -188,7 +181,8 @@ class Placer:
             shards = shards_of_database(database, self._databases, len(self._shards))
             hosts = [h for h in living if database_of_host(h.name, self._databases) == database]
             moves += assign(shards, owners, hosts)
-        if living != self._spread_over:
+        spread_over = {host.name: host.draining for host in living}
+        if spread_over != self._spread_over:
             self._spread_over = None
         if not self._membership.is_complete:
             # A host that has not answered yet may own what looks unowned.
@@ -196,7 +190,7 @@ class Placer:
         elif self._spread_over is not None:
             moves = [move for move in moves if move.frm is None]
         elif not moves and not self._moving:
-            self._spread_over = living
+            self._spread_over = spread_over
         # Sessions go where the edges have had time to connect: what is pushed before is missed.
         known = self._table.hosts
         moves = [move for move in moves if move.frm is None or move.to in known]
@@ -254,7 +248,7 @@ class Placer:
         }
         hosts = {host.name: host.node for host in self._membership.living()}
         table = PlacementTable(self._table.version, moving | self._owners, hosts)
-        table = self._dedicated.shown_in(table)
+        table = self.dedicated.shown_in(table)
         if table != self._table:
             self._table = msgspec.structs.replace(table, version=table.version + 1)
             self._changed.set()

@@ -212,9 +212,9 @@ async def _answer_of(placer: Placer, question: _Question) -> PlacementTable | Pl
         case DrainNode(node, draining):
             return await placer.drain(node, draining=draining)
         case Dedicate(did):
-            return await placer.dedicate(did)
+            return await placer.dedicated.dedicate(did)
         case Release(did):
-            return await placer.release(did)
+            return await placer.dedicated.release(did)
 
 
 def _no_batches(edge: str, batch: bytes, answer: Callable[[bytes], None], incarnation: str) -> None:
@@ -227,9 +227,8 @@ class PlacerLink(PlacerPort):
 
     def __init__(self, name: str, finder: HostFinder) -> None:
         """The way from the process of this name."""
-        self._caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
-        self._finder = finder
-        self._port = ConnectedHostPort(self._caller, PLACER, finder)
+        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
+        self._port = ConnectedHostPort(caller, PLACER, finder)
 
     async def table(self, known_version: int) -> PlacementTable:
         """See ``Placer.table``. Raises: PlacerUnavailable."""

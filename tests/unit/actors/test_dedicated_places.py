@@ -81,11 +81,11 @@ async def ordered(cluster: LocalCluster, order: asyncio.Task[Placed]) -> Placed:
 
 
 async def dedicate(cluster: LocalCluster, did: str = DID) -> Placed:
-    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicate(did)))
+    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicated.dedicate(did)))
 
 
 async def release(cluster: LocalCluster, did: str = DID) -> Placed:
-    return await ordered(cluster, asyncio.create_task(cluster.placer.release(did)))
+    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicated.release(did)))
 
 
 async def own(cluster: LocalCluster) -> dict[str, tuple[str | None, str | None]]:
@@ -141,12 +141,12 @@ async def test_an_identity_goes_to_a_host_of_its_own_and_back_with_its_sessions(
 async def test_orders_that_come_at_once_are_all_answered_and_keep_to_the_bound(
     cluster: LocalCluster,
 ) -> None:
-    twice = [asyncio.create_task(cluster.placer.dedicate(DID)) for _ in range(2)]
+    twice = [asyncio.create_task(cluster.placer.dedicated.dedicate(DID)) for _ in range(2)]
     async with asyncio.timeout(WAIT_S):
         placed = [await ordered(cluster, order) for order in twice]
     assert sorted(placed) == [Placed.DONE, Placed.MOVING_NOW]
 
-    all_at_once = [asyncio.create_task(cluster.placer.dedicate(did)) for did in DIDS[1:]]
+    all_at_once = [asyncio.create_task(cluster.placer.dedicated.dedicate(did)) for did in DIDS[1:]]
     async with asyncio.timeout(WAIT_S):
         placed = [await ordered(cluster, order) for order in all_at_once]
     assert placed.count(Placed.DONE) == IDENTITIES_MAX - 1
@@ -376,7 +376,7 @@ async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_ar
     cluster: LocalCluster,
 ) -> None:
     assert await dedicate(cluster) is Placed.DONE
-    order = asyncio.create_task(cluster.placer.release(DID))
+    order = asyncio.create_task(cluster.placer.dedicated.release(DID))
     while not order.done():
         # As the end of a step for another identity does, at any time.
         cluster.placer._publish()
@@ -402,7 +402,7 @@ async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
         return answer
 
     monkeypatch.setattr(host, "submit", submit_slowly)
-    order = asyncio.create_task(cluster.placer.release(DID))
+    order = asyncio.create_task(cluster.placer.dedicated.release(DID))
     await asyncio.to_thread(stored.wait, WAIT_S)
     try:
         for _ in range(6):
@@ -438,7 +438,7 @@ async def test_who_is_named_stays_though_its_load_dedicated_it_before(
 async def test_an_order_that_is_overdue_before_its_turn_changes_nothing(
     cluster: LocalCluster,
 ) -> None:
-    order = asyncio.create_task(cluster.placer.dedicate(DID))
+    order = asyncio.create_task(cluster.placer.dedicated.dedicate(DID))
     async with cluster.placer._locks[shard_of(DID, len(SHARDS))]:  # its shard is moving
         while not order.done():
             cluster.now_s += ORDER_S_MAX / 6
