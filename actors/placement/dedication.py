@@ -107,7 +107,7 @@ class DedicationLoad:
 
 
 _LOOK_S: Final = 2.0
-"""The list is read this often, besides after each change that is made from here."""
+"""The list is read this often; a change that is made from here is in it at once."""
 
 
 class DedicationList:
