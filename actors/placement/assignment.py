@@ -11,13 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-
-class HostSeen(msgspec.Struct, frozen=True):
-    """A host that lives, on its node; one that is ``draining`` is to be emptied."""
-
-    name: str
-    node: str
-    draining: bool = False
+from actors.core.placement_table import HostHoldings
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -29,7 +23,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def assign(
-    shards: Sequence[str], owners: Mapping[str, str], hosts: Sequence[HostSeen]
+    shards: Sequence[str], owners: Mapping[str, str], hosts: Sequence[HostHoldings]
 ) -> list[Move]:
     """The moves after which the shards are spread evenly, in the order of ``shards``.
 
@@ -63,7 +57,7 @@ def assign(
 
 
 def _quotas(
-    shards: int, takers: Sequence[HostSeen], held: Mapping[str, Sequence[str]]
+    shards: int, takers: Sequence[HostHoldings], held: Mapping[str, Sequence[str]]
 ) -> dict[str, int]:
     """How many shards each host is to have.
 

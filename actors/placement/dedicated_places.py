@@ -13,10 +13,11 @@ waits for two commits, not for a process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,26 +28,35 @@ from actors.core.commands import (
     ReleaseIdentity,
     Submission,
 )
-from actors.core.partitioning import database_of_host, database_of_shard, identity_of_host, shard_of
-from actors.core.placement_table import HostHoldings, PartitionOwner
+from actors.core.partitioning import (
+    database_of_host,
+    database_of_shard,
+    dedicated_host_name,
+    identity_of_host,
+    shard_of,
+)
+from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
-from actors.host.clock import NewId
+from actors.host.clock import new_id
 from actors.host.port import (
     AdoptPartitions,
+    EndHost,
     Expect,
     HandOut,
     HostUnavailable,
     IsKnown,
     OwnerPort,
     ReleasePartitions,
+    StartDedicated,
     TakeIn,
 )
 from actors.host.session_registry import Handover
 from actors.placement.dedication import DedicationList, DedicationLoad, DedicationRules
-from actors.placement.membership import DedicatedHosts, Membership
-from actors.placement.orders import DedicationOrders, Steps
+from actors.placement.membership import Hosts, Membership
+from actors.placement.orders import DedicationOrders
 from actors.placement.port import IdentityPlace, Placed
+from actors.placement.tasks import Tasks
 from eventstore.log.seal import command_key
 
 _OPERATOR, _LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD
@@ -54,19 +64,12 @@ _LOG = logging.getLogger(__name__)
 _LATE_S: Final = 2.0
 """A host that is not needed any more answers for so long, so that what is on its way to it is sent
 to the next owner."""
+_START_S_MAX: Final = 20.0
+"""For a process to start, on a machine that has much to do."""
+_LOOK_S: Final = 0.2
 _RETURNED_MAX: Final = 1_000
+_T = TypeVar("_T")
 _RESULTS: Final = msgspec.msgpack.Decoder(BatchResult)
-
-
-class Shards(NamedTuple):
-    """Where shards are at any time: their hosts and owners.
-
-    A shard does not move while its lock is held.
-    """
-
-    membership: Membership
-    owners: Mapping[str, PartitionOwner]
-    locks: Mapping[str, asyncio.Lock]
 
 
 class DedicatedPlaces:
@@ -74,85 +77,78 @@ class DedicatedPlaces:
 
     def __init__(
         self,
-        shards: Shards,
-        hosts: DedicatedHosts,
+        shard_hosts: Membership,
+        locks: Mapping[str, asyncio.Lock],
+        hosts: Hosts,
         rules: DedicationRules,
         *,
-        new_id: NewId,
+        tasks: Tasks,
         on_change: Callable[[], None],
     ) -> None:
         """Nothing is known yet.
 
         Args:
-            shards: where shards are.
+            shard_hosts: the hosts of shards.
+            locks: a shard does not move while its lock is held.
             hosts: where hosts of single identities are found.
             rules: when identities are dedicated.
-            new_id: makes the ids of commands.
+            tasks: holds what is under way.
             on_change: called when the published table has changed.
         """
-        self._shard_hosts = shards.membership
-        self._shard_owners = shards.owners
-        self._locks = shards.locks
+        self._shard_hosts = shard_hosts
+        self._locks = locks
         self._hosts = hosts
         self._rules = rules
         self._load = DedicationLoad(rules)
-        self._new_id = new_id
         self._on_change = on_change
-        self._membership = Membership(hosts, self._take_holdings, silent_s_max=rules.silent_s_max)
-        self._list = DedicationList(shards.membership, rules.databases)
-        self._owners: dict[str, PartitionOwner] = {}
+        self._tasks = tasks
+        self._moving: set[str] = set()
+        self.membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
+        """The hosts of single identities."""
+        self._owners = self.membership.owners
+        self._list = DedicationList(shard_hosts, rules.databases)
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
-        self._steps = Steps(begins=self._list.changes, ended=self._step_ended)
         self._returning: set[str] = set()
-        self._homeless: set[str] = set()
         self._announced: frozenset[str] = frozenset()
         self._unwanted_since: dict[str, float] = {}
         self._now_s = float("-inf")
-        self._looking: asyncio.Task[None] | None = None
 
-    async def ask(self, now_s: float) -> None:
-        """Ask every host of a single identity what it owns. Raises: HostUnavailable."""
-        self._now_s = now_s
-        await self._membership.ask(now_s)
-
-    def act(self) -> None:
+    def act(self, now_s: float) -> None:
         """Begin whatever is due, now that every host was asked."""
-        for did in [d for d, o in self._owners.items() if not self._membership.lives(o.host)]:
-            if did not in self._steps:
-                del self._owners[did]
-        self._look()
-        self._homeless = set()
-        self._orders.give_up_overdue(self._now_s)
-        if self._known is not None and not self._shard_hosts.is_empty:
-            self._order_by_load(self._known)
-            held = Counter(identity_of_host(name)[1] for name in self._membership.names())
-            for did in sorted({*self._known, *self._orders} - self._steps.dids()):
-                self._place(did, held)
-        self._clear_away()
+        self._now_s = now_s
+        if self._list.is_due(now_s):
+            _ = self._tasks.run(self._list.read(now_s))
+        homeless: set[str] = set()
+        self._orders.give_up_overdue(now_s)
+        if self._list.was_read and self._shard_hosts.names():
+            self._order_by_load()
+            held = Counter(identity_of_host(name)[1] for name in self.membership.names())
+            for did in sorted({*self._list.known, *self._orders} - self._moving):
+                if not self._has_its_host(did):
+                    homeless.add(did)
+                    self._find_host(did, held)
+                elif (by := self._orders.by(did)) is not None:
+                    _ = self._begin(did, self._confirm(did, self._owners[did].host, by))
+        self._clear_away(homeless)
 
-    def announced(self) -> Mapping[str, str]:
-        """The hosts that live, with their nodes; the caller publishes them to the edges."""
-        living = {host.name: host.node for host in self._membership.living()}
+    def shown_in(self, table: PlacementTable) -> PlacementTable:
+        """This table with what edges need to know; the caller publishes it to them."""
+        living = {host.name: host.node for host in self.membership.living()}
         self._announced = frozenset(living)
-        return living
-
-    def owners(self) -> dict[str, PartitionOwner | None] | None:
-        """The dedicated identities and their owners; None until the list was read."""
-        if self._known is None:
-            return None
         # One that goes back is shown without an owner until the ids of its sessions are known.
-        dids = sorted({*self._known, *self._returning})
-        return {did: self._owners.get(did) for did in dids}
-
-    def returned(self) -> dict[str, str]:
-        """The ids of the sessions of identities that went back to their shards."""
-        return dict(self._returned)
+        dids = sorted({*self._list.known, *self._returning})
+        return msgspec.structs.replace(
+            table,
+            dedicated={did: self._owners.get(did) for did in dids} if self._list.was_read else None,
+            dedicated_hosts=living,
+            returned=dict(self._returned),
+        )
 
     def places(self) -> list[IdentityPlace]:
         """Where every dedicated identity is."""
         found = []
-        for did, reason in sorted((self._known or {}).items()):
+        for did, reason in sorted(self._list.known.items()):
             owner = self._owners.get(did)
             host = None if owner is None else owner.host
             node = None if host is None else identity_of_host(host)[1]
@@ -161,32 +157,39 @@ class DedicatedPlaces:
 
     async def dedicate(self, did: str) -> Placed:
         """Give an identity a host of its own, by an operator's order; wait for it."""
-        return await self._refused_order(did) or await self._order(did, _OPERATOR)
+        return await self._refused_order(did) or await self._orders.take(
+            did, _OPERATOR, self._now_s
+        )
 
     async def release(self, did: str) -> Placed:
         """Give an identity back to its shard, as an operator wishes; wait for it."""
-        if self._known is None:
+        if not self._list.was_read:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._steps:
+        if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
-        if did not in self._known:
+        if did not in self._list.known:
             return Placed.ALREADY_SO
         owner = self._owners.get(did)
         if owner is None:
             return Placed.MOVING_NOW
-        return await self._steps.begin(did, self._release(did, owner.host, _OPERATOR))
+        return await self._begin(did, self._release(did, owner.host, _OPERATOR))
 
-    async def close(self) -> None:
-        """Wait for what is under way."""
-        await self._steps.close()
+    def _begin(self, did: str, step: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
+        """Begin a step for an identity; until it is over nothing else is done with it."""
+        self._moving.add(did)
 
-    def _step_ended(self) -> None:
-        self._list.changes()
-        self._on_change()
+        async def run() -> _T:
+            try:
+                return await step
+            finally:
+                self._moving.discard(did)
+                self._on_change()
+
+        return self._tasks.run(run())
 
     async def _dedicate_named(self, did: str) -> None:
         if await self._refused_order(did) is None:
-            _ = self._order(did, _OPERATOR)
+            _ = self._orders.take(did, _OPERATOR, self._now_s)
 
     async def _refused_order(self, did: str) -> Placed | None:
         """Why an operator's order to dedicate an identity is not taken; None if it is."""
@@ -201,23 +204,23 @@ class DedicatedPlaces:
         return self._refused_now(did) if is_known else Placed.NO_SUCH_IDENTITY
 
     def _refused_now(self, did: str) -> Placed | None:
-        if self._known is None:
+        if not self._list.was_read:
             return Placed.DID_NOT_ANSWER
-        if did in self._orders or did in self._steps:
+        if did in self._orders or did in self._moving:
             return Placed.MOVING_NOW
-        if self._known.get(did) == _OPERATOR:
+        if self._list.known.get(did) == _OPERATOR:
             return Placed.ALREADY_SO
-        if did not in self._known and not self._has_room:
+        if did not in self._list.known and not self._has_room:
             return Placed.TOO_MANY
         return None
 
     @property
     def _has_room(self) -> bool:
-        return len({*(self._known or ()), *self._orders}) < self._rules.identities_max
+        return len({*self._list.known, *self._orders}) < self._rules.identities_max
 
     def _owner_of(self, shard: str) -> OwnerPort:
         """The way to the owner of a shard. Raises: HostUnavailable."""
-        owner = self._shard_owners.get(shard)
+        owner = self._shard_hosts.owners.get(shard)
         if owner is None:
             raise HostUnavailable(shard)
         return self._shard_hosts.port(owner.host)
@@ -225,112 +228,87 @@ class DedicatedPlaces:
     def _shard_of(self, did: str) -> str:
         return shard_of(did, self._rules.shards)
 
-    def _take_holdings(self, holdings: HostHoldings) -> None:
-        """Take over what a host says that it owns."""
-        did, _ = identity_of_host(holdings.name)
-        if did in self._steps:
-            return
-        owner, sessions = self._owners.get(did), holdings.shards.get(did)
-        is_its_own = owner is not None and owner.host == holdings.name
-        if sessions is None:
-            if is_its_own:
-                del self._owners[did]
-        elif owner is None or is_its_own or not self._membership.lives(owner.host):
-            self._owners[did] = PartitionOwner(holdings.name, sessions)
-        else:
-            _LOG.warning("a host has lost its identity and does not know it")
-            _ = self._steps.begin(did, self._forget(holdings.name, did))
-
-    def _look(self) -> None:
-        is_looking = self._looking is not None and not self._looking.done()
-        if not is_looking and self._list.is_due(self._now_s):
-            self._looking = self._steps.run(self._read_list())
-
-    async def _read_list(self) -> None:
-        if await self._list.read(self._now_s):
-            self._on_change()
-
-    @property
-    def _known(self) -> dict[str, str] | None:
-        """Who is dedicated and why, as the log says; None until the list was read."""
-        return self._list.known
-
-    def _order_by_load(self, known: Mapping[str, str]) -> None:
+    def _order_by_load(self) -> None:
         """Order what the settings and the rates of commands call for."""
-        for did in self._load.named(known, self._now_s):
-            _ = self._steps.run(self._dedicate_named(did))
-        for did in self._load.busy(self._shard_hosts.holdings(), self._now_s):
-            is_new = did not in known and did not in self._orders and did not in self._steps
-            if is_new and self._has_room:
-                _ = self._order(did, _LOAD)
-        placed = {did: reason for did, reason in known.items() if did in self._owners}
-        for did in self._load.quiet(placed, self._membership.holdings(), self._now_s):
-            if did not in self._steps and did not in self._orders:
+        for did in self._load.named(self._list.known, self._now_s):
+            _ = self._tasks.run(self._dedicate_named(did))
+        for did in self._load.busy(self._shard_hosts.living(), self._now_s):
+            is_new = did not in self._list.known and did not in self._orders
+            if is_new and did not in self._moving and self._has_room:
+                _ = self._orders.take(did, _LOAD, self._now_s)
+        placed = {did: reason for did, reason in self._list.known.items() if did in self._owners}
+        for did in self._load.quiet(placed, self.membership.living(), self._now_s):
+            if did not in self._moving and did not in self._orders:
                 host = self._owners[did].host
-                _ = self._steps.begin(did, self._release(did, host, _LOAD))
+                _ = self._begin(did, self._release(did, host, _LOAD))
 
-    def _place(self, did: str, held: Counter[str]) -> None:
+    def _has_its_host(self, did: str) -> bool:
+        """Has this identity a host, and one that it may stay on?"""
+        owner, takers = self._owners.get(did), self._takers(did)
+        return owner is not None and (identity_of_host(owner.host)[1] in takers or not takers)
+
+    def _find_host(self, did: str, held: Counter[str]) -> None:
         """Begin the next step towards a host for this identity, if there is any to be done.
 
         ``held`` counts the hosts of identities by node, and is kept up.
         """
         takers = self._takers(did)
-        owner = self._owners.get(did)
-        if owner is not None and (identity_of_host(owner.host)[1] in takers or not takers):
-            if did in self._orders:
-                _ = self._steps.begin(did, self._confirm(did, owner.host))
-            return
-        self._homeless.add(did)
-        mine = [name for name in self._membership.names() if identity_of_host(name)[0] == did]
-        there = [name for name in mine if identity_of_host(name)[1] in takers]
-        ready = [n for n in there if self._membership.lives(n) and n in self._announced]
+        names = {node: dedicated_host_name(did, node) for node in takers}
+        there = {node: name for node, name in names.items() if name in self.membership.names()}
+        ready = [n for n in there.values() if self.membership.lives(n) and n in self._announced]
         if ready:
-            _ = self._steps.begin(did, self._carry(did, ready[0]))
-        elif takers and all(map(self._membership.is_silent, there)):
-            silent = {identity_of_host(name)[1] for name in there}
-            node = min(takers, key=lambda name: (name in silent, held[name], name))
+            _ = self._begin(did, self._carry(did, ready[0]))
+        elif takers and all(map(self.membership.is_silent, there.values())):
+            node = min(takers, key=lambda node: (node in there, held[node], node))
             held[node] += 1
-            _ = self._steps.begin(did, self._start(did, takers[node]))
+            _ = self._begin(did, self._start(did, node, takers[node]))
 
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host there that works on its log."""
         database = database_of_shard(self._shard_of(did), self._rules.databases)
-        hosts = [h for h in self._shard_hosts.living() if self._database_of(h.name) == database]
+        living = self._shard_hosts.living()
+        hosts = [h for h in living if database_of_host(h.name, self._rules.databases) == database]
         hosts = [host for host in hosts if not host.draining] or hosts
         return {host.node: host.name for host in hosts}
 
-    def _database_of(self, host: str) -> int:
-        return database_of_host(host, self._rules.databases)
-
-    def _clear_away(self) -> None:
+    def _clear_away(self, homeless: set[str]) -> None:
         """Give back what is not dedicated, and end hosts that are not needed."""
-        for name in list(self._unwanted_since):
-            if name not in self._membership.names():
-                del self._unwanted_since[name]
-        for name in self._membership.names():
+        since, self._unwanted_since = self._unwanted_since, {}
+        for name in self.membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
-            if did in self._steps or did in self._homeless:
-                self._unwanted_since.pop(name, None)
-            elif self._shard_hosts.is_empty:
-                _ = self._steps.begin(did, self._hosts.end(name))
-            elif self._known is None or did in self._orders:
+            if did in self._moving or did in homeless:
                 continue
-            elif did in self._known and (owner is None or owner.host == name):
-                self._unwanted_since.pop(name, None)
-            elif did not in self._known and owner is not None and owner.host == name:
-                _ = self._steps.begin(did, self._return(did, name, None))
-            elif self._now_s - self._unwanted_since.setdefault(name, self._now_s) >= _LATE_S:
-                _ = self._steps.begin(did, self._hosts.end(name))
+            if not self._shard_hosts.names():
+                _ = self._begin(did, self._end(name))
+            elif not self._list.was_read or did in self._orders:
+                continue
+            elif owner is not None and owner.host == name:
+                if did not in self._list.known:
+                    _ = self._begin(did, self._return(did, name, None))
+            elif self._now_s - since.get(name, self._now_s) >= _LATE_S:
+                _ = self._begin(did, self._end(name))
+            else:
+                self._unwanted_since[name] = since.get(name, self._now_s)
 
-    def _order(self, did: str, by: DedicationReason) -> asyncio.Future[Placed]:
-        return self._orders.take(did, by, self._now_s)
+    async def _start(self, did: str, node: str, beside: str) -> None:
+        """Start a host for an identity on a node, where a host of shards does it; until it lives.
 
-    async def _start(self, did: str, beside: str) -> None:
+        Whether it comes or not is looked at afresh in the next tick.
+        """
+        name = dedicated_host_name(did, node)
         try:
-            await self._hosts.start(did, beside)
-        except HostUnavailable as error:
+            async with asyncio.timeout(_START_S_MAX):
+                await self._shard_hosts.port(beside).ask(StartDedicated(did))
+                while name not in await self._hosts.names():  # noqa: ASYNC110 - another process's
+                    await asyncio.sleep(_LOOK_S)
+        except (HostUnavailable, TimeoutError) as error:
             _LOG.warning("no host started beside %s: %s", beside, error)
+
+    async def _end(self, name: str) -> None:
+        """End a host; one that is not there is ended already."""
+        with contextlib.suppress(HostUnavailable):
+            await self.membership.port(name).ask(EndHost())
 
     async def _carry(self, did: str, to: str) -> None:
         """Move an identity to a host; whatever fails is looked at afresh in the next tick."""
@@ -341,53 +319,47 @@ class DedicatedPlaces:
                 async with self._locks[self._shard_of(did)]:
                     placed = await self._leave_shard(did, to)
             else:
-                handover = await self._membership.step(owner.host).ask(ReleasePartitions([did]))
+                handover = await self.membership.change(owner.host, ReleasePartitions([did]))
                 del self._owners[did]
                 await self._adopt(did, to, handover)
                 placed = Placed.DONE
         except HostUnavailable as error:
             _LOG.warning("an identity has not moved to a host of its own: %s", error)
         finally:
-            self._membership.stepped([None if owner is None else owner.host, to])
             self._orders.answer(did, placed)
 
     async def _leave_shard(self, did: str, to: str) -> Placed:
         """Move an identity from its shard to a host. Raises: HostUnavailable."""
-        is_first = self._known is not None and did not in self._known
-        refused = await self._refused(did)
-        if refused is not None:
+        is_first = did not in self._list.known
+        if is_first and (refused := await self._refused(did)) is not None:
             return refused
         await self._adopt(did, to, await self._handed_out(did, is_first=is_first))
         return Placed.DONE
 
     async def _adopt(self, did: str, to: str, handover: bytes | None) -> None:
-        sessions = await self._membership.step(to).ask(AdoptPartitions([did], handover))
+        sessions = await self.membership.change(to, AdoptPartitions([did], handover))
         self._owners[did] = PartitionOwner(to, sessions[did])
         self._returned.pop(did, None)
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
     async def _refused(self, did: str) -> Placed | None:
-        """Let the log say that an identity is dedicated, if it does not yet; why it does not."""
-        assert self._known is not None
-        if did in self._known:
-            return None
+        """Have the log say that an identity is dedicated; why not. Raises: HostUnavailable."""
         by, shard = self._orders.by(did), self._shard_of(did)
-        port = self._owner_of(shard)
-        reply = await self._ask(port, did, shard, DedicateIdentity(by))
+        if by is None:  # it was overdue, and is answered
+            return Placed.DID_NOT_ANSWER
+        reply = await self._ask(self._owner_of(shard), did, shard, DedicateIdentity(by))
         if isinstance(reply, Dedication):
-            self._known[did] = reply.reason
             return None
         self._list.look_again()
         is_unknown = reply == Refused(Refusal.RECIPIENT_NOT_REGISTERED)
         return Placed.NO_SUCH_IDENTITY if is_unknown else Placed.DID_NOT_ANSWER
 
-    async def _confirm(self, did: str, host: str) -> None:
+    async def _confirm(self, did: str, host: str, by: DedicationReason) -> None:
         """Tell an identity that is dedicated already who wants it, too."""
-        placed, by = Placed.DID_NOT_ANSWER, self._orders.by(did)
+        placed = Placed.DID_NOT_ANSWER
         try:
-            reply = await self._ask(self._membership.step(host), did, did, DedicateIdentity(by))
-            if isinstance(reply, Dedication) and self._known is not None:
-                self._known[did] = reply.reason
+            reply = await self._ask(self.membership.port(host), did, did, DedicateIdentity(by))
+            if isinstance(reply, Dedication):
                 placed = Placed.DONE if reply.changed else Placed.ALREADY_SO
         except HostUnavailable as error:
             _LOG.warning("an identity was not confirmed on its dedicated host: %s", error)
@@ -405,16 +377,14 @@ class DedicatedPlaces:
             try:
                 to = self._owner_of(shard)
                 await to.ask(Expect(did))
-                reply = await self._ask(self._membership.step(host), did, did, ReleaseIdentity(by))
+                reply = await self._ask(self.membership.port(host), did, did, ReleaseIdentity(by))
             except HostUnavailable:
                 return Placed.DID_NOT_ANSWER
-            if not isinstance(reply, Dedication) or self._known is None:
+            if not isinstance(reply, Dedication):
                 return Placed.DID_NOT_ANSWER
             if reply.reason:
-                self._known[did] = reply.reason
                 return Placed.ALREADY_SO
             self._returning.add(did)
-            self._known.pop(did, None)
             await self._return(did, host, to)
             return Placed.DONE
 
@@ -427,14 +397,13 @@ class DedicatedPlaces:
         returned = ""
         self._owners.pop(did, None)
         try:
-            handover = await self._membership.step(host).ask(ReleasePartitions([did]))
+            handover = await self.membership.change(host, ReleasePartitions([did]))
             if to is not None and await to.ask(TakeIn(did, self._shard_of(did), handover)):
                 returned = Handover(handover).ids().get(did, "")
             _LOG.info("an identity is with its shard again")
         except HostUnavailable as error:
             _LOG.warning("the sessions of an identity are lost: %s", error)
         finally:
-            self._membership.stepped([host])
             self._returned[did] = returned
             self._returning.discard(did)
             self._load.released(did, self._now_s)
@@ -454,19 +423,12 @@ class DedicatedPlaces:
             return None
         return handover if handover and (is_first or Handover(handover).holds_anything()) else None
 
-    async def _forget(self, name: str, did: str) -> None:
-        try:
-            await self._membership.step(name).ask(ReleasePartitions([did]))
-        except HostUnavailable as error:
-            _LOG.warning("a host was not notified of what it has lost: %s", error)
-        self._membership.stepped([name])
-
     async def _ask(self, port: OwnerPort, did: str, partition: str, command: Command) -> Reply:
-        key = command_key(did, self._new_id())
+        """Have its owner decide whether an identity is dedicated, and keep to what it decided."""
+        key = command_key(did, new_id())
         batch = msgspec.msgpack.encode([Submission(partition, did, key, command=command)])
-        self._list.changes()
-        try:
-            result = _RESULTS.decode(await port.submit(batch))
-        finally:
-            self._list.changes()
-        return result.replies[0]
+        with self._list.changing():
+            (reply,) = _RESULTS.decode(await port.submit(batch)).replies
+        if isinstance(reply, Dedication):
+            self._list.keep(did, reply.reason)
+        return reply

@@ -6,7 +6,8 @@ identities ends with it, and then the quiet time begins anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from actors.core.placement_table import HostHoldings
 from actors.host.measures import RELEASED_BELOW
 from actors.host.port import HostUnavailable, ListDedicated
 from actors.placement.membership import Membership
+from eventstore.log.event_log import DedicatedIdentity
 
 ANY_LOAD_PER_S: Final = 1e-6
 """A rate that one command within any window exceeds: with it every identity that registered or
@@ -78,11 +80,15 @@ class DedicationLoad:
         ]
 
     def named(self, known: Mapping[str, str], now_s: float) -> list[str]:
-        """The identities to be dedicated because the settings name them, every few seconds."""
+        """The identities that are to be dedicated, or to stay so, because the settings name them.
+
+        Every few seconds; ``known`` says why each that is dedicated is.
+        """
         if now_s < self._named_due_s:
             return []
         self._named_due_s = now_s + NAMED_S
-        return sorted(self._rules.named - known.keys())
+        named = sorted(self._rules.named)
+        return [did for did in named if known.get(did) != DedicationReason.OPERATOR]
 
     def quiet(
         self, dedicated: Mapping[str, str], holdings: Iterable[HostHoldings], now_s: float
@@ -101,7 +107,7 @@ class DedicationLoad:
 
 
 _LOOK_S: Final = 2.0
-"""The list is read this often, besides after each change that is made from here."""
+"""The list is read this often; a change that is made from here is in it at once."""
 
 
 class DedicationList:
@@ -111,26 +117,54 @@ class DedicationList:
         """Nothing is known yet; ``hosts`` of shards read the list, one of each database."""
         self._hosts = hosts
         self._databases = databases
-        self._looked_s = float("-inf")
-        self._changes = self._looks = 0
-        self.known: dict[str, str] | None = None
-        """The dedicated identities, each with the reason; None until the list was read."""
+        self._due_s = float("-inf")
+        self._changes = self._changing = self._looks = 0
+        self._is_being_read = False
+        self.was_read = False
+        self.known: dict[str, str] = {}
+        """The dedicated identities, each with the reason; none until the list was read."""
 
-    def changes(self) -> None:
-        """Something changes now: a list that is being read may be from before or after it."""
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """It changes meanwhile: a list that is being read may be from before or after that."""
         self._changes += 1
+        self._changing += 1
+        try:
+            yield
+        finally:
+            self._changes += 1
+            self._changing -= 1
+
+    def keep(self, did: str, reason: str) -> None:
+        """The log says now why an identity is dedicated; it is not, without a reason."""
+        if reason:
+            self.known[did] = reason
+        else:
+            self.known.pop(did, None)
 
     def look_again(self) -> None:
         """The list may have changed: it is read as soon as possible."""
-        self._looked_s = float("-inf")
+        self._due_s = float("-inf")
 
     def is_due(self, now_s: float) -> bool:
         """Is it time to read the list?"""
-        return now_s - self._looked_s >= _LOOK_S
+        return not self._is_being_read and now_s >= self._due_s
 
-    async def read(self, now_s: float) -> bool:
-        """Read the list from each database; was it, and did nothing change meanwhile?"""
-        changes = self._changes
+    async def read(self, now_s: float) -> None:
+        """Read the list from each database, and believe it if it does not change meanwhile."""
+        self._is_being_read, changes = True, self._changes
+        try:
+            lists = await self._lists()
+        except HostUnavailable:
+            return
+        finally:
+            self._is_being_read = False
+        if not self._changing and changes == self._changes:
+            self.known = {one.did: one.reason for found in lists for one in found}
+            self._due_s, self.was_read = now_s + _LOOK_S, True
+
+    async def _lists(self) -> list[list[DedicatedIdentity]]:
+        """That of each database. Raises: HostUnavailable."""
         hosts = sorted(host.name for host in self._hosts.living())
         # Another one each time: a host whose log has a fault must not delay it for all.
         self._looks += 1
@@ -139,13 +173,5 @@ class DedicationList:
             database_of_host(name, self._databases): name for name in hosts[turn:] + hosts[:turn]
         }
         if len(readers) < self._databases:
-            return False
-        try:
-            lists = [await self._hosts.port(name).ask(ListDedicated()) for name in readers.values()]
-        except HostUnavailable:
-            return False
-        if changes != self._changes:
-            return False
-        self.known = {one.did: one.reason for found in lists for one in found}
-        self._looked_s = now_s
-        return True
+            raise HostUnavailable("no host works on a database")
+        return [await self._hosts.port(name).ask(ListDedicated()) for name in readers.values()]

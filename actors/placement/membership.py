@@ -1,4 +1,4 @@
-"""Membership: which hosts exist, what each reported last, and since when it is silent.
+"""Membership: which hosts exist, what each reported last, what it owns, and whether it is silent.
 
 Names come from the rows of the hosts that live, everything else from the hosts themselves, so a new
 ``Membership`` knows all of it again as soon as each host has answered once.
@@ -7,21 +7,32 @@ Names come from the rows of the hosts that live, everything else from the hosts 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Container
 from typing import Final, Protocol
 
 import msgspec
 
-from actors.core.placement_table import HostHoldings
-from actors.host.port import HostUnavailable, OwnerPort, QueryHoldings, SetDraining
-from actors.placement.assignment import HostSeen
+from actors.core.placement_table import HostHoldings, PartitionOwner
+from actors.host.port import (
+    A,
+    HostQuestion,
+    HostUnavailable,
+    OwnerPort,
+    QueryHoldings,
+    ReleasePartitions,
+    SetDraining,
+)
+from actors.placement.tasks import Tasks
 
+_LOG = logging.getLogger(__name__)
 _ANSWER_S: Final = 0.4
 """How long all wait for the answers; a later one counts when it comes."""
 
 
 class Hosts(Protocol):
-    """Where hosts of shards are found: by their rows, or in this process."""
+    """Where hosts are found: by their rows, or in this process."""
 
     async def names(self) -> Collection[str]:
         """The hosts that live.
@@ -34,22 +45,8 @@ class Hosts(Protocol):
         """The way to the host of this name."""
 
 
-class DedicatedHosts(Hosts, Protocol):
-    """Where hosts of single identities are found, started and ended."""
-
-    async def start(self, did: str, beside: str) -> None:
-        """Start one for an identity on the node of the host ``beside``; none lives there.
-
-        Raises:
-            HostUnavailable: it may be started all the same.
-        """
-
-    async def end(self, name: str) -> None:
-        """End it; one that is not there is ended already."""
-
-
 class _Entry(msgspec.Struct):
-    """One host. ``steps`` counts the beginnings and ends of moves that concern it."""
+    """One host. ``steps`` counts the beginnings and ends of what changes what it says of itself."""
 
     port: OwnerPort
     answered_s: float
@@ -60,22 +57,28 @@ class _Entry(msgspec.Struct):
 
 
 class Membership:
-    """What is known of every host."""
+    """What is known of every host, and by that of who owns what."""
 
     def __init__(
-        self, hosts: Hosts, on_holdings: Callable[[HostHoldings], None], *, silent_s_max: float
+        self, hosts: Hosts, moving: Container[str], tasks: Tasks, *, silent_s_max: float
     ) -> None:
         """An empty membership.
 
-        ``on_holdings`` gets what a host owns by its answer, unless a move has changed it since.
-        A host that is silent for more than ``silent_s_max`` is given up until it answers again.
+        Args:
+            hosts: where hosts are found.
+            moving: the partitions that are on their way: hosts are not believed about them.
+            tasks: holds what is under way.
+            silent_s_max: a host that is silent for longer is given up until it answers again.
         """
         self._hosts = hosts
-        self._take_holdings = on_holdings
+        self._moving = moving
+        self._tasks = tasks
         self._silent_s_max = silent_s_max
         self._entries: dict[str, _Entry] = {}
-        self._lost_draining: set[str] = set()
+        self._draining: dict[str, HostHoldings] = {}
         self._now_s = 0.0
+        self.owners: dict[str, PartitionOwner] = {}
+        """Who owns what, as the hosts say; of what moves it is for the mover to say."""
 
     async def ask(self, now_s: float) -> None:
         """Look who there is, ask each what it owns, and note who has been silent for too long.
@@ -86,7 +89,8 @@ class Membership:
         names = await self._hosts.names()
         self._now_s = now_s
         for name in self._entries.keys() - names:
-            self._forget(self._entries.pop(name))
+            if (asking := self._entries.pop(name).asking) is not None:
+                asking.cancel()
         for name in sorted(names - self._entries.keys()):
             self._entries[name] = _Entry(self._hosts.port(name), now_s)
         for entry in self._entries.values():
@@ -97,14 +101,12 @@ class Membership:
             await asyncio.wait(queries, timeout=_ANSWER_S)
         for entry in self._entries.values():
             entry.is_silent = now_s - entry.answered_s > self._silent_s_max
+        self._disown(lambda _, owner: not self.lives(owner.host))
 
-    def living(self) -> list[HostSeen]:
-        """The hosts that have answered and are not given up."""
-        return [
-            HostSeen(holdings.name, holdings.node, holdings.draining)
-            for entry in self._entries.values()
-            if (holdings := entry.holdings) is not None and not entry.is_silent
-        ]
+    def living(self) -> list[HostHoldings]:
+        """The hosts that have answered and are not given up, as each described itself last."""
+        entries = [entry for entry in self._entries.values() if not entry.is_silent]
+        return [entry.holdings for entry in entries if entry.holdings is not None]
 
     def lives(self, name: str) -> bool:
         """Has this host answered, and is it not given up?"""
@@ -115,11 +117,6 @@ class Membership:
         """The hosts that there are, those that have not answered yet among them."""
         return self._entries.keys()
 
-    def holdings(self) -> list[HostHoldings]:
-        """What each host that is not given up reported last."""
-        entries = [entry for entry in self._entries.values() if not entry.is_silent]
-        return [entry.holdings for entry in entries if entry.holdings is not None]
-
     def is_silent(self, name: str) -> bool:
         """Is this host given up?"""
         return self._entries[name].is_silent
@@ -129,13 +126,8 @@ class Membership:
         """Has every host that there is either answered or been given up?"""
         return all(entry.holdings or entry.is_silent for entry in self._entries.values())
 
-    @property
-    def is_empty(self) -> bool:
-        """Is there no host?"""
-        return not self._entries
-
     def port(self, name: str) -> OwnerPort:
-        """The port of a host, for what changes no ownership.
+        """The port of a host, for what changes nothing that it says of itself.
 
         Raises:
             HostUnavailable: there is no such host any more.
@@ -145,63 +137,85 @@ class Membership:
             raise HostUnavailable(name)
         return entry.port
 
-    def step(self, name: str) -> OwnerPort:
-        """The port of a host for a step of a move; answers from before count no more.
+    async def change(self, name: str, question: HostQuestion[A]) -> A:
+        """Have a host change what it says of itself; what it says before then counts no more.
 
         Raises:
-            HostUnavailable: there is no such host any more.
+            HostUnavailable: there is no such host any more, or it did not answer.
         """
-        port = self.port(name)
-        self._entries[name].steps += 1
-        return port
+        self._stepped(name)
+        try:
+            return await self.port(name).ask(question)
+        finally:
+            self._stepped(name)
 
-    def stepped(self, names: Sequence[str | None]) -> None:
-        """A step is over: answers from during it count no more."""
-        for name in names:
-            if name in self._entries:
-                self._entries[name].steps += 1
+    def _stepped(self, name: str) -> None:
+        if name in self._entries:
+            self._entries[name].steps += 1
 
-    async def drain(self, name: str, *, draining: bool) -> None:
-        """Set or clear the flag of a host.
+    async def drain(self, node: str, *, draining: bool) -> bool:
+        """Set or clear the flag of the hosts of a node; does one live?
 
         Raises:
-            HostUnavailable: it did not answer.
+            HostUnavailable: not every one answered.
         """
-        await self.step(name).ask(SetDraining(draining))
-        self._lost_draining.discard(name)
-        entry = self._entries.get(name)
-        if entry is not None and entry.holdings is not None:
-            entry.holdings = msgspec.structs.replace(entry.holdings, draining=draining)
-            entry.steps += 1
-
-    def _forget(self, entry: _Entry) -> None:
-        """A host lives no more; started anew it is to be emptied still, unless its node is new."""
-        if entry.asking is not None:
-            entry.asking.cancel()
-        if entry.holdings is not None and entry.holdings.draining:
-            self._lost_draining.add(entry.holdings.name)
+        names = [host.name for host in self.living() if host.node == node]
+        if names and not draining:
+            self._draining = {n: said for n, said in self._draining.items() if said.node != node}
+        await asyncio.gather(*[self.change(name, SetDraining(draining)) for name in names])
+        for entry in self._entries.values():
+            if entry.holdings is not None and entry.holdings.name in names:
+                self._keep(entry, msgspec.structs.replace(entry.holdings, draining=draining))
+        return bool(names)
 
     async def _query(self, entry: _Entry) -> None:
         steps = entry.steps
         try:
             holdings = await entry.port.ask(QueryHoldings())
-            if self._forgot_to_drain(entry, holdings):
+            before = self._draining.get(holdings.name, holdings)
+            if before.incarnation != holdings.incarnation and not holdings.draining:
+                # It was being emptied and has started anew: it is to be emptied still.
                 await entry.port.ask(SetDraining(draining=True))
-                self._lost_draining.discard(holdings.name)
                 holdings = msgspec.structs.replace(holdings, draining=True)
         except HostUnavailable:
             return
         entry.answered_s = self._now_s
         entry.is_silent = False
         if entry.holdings is None or entry.steps == steps:
-            entry.holdings = holdings
-            self._take_holdings(holdings)
+            self._keep(entry, holdings)
+            self._take(holdings)
 
-    def _forgot_to_drain(self, entry: _Entry, holdings: HostHoldings) -> bool:
-        """A host that was being emptied and started anew is to be emptied still."""
-        before = entry.holdings
-        if before is None:
-            return holdings.name in self._lost_draining and not holdings.draining
-        if not before.draining or holdings.draining:
-            return False
-        return before.incarnation != holdings.incarnation
+    def _keep(self, entry: _Entry, holdings: HostHoldings) -> None:
+        entry.holdings = holdings
+        if holdings.draining:
+            self._draining[holdings.name] = holdings
+        else:
+            self._draining.pop(holdings.name, None)
+
+    def _take(self, holdings: HostHoldings) -> None:
+        """Take over what a host says that it owns, and let it know what others own by now."""
+        name = holdings.name
+        self._disown(lambda partition, o: o.host == name and partition not in holdings.shards)
+        strays = []
+        for partition, sessions in holdings.shards.items():
+            owner = self.owners.get(partition)
+            if partition in self._moving:
+                continue
+            if owner is None or owner.host == name or not self.lives(owner.host):
+                self.owners[partition] = PartitionOwner(name, sessions)
+            else:
+                strays.append(partition)
+        if strays:
+            # Not by its name, which may contain a DID.
+            _LOG.warning("a host has lost %d partitions and does not know it", len(strays))
+            _ = self._tasks.run(self._take_from(name, strays))
+
+    def _disown(self, is_lost: Callable[[str, PartitionOwner], bool]) -> None:
+        for partition, owner in list(self.owners.items()):
+            if partition not in self._moving and is_lost(partition, owner):
+                del self.owners[partition]
+
+    async def _take_from(self, name: str, strays: list[str]) -> None:
+        """Tell a host that it does not own these any more, which the log says already."""
+        with contextlib.suppress(HostUnavailable):
+            await self.change(name, ReleasePartitions(strays))

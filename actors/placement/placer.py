@@ -16,20 +16,25 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from actors.core.partitioning import database_of_host, database_of_shard, shard_name
-from actors.core.placement_table import HostHoldings, PartitionOwner, PlacementTable
-from actors.host.clock import NewId
+from actors.core.partitioning import (
+    database_of_host,
+    database_of_shard,
+    shard_name,
+    shards_of_database,
+)
+from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
-from actors.placement.assignment import HostSeen, Move, assign
-from actors.placement.dedicated_places import DedicatedPlaces, Shards
+from actors.placement.assignment import Move, assign
+from actors.placement.dedicated_places import DedicatedPlaces
 from actors.placement.dedication import DedicationRules
-from actors.placement.membership import DedicatedHosts, Hosts, Membership
+from actors.placement.membership import Hosts, Membership
 from actors.placement.port import HostPlace, Placed, Places, ShardPlace
+from actors.placement.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER: Final = 4
@@ -42,11 +47,10 @@ class Placer:
     def __init__(
         self,
         hosts: Hosts,
-        dedicated_hosts: DedicatedHosts,
+        dedicated_hosts: Hosts,
         rules: DedicationRules,
         *,
         version: int,
-        new_id: NewId,
     ) -> None:
         """A placer that knows of no host yet; see ``tick``.
 
@@ -55,41 +59,50 @@ class Placer:
             dedicated_hosts: where hosts of single identities are found.
             rules: what shards there are, and when identities are dedicated.
             version: of the first table; above that of every earlier placer.
-            new_id: makes the ids of commands to identities.
         """
         shards = self._shards = [shard_name(number) for number in range(rules.shards)]
-        databases = self._databases = rules.databases
-        self._by_database: list[list[str]] = [[] for _ in range(databases)]
-        for shard in shards:
-            self._by_database[database_of_shard(shard, databases)].append(shard)
-        self._owners: dict[str, PartitionOwner] = {}
-        self._membership = Membership(hosts, self._take_holdings, silent_s_max=rules.silent_s_max)
+        self._databases = rules.databases
+        self._tasks = Tasks()
+        self._moving: dict[str, Move] = {}
+        self._membership = Membership(
+            hosts, self._moving, self._tasks, silent_s_max=rules.silent_s_max
+        )
+        self._owners = self._membership.owners
+        self._seen_owned: set[str] = set()
         self._locks = {shard: asyncio.Lock() for shard in shards}
-        self._dedicated = DedicatedPlaces(
-            Shards(self._membership, self._owners, self._locks),
+        self.dedicated = DedicatedPlaces(
+            self._membership,
+            self._locks,
             dedicated_hosts,
             rules,
-            new_id=new_id,
+            tasks=self._tasks,
             on_change=self._publish,
         )
-        self._seen_owned: set[str] = set()
-        self._moving: dict[str, Move] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._spread_over: frozenset[HostSeen] = frozenset()
-        self._is_spread = False
+        """Operators order about identities there."""
+        self._spread_over: dict[str, bool] | None = None
         self._table = PlacementTable(version, {}, {})
         self._changed = asyncio.Event()
+        self._is_complete = asyncio.Event()
 
     async def tick(self, now_s: float) -> None:
         """Look at every host and start the moves that are due; ``now_s`` never goes back."""
         with contextlib.suppress(HostUnavailable):
-            await asyncio.gather(self._membership.ask(now_s), self._dedicated.ask(now_s))
-            for shard in [s for s, o in self._owners.items() if not self._membership.lives(o.host)]:
-                if shard not in self._moving:
-                    del self._owners[shard]
+            await asyncio.gather(self._membership.ask(now_s), self.dedicated.membership.ask(now_s))
             self._start(self._due())
-            self._dedicated.act()
+            self.dedicated.act(now_s)
+            if self._membership.is_complete and self.dedicated.membership.is_complete:
+                self._is_complete.set()
         self._publish()
+
+    async def knows_hosts(self, *, seconds_max: float) -> bool:
+        """Has it found out who there is? Those that have not answered yet are waited for.
+
+        Who acted on what it says before would take every host for lost.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await self._is_complete.wait()
+        return self._is_complete.is_set() or bool(self._membership.names())
 
     async def table(self, known_version: int, *, seconds_max: float) -> PlacementTable:
         """The newest table, as soon as it is another than the one of ``known_version``.
@@ -115,7 +128,7 @@ class Placer:
                 for s in self._shards
             ],
             [HostPlace(h.name, h.node, held.count(h.name), h.draining) for h in living],
-            self._dedicated.places(),
+            self.dedicated.places(),
         )
 
     async def move(self, shard: str, to: str) -> Placed:
@@ -147,70 +160,40 @@ class Placer:
 
         A node whose hosts are empty may be stopped without an interruption.
         """
-        hosts = [host.name for host in self._membership.living() if host.node == node]
-        if not hosts:
-            return Placed.NO_SUCH_NODE
         try:
-            await asyncio.gather(*[self._membership.drain(h, draining=draining) for h in hosts])
+            is_there = await self._membership.drain(node, draining=draining)
         except HostUnavailable:
             return Placed.DID_NOT_ANSWER
-        return Placed.DONE
-
-    async def dedicate(self, did: str) -> Placed:
-        """Give an identity a host of its own; wait for it."""
-        return await self._dedicated.dedicate(did)
-
-    async def release(self, did: str) -> Placed:
-        """Give an identity back to its shard; wait for it."""
-        return await self._dedicated.release(did)
+        return Placed.DONE if is_there else Placed.NO_SUCH_NODE
 
     async def close(self) -> None:
         """Wait for the moves that are under way."""
-        await asyncio.gather(*self._tasks)
-        await self._dedicated.close()
-
-    def _take_holdings(self, holdings: HostHoldings) -> None:
-        """Take over what a host says that it owns."""
-        for shard in [s for s, owner in self._owners.items() if owner.host == holdings.name]:
-            if shard not in holdings.shards and shard not in self._moving:
-                del self._owners[shard]
-        strays = []
-        for shard, sessions in holdings.shards.items():
-            owner = self._owners.get(shard)
-            if shard in self._moving or shard not in self._shards:
-                continue
-            if (
-                owner is None
-                or owner.host == holdings.name
-                or not self._membership.lives(owner.host)
-            ):
-                self._owners[shard] = PartitionOwner(holdings.name, sessions)
-                self._seen_owned.add(shard)
-            else:
-                strays.append(shard)
-        if strays:
-            _LOG.warning("%s has lost %d shards and does not know it", holdings.name, len(strays))
-            _ = self._do(self._forget(holdings.name, strays))
+        await self._tasks.finish()
 
     def _due(self) -> list[Move]:
         """The moves to begin now."""
+        self._seen_owned |= self._owners.keys()
         living = self._membership.living()
         owners = {shard: owner.host for shard, owner in self._owners.items()}
         owners |= {shard: move.to for shard, move in self._moving.items()}
         moves: list[Move] = []
-        for database, shards in enumerate(self._by_database):
+        for database in range(self._databases):
+            shards = shards_of_database(database, self._databases, len(self._shards))
             hosts = [h for h in living if database_of_host(h.name, self._databases) == database]
             moves += assign(shards, owners, hosts)
-        if frozenset(living) != self._spread_over:
-            self._spread_over = frozenset(living)
-            self._is_spread = False
+        spread_over = {host.name: host.draining for host in living}
+        if spread_over != self._spread_over:
+            self._spread_over = None
         if not self._membership.is_complete:
             # A host that has not answered yet may own what looks unowned.
             moves = [m for m in moves if m.frm is None and m.shard in self._seen_owned]
-        elif self._is_spread:
+        elif self._spread_over is not None:
             moves = [move for move in moves if move.frm is None]
         elif not moves and not self._moving:
-            self._is_spread = True
+            self._spread_over = spread_over
+        # Sessions go where the edges have had time to connect: what is pushed before is missed.
+        known = self._table.hosts
+        moves = [move for move in moves if move.frm is None or move.to in known]
         return [move for move in moves if move.shard not in self._moving]
 
     def _start(self, moves: Sequence[Move]) -> list[asyncio.Task[None]]:
@@ -223,7 +206,7 @@ class Placer:
             for way, shards in ways.items()
             for first in range(0, len(shards), _TOGETHER)
         ]
-        return [self._do(self._carry(frm, to, shards)) for (frm, to), shards in together]
+        return [self._tasks.run(self._carry(frm, to, shards)) for (frm, to), shards in together]
 
     async def _carry(self, frm: str | None, to: str, shards: Sequence[str]) -> None:
         """Hand shards over; whatever fails is looked at afresh in the next tick.
@@ -237,34 +220,20 @@ class Placer:
                 if frm is not None:
                     for shard in shards:
                         await turns.enter_async_context(self._locks[shard])
-                    handover = await self._membership.step(frm).ask(ReleasePartitions([*shards]))
+                    handover = await self._membership.change(frm, ReleasePartitions([*shards]))
                     for shard in shards:
                         self._owners.pop(shard, None)
-                sessions = await self._membership.step(to).ask(AdoptPartitions([*shards], handover))
+                sessions = await self._membership.change(to, AdoptPartitions([*shards], handover))
                 self._owners.update(
                     (shard, PartitionOwner(to, sessions[shard])) for shard in shards
                 )
-            self._seen_owned.update(shards)
             _LOG.info("%s of %s now with %s", ", ".join(shards), frm or "no host", to)
         except HostUnavailable as error:
             _LOG.warning("%s not moved from %s to %s: %s", ", ".join(shards), frm, to, error)
         finally:
-            self._membership.stepped([frm, to])
             for shard in shards:
                 del self._moving[shard]
             self._publish()
-
-    async def _forget(self, name: str, shards: Sequence[str]) -> None:
-        """Tell a host that it does not own these any more, which the log says already."""
-        with contextlib.suppress(HostUnavailable):
-            await self._membership.step(name).ask(ReleasePartitions([*shards]))
-        self._membership.stepped([name])
-
-    def _do(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _publish(self) -> None:
         """Show the edges what has changed; a shard on its way stays where they believe it to be.
@@ -278,14 +247,8 @@ class Placer:
             if shard in self._moving and self._moving[shard].frm == owner.host
         }
         hosts = {host.name: host.node for host in self._membership.living()}
-        table = PlacementTable(
-            self._table.version,
-            moving | self._owners,
-            hosts,
-            self._dedicated.owners(),
-            dict(self._dedicated.announced()),
-            self._dedicated.returned(),
-        )
+        table = PlacementTable(self._table.version, moving | self._owners, hosts)
+        table = self.dedicated.shown_in(table)
         if table != self._table:
             self._table = msgspec.structs.replace(table, version=table.version + 1)
             self._changed.set()

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from typing_extensions import override
@@ -20,11 +20,11 @@ from typing_extensions import override
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import Caller, ConnectedHostPort
-from actors.host.host_client import Content, HostClient, HostConnectionLost, connect_to_host
+from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
 from actors.host.host_term import HostTerm
-from actors.host.port import HostQuestion, HostUnavailable
+from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
     Dedicate,
@@ -37,6 +37,7 @@ from actors.placement.port import (
     Places,
     Release,
 )
+from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
@@ -48,6 +49,8 @@ _STAND_BY_S: Final = 1.0
 a quarter of whose time this is."""
 _TABLE_S: Final = 1.0
 """How long a question for a newer table waits: who is not answered looks for another placer."""
+_HOSTS_S_MAX: Final = 1.0
+"""For the hosts to answer a new placer: it says nothing before."""
 _ANSWER_S_MAX: Final = 3.0
 _FINISH_S_MAX: Final = 3.0
 """For moves as the role is given up: a host that stands still would have it wait for longer, and
@@ -68,9 +71,6 @@ class QueryPlaces(HostQuestion[Places], frozen=True):
 
 _Question = FollowTable | QueryPlaces | Order
 _QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
-_TABLES: Final = msgspec.msgpack.Decoder(PlacementTable)
-_PLACES: Final = msgspec.msgpack.Decoder(Places)
-_PLACED: Final = msgspec.msgpack.Decoder(Placed)
 
 
 class PlacerRole:
@@ -88,7 +88,7 @@ class PlacerRole:
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Tasks()
 
     async def run(self, address: str) -> None:
         """Listen at this address, and be the placer whenever no other is, until cancelled.
@@ -100,7 +100,9 @@ class PlacerRole:
 
         def ask(question: bytes, answered: Answered) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._begin, question, answered)
+                loop.call_soon_threadsafe(
+                    lambda: self._answering.run(self._answer(question, answered))
+                )
 
         server = HostServer(_no_batches, ask, lambda _: None)
         listens = server.listen(address)
@@ -186,18 +188,14 @@ class PlacerRole:
                     _LOG.debug("the placer cannot be reached: %s", error)
         return False
 
-    def _begin(self, question: bytes, answered: Answered) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(question, answered))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
     async def _answer(self, question: bytes, answered: Answered) -> None:
         placer = self._placer
         answer = None
         if placer is not None and self._term.is_running():
             try:
-                said = await _answer_of(placer, _QUESTIONS.decode(question))
-                answer = msgspec.msgpack.encode(said)
+                if await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
+                    said = await _answer_of(placer, _QUESTIONS.decode(question))
+                    answer = msgspec.msgpack.encode(said)
             except Exception:  # noqa: BLE001 - whatever failed, the caller hears that it did
                 _LOG.exception("the placer could not answer")
         answered(answer)
@@ -214,9 +212,9 @@ async def _answer_of(placer: Placer, question: _Question) -> PlacementTable | Pl
         case DrainNode(node, draining):
             return await placer.drain(node, draining=draining)
         case Dedicate(did):
-            return await placer.dedicate(did)
+            return await placer.dedicated.dedicate(did)
         case Release(did):
-            return await placer.release(did)
+            return await placer.dedicated.release(did)
 
 
 def _no_batches(edge: str, batch: bytes, answer: Callable[[bytes], None], incarnation: str) -> None:
@@ -229,28 +227,28 @@ class PlacerLink(PlacerPort):
 
     def __init__(self, name: str, finder: HostFinder) -> None:
         """The way from the process of this name."""
-        self._caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
-        self._finder = finder
-        self._port = ConnectedHostPort(self._caller, PLACER, finder)
+        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
+        self._port = ConnectedHostPort(caller, PLACER, finder)
 
     async def table(self, known_version: int) -> PlacementTable:
         """See ``Placer.table``. Raises: PlacerUnavailable."""
-        return _TABLES.decode(await self._ask(FollowTable(known_version)))
+        return await self._ask(FollowTable(known_version), PlacementTable)
 
     @override
     async def places(self) -> Places:
-        return _PLACES.decode(await self._ask(QueryPlaces()))
+        return await self._ask(QueryPlaces(), Places)
 
     @override
     async def order(self, order: Order) -> Placed:
-        return _PLACED.decode(await self._ask(order, _ORDER_S_MAX))
+        return await self._ask(order, Placed, _ORDER_S_MAX)
 
     async def _ask(
-        self, question: HostQuestion[Any], seconds_max: float = _ANSWER_S_MAX
-    ) -> Content:
+        self, question: HostQuestion[A], kind: type[A], seconds_max: float = _ANSWER_S_MAX
+    ) -> A:
         try:
             async with asyncio.timeout(seconds_max):
-                return await self._port.ask_packed(msgspec.msgpack.encode(question))
+                answer = await self._port.ask_packed(msgspec.msgpack.encode(question))
+                return msgspec.msgpack.decode(answer, type=kind)
         except (HostUnavailable, TimeoutError) as error:
             # It may stand still, or be the placer no longer: the row says who is.
             self._port.close()

@@ -99,15 +99,7 @@ class PlacerPort(Protocol):
     """A way to the placer: ``placer_role.PlacerLink``, or what stands for one alone."""
 
     async def places(self) -> Places:
-        """Where every shard is, and every host that lives.
-
-        Raises:
-            PlacerUnavailable: the placer did not answer.
-        """
+        """Where every shard is, and every host that lives. Raises: PlacerUnavailable."""
 
     async def order(self, order: Order) -> Placed:
-        """How an order ended.
-
-        Raises:
-            PlacerUnavailable: outcome unknown.
-        """
+        """How an order ended. Raises: PlacerUnavailable."""

@@ -51,6 +51,8 @@ class ClusterNode:
         self.name = settings.node or ""
         self._finder = host_finder(settings)
         self._placer = PlacerLink(f"serve-{self.name}", self._finder)
+        # One name for every placer of this process: the next one's connections end the last one's.
+        self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX, _no_pushes, _no_pushes)
         self._rules = dedication_rules(settings)
         self._role = PlacerRole(
             self._new_placer,
@@ -131,13 +133,11 @@ class ClusterNode:
         await asyncio.to_thread(self._finder.close)
 
     def _new_placer(self) -> Placer:
-        caller = Caller(f"placer {new_id()}", _CALL_S_MAX, _no_pushes, _no_pushes)
         return Placer(
-            LeasedHosts(HOST_PREFIX, self._finder, caller),
-            LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, caller),
+            LeasedHosts(HOST_PREFIX, self._finder, self._caller),
+            LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, self._caller),
             self._rules,
             version=system_clock(),
-            new_id=new_id,
         )
 
 

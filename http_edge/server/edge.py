@@ -137,6 +137,7 @@ class Edge:
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []
         self._reached: frozenset[str] = frozenset()
+        self._reached_of_shards: frozenset[str] = frozenset()
         self._working: set[asyncio.Task[None]] = set()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
@@ -340,10 +341,13 @@ class Edge:
         self._gateway.routes.placer_answered()
 
     def _reach_out(self, table: PlacementTable) -> None:
-        """Open connections to new dedicated hosts of identities that a client listens for here.
+        """Open connections to new hosts of shards, and to dedicated ones that a client listens for.
 
-        What such a host pushes before would be missed. Hosts that have ended are forgotten.
+        What a host pushes before would be missed. Dedicated hosts that have ended are forgotten.
         """
+        for host in table.hosts.keys() - self._reached_of_shards:
+            self._go_on(self._probe(host))
+        self._reached_of_shards = frozenset(table.hosts)
         for host in self._reached - table.dedicated_hosts.keys():
             self._gateway.forget(host)
         for host in table.dedicated_hosts.keys() - self._reached:

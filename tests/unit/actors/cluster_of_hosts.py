@@ -16,12 +16,12 @@ from actors.core.partitioning import (
     database_of_host,
     dedicated_host_name,
 )
-from actors.host.clock import new_id
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import (
     A,
     AdoptPartitions,
     AnyQuestion,
+    EndHost,
     Expect,
     HandOut,
     HostQuestion,
@@ -30,6 +30,7 @@ from actors.host.port import (
     QueryHoldings,
     ReleasePartitions,
     SetDraining,
+    StartDedicated,
     TakeIn,
 )
 from actors.placement.dedication import DedicationRules
@@ -74,12 +75,12 @@ class LocalCluster:
             quiet_s=QUIET_S,
         )
         rules = msgspec.structs.replace(rules, **policy)
-        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1, new_id=new_id)
+        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1)
         return self.placer
 
     async def lose_placer(self) -> None:
         """The placer dies in the middle of what it does; the next one knows nothing of it."""
-        running = [*self.placer._tasks, *self.placer._dedicated._steps._tasks]
+        running = [*self.placer._tasks._under_way]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *self._asked, return_exceptions=True)
@@ -106,6 +107,19 @@ class LocalCluster:
     def dsn_of(self, name: str) -> str:
         """The database that a host of shards works on."""
         return self._dsns[database_of_host(name, len(self._dsns))]
+
+    def start_dedicated(self, did: str, beside: str) -> None:
+        """A new dedicated host on the node of another host, unless there is one."""
+        node = self.hosts[beside].holdings().node
+        name = dedicated_host_name(did, node)
+        if name not in self.hosts:
+            self.steps.append(("start", name, ()))
+            self.start_on(self.dsn_of(beside), name, node)
+
+    def end(self, name: str) -> None:
+        """The host ends as the placer orders it."""
+        self.steps.append(("end", name, ()))
+        self.kill(name)
 
     def kill(self, name: str) -> None:
         """The host is gone, and its name with it."""
@@ -185,19 +199,6 @@ class LocalDedicatedHosts:
         """The way to a host, for the placer."""
         return _Port(self._cluster, name)
 
-    async def start(self, did: str, beside: str) -> None:
-        """A new host, unless there is one."""
-        _, node, *_ = beside.split("-")
-        name = dedicated_host_name(did, node)
-        if name not in self._cluster.hosts:
-            self._cluster.steps.append(("start", name, ()))
-            self._cluster.start_on(self._cluster.dsn_of(beside), name, node)
-
-    async def end(self, name: str) -> None:
-        """The host is gone."""
-        self._cluster.steps.append(("end", name, ()))
-        self._cluster.hosts.pop(name, None)
-
 
 class _Port:
     """The way to a host by its name, whichever has it now."""
@@ -210,7 +211,21 @@ class _Port:
         host = await self._cluster.reach(self._name)
         if type(question) in _AT_ONCE:
             return host.ask(question)
-        match cast("AnyQuestion", question):
+        if isinstance(question, StartDedicated):
+            return cast("A", self._cluster.start_dedicated(question.did, self._name))
+        if isinstance(question, EndHost):
+            return cast("A", self._cluster.end(self._name))
+        self._note(cast("AnyQuestion", question))
+        try:
+            answer: A = await self._cluster.asks(host.ask, question)
+        except LogError as error:
+            raise HostUnavailable(self._name) from error
+        if isinstance(question, ReleasePartitions):
+            self._cluster.released.set()
+        return answer
+
+    def _note(self, question: AnyQuestion) -> None:
+        match question:
             case ReleasePartitions(names):
                 self._cluster.steps.append(("release", self._name, tuple(names)))
             case AdoptPartitions(names):
@@ -223,13 +238,6 @@ class _Port:
                 self._cluster.steps.append(("take in", self._name, (did,)))
             case _:
                 pass
-        try:
-            answer: A = await self._cluster.asks(host.ask, question)
-        except LogError as error:
-            raise HostUnavailable(self._name) from error
-        if isinstance(question, ReleasePartitions):
-            self._cluster.released.set()
-        return answer
 
     async def submit(self, batch: bytes) -> bytes:
         host = await self._cluster.reach(self._name)

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.partitioning import shard_name
-from actors.placement.assignment import HostSeen, Move, assign
+from actors.core.placement_table import HostHoldings
+from actors.placement.assignment import Move, assign
 
-Hosts = list[HostSeen]
+Hosts = list[HostHoldings]
+
+
+def seen(name: str, node: str, draining: bool = False) -> HostHoldings:
+    """A host that lives."""
+    return HostHoldings(name, node, "", draining, {})
 
 
 @st.composite
@@ -21,7 +27,7 @@ def clusters(draw: st.DrawFn, *, even_nodes: bool = False) -> Hosts:
     per_node = st.integers(1, 3)
     each = draw(per_node)
     hosts = [
-        HostSeen(f"host-{node}-{index}", f"node-{node}", draining)
+        seen(f"host-{node}-{index}", f"node-{node}", draining)
         for node in range(draw(st.integers(1, 4)))
         for draining in [draw(st.sampled_from([False, False, True]))]
         for index in range(each if even_nodes else draw(per_node))
@@ -126,7 +132,7 @@ def test_no_even_placement_takes_fewer_moves(
     assert len(assign(shards, owners, hosts)) == len(shards) - staying
 
 
-def _by_node(takers: Hosts, extra: Sequence[HostSeen], each: int) -> Counter[str]:
+def _by_node(takers: Hosts, extra: Sequence[HostHoldings], each: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for host in takers:
         counts[host.node] += each + (host in extra)
@@ -144,7 +150,7 @@ def test_the_answer_does_not_depend_on_the_order_of_hosts_and_is_final(
 
 
 def test_when_all_are_draining_they_keep_what_they_have_and_share_what_is_unowned() -> None:
-    hosts = [HostSeen("host-a", "a", draining=True), HostSeen("host-b", "b", draining=True)]
+    hosts = [seen("host-a", "a", draining=True), seen("host-b", "b", draining=True)]
     owners = {"shard-0": "host-a", "shard-1": "host-a", "shard-2": "gone"}
     assert assign(sorted(owners), owners, hosts) == [Move("shard-2", None, "host-b")]
 
@@ -156,7 +162,7 @@ def test_with_no_host_there_is_no_move() -> None:
 def test_a_node_that_comes_takes_its_share_alone() -> None:
     shards = [shard_name(index) for index in range(16)]
     owners = {shard: f"host-{'ab'[index % 2]}" for index, shard in enumerate(shards)}
-    hosts = [HostSeen(f"host-{node}", node) for node in "abc"]
+    hosts = [seen(f"host-{node}", node) for node in "abc"]
     moves = assign(shards, owners, hosts)
     assert {move.to for move in moves} == {"host-c"}
     assert len(moves) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Registered, Reply
 from actors.host.measures import CommandRates
 from actors.placement.dedication import ANY_LOAD_PER_S, NAMED_S
+from actors.placement.orders import ORDER_S_MAX
 from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import (
     ABOVE_PER_S,
@@ -79,11 +81,11 @@ async def ordered(cluster: LocalCluster, order: asyncio.Task[Placed]) -> Placed:
 
 
 async def dedicate(cluster: LocalCluster, did: str = DID) -> Placed:
-    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicate(did)))
+    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicated.dedicate(did)))
 
 
 async def release(cluster: LocalCluster, did: str = DID) -> Placed:
-    return await ordered(cluster, asyncio.create_task(cluster.placer.release(did)))
+    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicated.release(did)))
 
 
 async def own(cluster: LocalCluster) -> dict[str, tuple[str | None, str | None]]:
@@ -139,12 +141,12 @@ async def test_an_identity_goes_to_a_host_of_its_own_and_back_with_its_sessions(
 async def test_orders_that_come_at_once_are_all_answered_and_keep_to_the_bound(
     cluster: LocalCluster,
 ) -> None:
-    twice = [asyncio.create_task(cluster.placer.dedicate(DID)) for _ in range(2)]
+    twice = [asyncio.create_task(cluster.placer.dedicated.dedicate(DID)) for _ in range(2)]
     async with asyncio.timeout(WAIT_S):
         placed = [await ordered(cluster, order) for order in twice]
     assert sorted(placed) == [Placed.DONE, Placed.MOVING_NOW]
 
-    all_at_once = [asyncio.create_task(cluster.placer.dedicate(did)) for did in DIDS[1:]]
+    all_at_once = [asyncio.create_task(cluster.placer.dedicated.dedicate(did)) for did in DIDS[1:]]
     async with asyncio.timeout(WAIT_S):
         placed = [await ordered(cluster, order) for order in all_at_once]
     assert placed.count(Placed.DONE) == IDENTITIES_MAX - 1
@@ -374,7 +376,7 @@ async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_ar
     cluster: LocalCluster,
 ) -> None:
     assert await dedicate(cluster) is Placed.DONE
-    order = asyncio.create_task(cluster.placer.release(DID))
+    order = asyncio.create_task(cluster.placer.dedicated.release(DID))
     while not order.done():
         # As the end of a step for another identity does, at any time.
         cluster.placer._publish()
@@ -384,6 +386,68 @@ async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_ar
         await asyncio.sleep(0)
     assert await order is Placed.DONE
     assert await serves(cluster)
+
+
+async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await dedicate(cluster) is Placed.DONE
+    host = cluster.hosts[dedicated_host_name(DID, "a")]
+    stored, answers, submit = threading.Event(), threading.Event(), host.submit
+
+    def submit_slowly(edge: str, batch: bytes) -> bytes:
+        answer = submit(edge, batch)
+        stored.set()
+        answers.wait(WAIT_S)
+        return answer
+
+    monkeypatch.setattr(host, "submit", submit_slowly)
+    order = asyncio.create_task(cluster.placer.dedicated.release(DID))
+    await asyncio.to_thread(stored.wait, WAIT_S)
+    try:
+        for _ in range(6):
+            cluster.now_s += 1
+            await cluster.placer.tick(cluster.now_s)
+            await asyncio.sleep(0.1)
+            table = await cluster.placer.table(-1, seconds_max=0)
+            assert table.dedicated is not None
+            assert DID in table.dedicated or table.returned.get(DID)
+    finally:
+        answers.set()
+        assert await order is Placed.DONE
+    assert await serves(cluster)
+
+
+async def test_who_is_named_stays_though_its_load_dedicated_it_before(
+    cluster: LocalCluster,
+) -> None:
+    host = (await cluster.table())[shard_of(DID, len(SHARDS))]
+    cluster.hosts[host]._host.rates.reported = {DID: ABOVE_PER_S + 1}
+    await hosts_after_a_while(cluster)
+    cluster.hosts[host]._host.rates.reported = {}
+    cluster.new_placer(named=frozenset({DID}))
+    await cluster.settle()
+    steps = len(cluster.steps)
+    for _ in range(3):
+        await cluster.tick(QUIET_S)
+    assert {step for step, _, _ in cluster.steps[steps:]} <= {"submit"}
+    (place,) = cluster.placer.places().identities
+    assert place.by == "operator"
+
+
+async def test_an_order_that_is_overdue_before_its_turn_changes_nothing(
+    cluster: LocalCluster,
+) -> None:
+    order = asyncio.create_task(cluster.placer.dedicated.dedicate(DID))
+    async with cluster.placer._locks[shard_of(DID, len(SHARDS))]:  # its shard is moving
+        while not order.done():
+            cluster.now_s += ORDER_S_MAX / 6
+            await cluster.placer.tick(cluster.now_s)
+            await asyncio.sleep(0.05)
+        assert await order is Placed.DID_NOT_ANSWER
+    await cluster.placer.close()
+    assert await own(cluster) == {}
+    assert await hosts_after_a_while(cluster) == []
 
 
 async def test_what_an_operator_dedicated_stays_however_quiet_it_is(cluster: LocalCluster) -> None:

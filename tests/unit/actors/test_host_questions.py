@@ -49,11 +49,12 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
-from actors.placement.leased_hosts import LeasedHosts
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from eventstore.log.host_leases import HostLease
+from http_edge.server.cluster_node import ClusterNode
+from http_edge.settings.settings import Settings
 from tests.cluster.accounts import until
 from tests.log.raw_sql import run_sql
 from tests.ports import free_port
@@ -253,22 +254,24 @@ async def test_an_edge_that_is_gone_has_no_sockets_and_gets_no_keys_of_ended_age
     leases.close()
 
 
-@pytest.mark.usefixtures("host")
-async def test_an_order_of_the_placer_ends_none_of_its_other_connections(
-    options: HostOptions,
+async def test_the_next_placer_of_a_process_takes_the_place_of_the_last_at_each_host(
+    tmp_path: Path,
 ) -> None:
-    leases = options.open_leases()
-    caller = Caller("placer", 10, nowhere, nowhere, patience_s=10)
-    hosts = LeasedHosts("host", HostFinder([leases]), caller)
-    port = hosts.port("host")
-    assert isinstance(port, ConnectedHostPort)
-    await port.ask(Ping())
-    before = port._client
-    await hosts.end("host")  # refused: it is that of shards
-    await port.ask(Ping())
-    assert port._client is before
-    port.close()
-    leases.close()
+    settings = Settings(data_dir=tmp_path)
+    options = HostOptions("host-0", settings.log_dsn, [], HostLimits(), is_placed=True)
+    host = RayIdentityHost(options, lambda _name: None)
+    node = ClusterNode(settings)
+    for _ in range(3):
+        placer = node._new_placer()
+        while not placer.places().hosts:
+            await placer.tick(0.0)
+            await asyncio.sleep(0.01)
+        await placer.close()
+    async with asyncio.timeout(5):
+        while len(host._server._connections) > 1:  # noqa: ASYNC110 - another thread's
+            await asyncio.sleep(0.01)
+    await node.stop()
+    await asyncio.to_thread(host.stop)
 
 
 def test_a_placed_host_is_well_as_long_as_its_lease_runs_and_writes_nothing(

@@ -56,6 +56,18 @@ async def test_a_joining_host_gets_its_part_with_the_sessions(pair: LocalCluster
     assert await pair.sessions() == before
 
 
+async def test_no_sessions_go_to_a_host_before_the_edges_could_connect_to_it(
+    pair: LocalCluster,
+) -> None:
+    steps = list(pair.steps)
+    pair.start("host-c-0", "c")
+    await pair.tick()
+    assert "host-c-0" in (await pair.placer.table(-1, seconds_max=0)).hosts
+    assert pair.steps == steps
+    await pair.tick()
+    assert (await pair.counts())["host-c-0"] == 2
+
+
 async def test_the_shards_of_a_dead_host_are_claimed_in_the_next_look(pair: LocalCluster) -> None:
     before = await pair.sessions()
     lost = [shard for shard, host in (await pair.table()).items() if host == "host-a-0"]
@@ -125,6 +137,21 @@ async def test_a_host_that_was_being_emptied_and_is_lost_comes_back_to_be_emptie
     assert await pair.placer.drain("a", draining=False) is Placed.DONE
     await pair.settle()
     assert (await pair.counts())["host-a-0"] > 0
+
+
+async def test_a_host_that_was_lost_as_its_node_was_undrained_comes_back_to_be_filled(
+    pair: LocalCluster,
+) -> None:
+    pair.start("host-a-1", "a")
+    await pair.settle()
+    await pair.placer.drain("a", draining=True)
+    await pair.settle()
+    pair.kill("host-a-1")
+    await pair.tick()
+    assert await pair.placer.drain("a", draining=False) is Placed.DONE
+    pair.start("host-a-1", "a")
+    await pair.settle()
+    assert (await pair.counts())["host-a-1"] > 0
 
 
 async def test_draining_and_undraining_at_once_leaves_the_shards_even(pair: LocalCluster) -> None:

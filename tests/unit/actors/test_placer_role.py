@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from actors.host.host_finder import HostFinder
+from actors.host.port import HostUnavailable
 from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
@@ -117,6 +118,48 @@ async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
     await asyncio.wait_for(first.leave(), LEFT_S_MAX)
     assert leases.living() == []
     cluster.wake("host-a-0")
+
+
+async def test_who_has_just_taken_the_role_says_nothing_before_every_host_has_answered(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    await cluster.settle()
+    cluster.silence("host-a-0")
+    link = PlacerLink("edge-0", HostFinder([leases]))
+    first = Process(cluster, "a", tmp_path)
+    while not leases.living():  # noqa: ASYNC110 - another thread's
+        await asyncio.sleep(0.05)
+    table = asyncio.create_task(link.table(0))
+    places = asyncio.create_task(link.places())
+    await asyncio.sleep(0.6)
+    assert not table.done()
+    assert not places.done()
+    cluster.wake("host-a-0")
+    assert set((await table).owners) == set(SHARDS)
+    assert {place.host for place in (await places).shards} == {"host-a-0"}
+    await first.leave()
+
+
+async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
+    cluster: LocalCluster,
+    leases: HostLeases,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unknown() -> Collection[str]:
+        raise HostUnavailable("a database does not answer")
+
+    monkeypatch.setattr(cluster, "names", unknown)
+    link = PlacerLink("edge-0", HostFinder([leases]))
+    first = Process(cluster, "a", tmp_path)
+    while not leases.living():  # noqa: ASYNC110 - another thread's
+        await asyncio.sleep(0.05)
+    for answer in (link.table(0), link.places(), link.order(DrainNode("a", draining=True))):
+        with pytest.raises(PlacerUnavailable):
+            await answer
+    monkeypatch.undo()
+    assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
+    await first.leave()
 
 
 async def test_who_has_lost_the_role_answers_no_more(
