@@ -87,7 +87,7 @@ class ContractRequest:
 
     @property
     def contract(self) -> JsonObject:
-        """The contract as the requestor signed it."""
+        """The contract as received."""
         contract: JsonObject = self.signed[CONTRACT]
         return contract
 

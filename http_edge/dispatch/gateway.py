@@ -69,8 +69,8 @@ class Gateway:
     ) -> None:
         """A gateway to the hosts that ``routes`` name and ``ports`` finds.
 
-        ``on_push`` gets every push. ``on_new_incarnation`` gets the name of each host that has
-        restarted and so has lost its sessions. ``measures`` are those of the edge.
+        ``on_push`` gets every push. ``on_new_incarnation`` gets the name of each host whose
+        incarnation has changed: it has lost its sessions. ``measures`` are those of the edge.
         """
         self.routes = routes
         self._ports = ports

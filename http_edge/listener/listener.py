@@ -1,9 +1,9 @@
 """The HTTP listener: identifies, rate-limits, routes and receives requests, and translates errors.
 
 The listener knows no protocol. It serves route groups; each group says how to write an error on its
-paths. Every exception of a handler becomes a JSON error here. Every answer, also an error or one to
-an unknown path, carries the CORS headers, because a browser hides an answer without them
-(DCTRL-0004 section 3).
+paths. Every exception of a handler but a lost connection becomes a JSON error here. Unless CORS is
+off, every answer carries its headers, also an error or one to an unknown path, because a browser
+hides an answer without them (DCTRL-0004 section 3).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         malformed = self._error_body()(Rejection.MALFORMED.value)
         connect = partial(self.connections.connection, runner.server, malformed, loop)
-        # asyncio accepts up to ``backlog`` connections before the first of them is counted.
+        # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
         listening.listen(_BACKLOG)
         self.connections.start()
