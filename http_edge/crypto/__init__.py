@@ -1,1 +1,1 @@
-"""Bytes that are signed, sealed or strictly read: JSON, base64, Ed25519, X25519, AES-GCM."""
+"""Sign, encrypt, encode and strictly parse: Ed25519, X25519, AES-GCM, base64, JSON."""

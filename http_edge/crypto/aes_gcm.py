@@ -1,6 +1,7 @@
-"""AES-256-GCM as Decentrl lays it out: nonce(12) || ciphertext || tag(16) (DCTRL-0002 section 6).
+"""AES-256-GCM in Decentrl's layout: nonce(12) || ciphertext || tag(16) (DCTRL-0002 section 6).
 
-OpenSSL by ``cryptography``, because libsodium's AES-GCM needs a processor with AES instructions.
+It uses OpenSSL through ``cryptography``, because libsodium's AES-GCM needs a processor with AES
+instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def seal(key: bytes, plaintext: bytes) -> bytes:
 
 
 def open_sealed(key: bytes, sealed: bytes) -> bytes | None:
-    """The plaintext, or None where ``sealed`` was not made with ``key`` or was changed.
+    """The plaintext, or None if ``sealed`` was not made with ``key`` or was changed.
 
     Raises:
         ValueError: the key has another length than 32 bytes.
@@ -42,7 +43,7 @@ def open_sealed(key: bytes, sealed: bytes) -> bytes | None:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    # AESGCM takes keys of AES-128 and AES-192 too.
+    # AESGCM also accepts keys of AES-128 and AES-192.
     if len(key) != KEY_BYTES:
         raise ValueError("an AES-256 key has 32 bytes")
     return AESGCM(key)

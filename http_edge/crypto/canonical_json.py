@@ -18,12 +18,12 @@ _JSON: Final = _SAME | {float}
 _CONTAINERS: Final = frozenset({dict, list})
 _SORTED: Final = orjson.OPT_STRICT_INTEGER | orjson.OPT_SORT_KEYS
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]")
-"""Begins a character that UTF-16 writes in two units, which sort before some in one."""
+"""First byte of a character with two UTF-16 code units, which sort before some single ones."""
 _PLAIN_FROM: Final = 1e-5
 """From here on orjson, Python and ECMAScript write fractions alike."""
 _SMALL_FROM: Final = 1e-6
 _LARGE_FROM: Final = 1e21
-"""Outside of these ECMAScript, and so RFC 8785, writes an exponent."""
+"""Below ``_SMALL_FROM`` and from here on ECMAScript, and so RFC 8785, writes an exponent."""
 
 
 class NotCanonical(ValueError):
@@ -33,14 +33,14 @@ class NotCanonical(ValueError):
 def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
     """The canonical text of a JSON value in UTF-8 (RFC 8785).
 
-    ``has_floats`` is what ``parse_and_look`` said of it; what is known is not looked for again.
+    ``has_floats`` is the result of ``parse_and_look`` for the value; it saves another search.
 
-    What a stranger says is signed is written before its signature is checked, so all that is JSON
-    is written by orjson, more than ten times as fast as by the library for RFC 8785. That one is
-    left with what merely resembles JSON: tuples, subclasses.
+    A stranger's value is written before its signature is checked. So orjson writes all plain JSON
+    values, more than ten times as fast as the library for RFC 8785, which writes only values that
+    resemble JSON: tuples, subclasses.
 
     Raises:
-        NotCanonical: there is none.
+        NotCanonical: the value has no canonical form.
     """
     try:
         text = orjson.dumps(value, option=_SORTED)
@@ -59,10 +59,10 @@ def canonical(value: object, *, has_floats: bool | None = None) -> bytes:
 
 
 def _as_written(value: Any) -> Any:
-    """A JSON value with its keys in order, and numbers that orjson writes as ECMAScript does.
+    """A JSON value with its keys sorted, and with numbers that orjson writes as ECMAScript does.
 
     Raises:
-        ValueError: a number is not finite, or a key is no text.
+        ValueError: a number is not finite.
     """
     if type(value) is list:
         return [
@@ -85,10 +85,10 @@ def _utf_16(name: str) -> bytes:
 
 
 def _number(number: float) -> object:
-    """What orjson writes as ECMAScript writes ``number`` (ECMA-262, Number::toString).
+    """A value that orjson writes as ECMAScript writes ``number`` (ECMA-262, Number::toString).
 
     Raises:
-        ValueError: it is not finite.
+        ValueError: the number is not finite.
     """
     size = abs(number)
     if number.is_integer() and size <= INTEGER_MAX:
@@ -96,7 +96,7 @@ def _number(number: float) -> object:
     if _PLAIN_FROM <= size <= INTEGER_MAX:
         return number
     if size < _SMALL_FROM or _LARGE_FROM <= size <= sys.float_info.max:
-        # Python has the same digits, and two of an exponent at least.
+        # Python writes the same digits, but at least two digits of an exponent.
         return orjson.Fragment(repr(number).replace("e-0", "e-").encode())
     if size < _PLAIN_FROM:
         digits = repr(size).partition("e")[0].replace(".", "")

@@ -1,6 +1,6 @@
-"""Bytes as text: base64 as Decentrl writes it, base58btc multibase for public keys.
+"""Encode bytes as text: base64 as in Decentrl, and base58btc multibase for public keys.
 
-DCTRL-0004 says "base64" and nothing more. One form is written (``WRITTEN``), all four are read.
+DCTRL-0004 says only "base64". This module writes one form (``WRITTEN``) and reads all four.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ X25519_PREFIX: Final = b"\xec\x01"
 """Multicodec prefix of an X25519 public key (as an unsigned varint)."""
 KEY_BYTES: Final = 32
 MULTIBASE_KEY_CHARS: Final = 48
-"""Every 32-byte key behind either prefix has 47 base58 digits, and ``z`` stands before them."""
+"""``z`` and the 47 base58 digits that every 32-byte key behind either prefix has."""
 
 
 class Base64Form(NamedTuple):
@@ -31,7 +31,7 @@ WRITTEN: Final = Base64Form(altchars=b"-_", padded=False)
 
 _ALTCHARS: Final = WRITTEN.altchars
 _FILLS: Final = ("", "===", "==", "=")
-"""What a text of so many digits, modulo 4, lacks; of one digit no byte can be made."""
+"""The missing padding, by the number of digits modulo 4; a single digit is always an error."""
 
 
 def b64encode(data: bytes) -> str:
@@ -46,8 +46,8 @@ def b64decode(text: str) -> bytes:
     Raises:
         ValueError: a character of neither alphabet, wrong padding or an impossible length.
     """
-    if not ("=" in text or "+" in text or "/" in text):  # as nearly all of it is written
-        # By position: names of arguments cost half as much as a short text.
+    if not ("=" in text or "+" in text or "/" in text):  # nearly every text
+        # Positional, because keyword arguments cost half as much as decoding a short text.
         return pybase64.b64decode(text + _FILLS[len(text) % 4], _ALTCHARS, True)  # noqa: FBT003
     digits = text.rstrip("=")
     padding = len(text) - len(digits)
@@ -61,13 +61,13 @@ def b64decode(text: str) -> bytes:
 
 
 def base64_of_json(text: bytes) -> str:
-    """A JSON text in base64 that every dialect reads alike, where there is such a text.
+    """Encode a JSON text in base64 that every dialect reads alike, if that is possible.
 
     DIDComm agents decode ``data.base64`` as padded standard base64 (strictly), or as base64url
-    without padding (RFC 0017), or drop what they do not know. JSON may end in blanks: its length is
-    made a multiple of three, and there is no padding. Of ASCII text only ``>``, ``~``, ``?`` and
-    DEL, in every third place, give a character that the alphabets do not share, and no agent packs
-    an envelope with one of these in it; if one did, this is standard base64.
+    without padding (RFC 0017), or drop unknown characters. JSON may end in blanks: they make its
+    length a multiple of three, so that it needs no padding. In ASCII text only ``>``, ``~``, ``?``
+    and DEL, in every third place, encode to a character that the alphabets do not share. No agent
+    packs an envelope that contains one of these; the result for such a text is standard base64.
     """
     return pybase64.b64encode_as_string(text + b" " * (-len(text) % 3))
 

@@ -1,9 +1,10 @@
-"""Ids of invitations, which carry their terms and a MAC: nothing is stored of an invitation.
+"""Ids of invitations. An id contains the terms and a MAC, so invitations are not stored.
 
 An id is the base64url of 36 bytes: a byte of flags, 5 bytes of expiry in Unix seconds (0: never),
 8 bytes that make it unique (0: the public invitation), 6 bytes of MAC of the label, so that no one
-else puts words on the mediator's page, and 16 bytes of MAC of all these. Every process that has the
-mediator's key file knows its ids. One id admits a DIDComm wallet and a Decentrl identity alike.
+else can put words on the mediator's page, and 16 bytes of MAC of all these. Every process with the
+mediator's key file can verify its ids. One id admits a DIDComm wallet and a Decentrl identity
+alike.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TERMS_BYTES: Final = 1 + _EXPIRY_BYTES + UNIQUE_BYTES + _LABEL_BYTES
 _PERSON: Final = b"poste-invitation"
 _LABEL_PERSON: Final = b"poste-inv-label"
 PUBLIC: Final = bytes(UNIQUE_BYTES)
-"""What stands for unique in the id of the public invitation."""
+"""The unique bytes of the public invitation."""
 _UNIQUE: Final = slice(1 + _EXPIRY_BYTES, 1 + _EXPIRY_BYTES + UNIQUE_BYTES)
 _LABEL: Final = slice(_TERMS_BYTES - _LABEL_BYTES, _TERMS_BYTES)
 
@@ -41,11 +42,11 @@ class InvitationTerms(msgspec.Struct, frozen=True):
     expires_at_s: int | None
 
     def has_expired(self, now_ms: float) -> bool:
-        """Is it over at this time, in Unix milliseconds?"""
+        """Has the invitation expired at this time, in Unix milliseconds?"""
         return self.expires_at_s is not None and now_ms >= self.expires_at_s * 1000
 
     def in_words(self) -> str:
-        """For how many it is and until when, as a sentence."""
+        """A sentence that says for how many wallets the invitation is, and until when."""
         number = "one wallet" if self.single_use else "any number of wallets"
         if self.expires_at_s is None:
             return f"For {number}, without expiry."
@@ -54,17 +55,17 @@ class InvitationTerms(msgspec.Struct, frozen=True):
 
 
 class InvitationIds:
-    """Makes the ids of one mediator, and knows them again."""
+    """Makes and verifies the invitation ids of one mediator."""
 
     def __init__(self, seed: bytes, *, public: bool) -> None:
-        """Ids with MACs by a secret seed; ``public``: is there a public invitation?"""
+        """Ids with MACs by a secret seed; ``public`` admits the public invitation."""
         self._seed = seed
         self._public = public
 
     def make(
         self, unique: bytes, label: str, *, single_use: bool, expires_at_s: int | None
     ) -> InvitationTerms:
-        """The terms of an invitation with this label, and its id."""
+        """Make an invitation with this label; return its terms, id included."""
         flags = _VERSION | (_SINGLE_USE if single_use else 0)
         expiry = (expires_at_s or 0).to_bytes(_EXPIRY_BYTES, "big")
         written = bytes([flags]) + expiry + unique + self._label_mac(label)
@@ -72,9 +73,9 @@ class InvitationIds:
         return InvitationTerms(text, single_use, expires_at_s)
 
     def read(self, text: str) -> InvitationTerms | None:
-        """The terms of an invitation of ours by its id; None for any other text.
+        """The terms of an invitation by this mediator, from its id; None for any other text.
 
-        Whether it has expired or is used up is not looked at.
+        Does not check whether the invitation has expired or is used up.
         """
         if len(text) != ID_CHARS:
             return None
@@ -91,7 +92,7 @@ class InvitationIds:
         return InvitationTerms(text, bool(terms[0] & _SINGLE_USE), expires_at_s or None)
 
     def has_label(self, terms: InvitationTerms, label: str) -> bool:
-        """Was it made with this label?"""
+        """Was the invitation made with this label?"""
         return hmac.compare_digest(self._label_mac(label), b64decode(terms.id)[_LABEL])
 
     def _mac(self, terms: bytes) -> bytes:

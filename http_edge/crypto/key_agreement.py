@@ -1,7 +1,7 @@
 """X25519 key agreement (RFC 7748; DCTRL-0002 section 5), by libsodium.
 
-OpenSSL is no faster: 33 instead of 31 µs with a private key that it was given before, and half as
-long again with another one.
+OpenSSL is no faster: it takes 33 instead of 31 µs with a private key that it has loaded before, and
+half as long again with a new one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def public_key(private: bytes) -> bytes:
 
 
 def shared_secret(private: bytes, public: bytes) -> bytes | None:
-    """The raw 32-byte shared secret, or None for a public key that is of low order or no key.
+    """The raw 32-byte shared secret, or None for a public key of low order or another length.
 
     Raises:
         ValueError: the private key, which is our own, does not have 32 bytes.

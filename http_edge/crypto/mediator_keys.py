@@ -1,4 +1,4 @@
-"""The mediator's own long-lived keys, the token of its operators, and the files they live in.
+"""The mediator's long-lived keys, its operators' token, and the files that hold them.
 
 Contracts are bound to these keys: losing them loses every registration, leaking them lets
 another server pose as this one. They never enter the log.
@@ -79,14 +79,14 @@ def new_keys() -> MediatorKeys:
 
 
 def load_or_create(path: Path) -> MediatorKeys:
-    """The keys in the file ``path``, which is made with fresh keys if it does not exist.
+    """Load the keys from the file ``path``; create it with fresh keys if it does not exist.
 
-    The file appears whole or not at all, survives a power cut, and is readable by its owner
-    alone. Of several processes that start at once one makes it and all get the same keys.
+    The file appears whole or not at all, survives a power cut, and only its owner can read it. If
+    several processes start at once, one creates the file and all get the same keys.
 
     Raises:
-        KeyFileRefused: the file can be read by others, or is malformed.
-        OSError: it cannot be read or made.
+        KeyFileRefused: others have access to the file, or it is malformed.
+        OSError: the file cannot be read or made.
     """
     if not path.exists():
         create(path, new_keys())
@@ -103,7 +103,7 @@ def load(path: Path) -> MediatorKeys:
             pre_private=b64decode(members.x25519_private_key),
         )
     except (msgspec.DecodeError, ValueError):
-        # Without its cause, which may quote the secret.
+        # Without the cause, which may quote the secret.
         raise KeyFileRefused(
             f"{path} is not a key file: it holds the JSON members"
             f" {' and '.join(_File.__struct_fields__)}, each 32 bytes in base64;"
@@ -112,7 +112,7 @@ def load(path: Path) -> MediatorKeys:
 
 
 def create(path: Path, keys: MediatorKeys) -> None:
-    """Write keys to ``path``, whole and durable, unless there are some already."""
+    """Write keys to ``path``, atomically and durably, unless the file exists."""
     content = msgspec.json.encode(
         _File(
             ed25519_seed=b64encode(keys.signing_seed),
@@ -123,11 +123,11 @@ def create(path: Path, keys: MediatorKeys) -> None:
 
 
 def operators_token(path: Path) -> str:
-    """The token of operators in the file ``path``, which is made with a fresh one as keys are.
+    """Load the operators' token from the file ``path``; create it like the keys if missing.
 
     Raises:
-        KeyFileRefused: the file can be read by others, or holds none.
-        OSError: it cannot be read or made.
+        KeyFileRefused: others have access to the file, or it holds no token.
+        OSError: the file cannot be read or made.
     """
     if not path.exists():
         create_private(path, secrets.token_hex(_TOKEN_BYTES).encode())
@@ -146,11 +146,11 @@ def load_operators_token(path: Path) -> str:
 
 
 def read_private(path: Path) -> bytes:
-    """The content of a file that its owner alone may read.
+    """The content of a file to which only its owner has access.
 
     Raises:
-        KeyFileRefused: others may read it.
-        OSError: it cannot be read.
+        KeyFileRefused: others may read, write or execute the file.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -160,7 +160,7 @@ def read_private(path: Path) -> bytes:
 
 
 def create_private(path: Path, content: bytes) -> None:
-    """Write a file for its owner alone, whole and durable, unless there is one already."""
+    """Write a file for its owner only, atomically and durably, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
@@ -168,8 +168,8 @@ def create_private(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # A link and not a rename: it does not replace the file of a process that was faster,
-        # whose keys may be in use already.
+        # A link, not a rename: a link cannot replace the file of a faster process, whose keys may
+        # be in use already.
         os.link(temporary, path)
     except FileExistsError:
         pass

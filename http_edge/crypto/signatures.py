@@ -1,7 +1,7 @@
-"""Ed25519 by libsodium, and by nothing else (RFC 8032; DCTRL-0002 sections 4 and 8).
+"""Ed25519 signatures by libsodium only (RFC 8032; DCTRL-0002 sections 4 and 8).
 
-Good libraries disagree about keys of small order and other oddities, so one library alone may
-say what is valid. ``tests/vectors`` pins what it says about every known oddity.
+Good libraries disagree about keys of small order and other edge cases, so a single library decides
+what is valid. ``tests/vectors`` pins its result for every known edge case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sign(seed: bytes, message: bytes) -> bytes:
 
 def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
     """Whether ``signature`` is the signature of ``message`` by the holder of ``public_key``."""
-    # The binding hands the key to C without looking at its length.
+    # The binding passes the key to C without checking its length.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -52,7 +52,7 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def read_signature(text: str) -> bytes | None:
-    """The 64 bytes of a signature in base64 of any form, or None for whatever is none."""
+    """The 64 bytes of a signature in any form of base64, or None for any other text."""
     if len(text) > _TEXT_CHARS_MAX:
         return None
     try:
@@ -74,7 +74,7 @@ def sign_object(value: object, seed: bytes) -> str:
 
 def verify_object(public_key: bytes, value: object, signature_text: str) -> bool:
     """Whether ``signature_text`` (any base64) signs the canonical JSON of ``value``."""
-    # First what costs little: the sender has proven nothing yet.
+    # The cheap check first: the sender has proven nothing yet.
     signature = read_signature(signature_text)
     if signature is None:
         return False

@@ -1,9 +1,9 @@
-"""The one JSON parser for input from outside: one text, one meaning (RFC 8259, I-JSON RFC 7493).
+"""The JSON parser for all external input: one text, one meaning (RFC 8259, I-JSON RFC 7493).
 
-Two parsers that read one signed text differently are a forgery waiting to happen, so whatever
-parsers disagree about is refused: duplicate keys, NaN and infinities, integers that a double
-cannot hold exactly (however written), lone surrogates, a byte order mark, bytes that are not
-UTF-8, deep nesting. Whatever is read has a canonical form, which is read as the same value.
+Two parsers that read one signed text differently are a forgery waiting to happen. So this parser
+refuses everything that parsers disagree about: duplicate keys, NaN and infinities, integers that a
+double cannot hold exactly (however written), lone surrogates, a byte order mark, bytes that are not
+UTF-8, deep nesting. Every parsed value has a canonical form, which parses to the same value.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import orjson
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON reader agrees about (RFC 7493 section 2.2)."""
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{17,}(?![0-9.eE])")
-"""One of more digits than ``INTEGER_MAX``, which orjson may read as a float."""
+"""An integer with more digits than ``INTEGER_MAX``, which orjson may read as a float."""
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""The same of what may be no JSON: one without an end goes on to the end, so no byte is looked at
-twice."""
+"""The same in a text that may be no JSON: a string without an end reaches to the end of the text,
+so that no byte is looked at twice."""
 _ESCAPED_COLON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u003[aA]")
 _EXPONENT_FROM: Final = 1e21
 """From here on ECMAScript, and so canonical JSON, writes a number with an exponent."""
 DEPTH_MAX: Final = 32
-"""How many arrays and objects may stand inside one another."""
+"""How deep arrays and objects may be nested."""
 CONTAINERS_MAX: Final = 20_000
 """How many arrays and objects a text may have. A megabyte of empty arrays takes almost a second to
 read; the largest honest command has a few thousand."""
@@ -36,11 +36,11 @@ FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
 the canonical form; the largest honest command has one for each of its 1,000 events."""
 FEW_VALUES: Final = 256
-"""Texts of at most so many values and ``DEPTH_MAX`` arrays and objects, however long, are looked
-through in one loop, 0.1 µs for each value: envelopes are a few long strings."""
+"""One loop checks texts with at most so many values and ``DEPTH_MAX`` arrays and objects, however
+long, in 0.1 µs for each value: envelopes are a few long strings."""
 SMALL_BYTES: Final = 4_096
-"""Other texts up to this are looked through value by value, which is quick for few; larger ones
-level by level, which costs 0.1 µs for each value instead of 0.4 µs, and 13 µs before the first."""
+"""Other texts up to this size are checked value by value, at 0.4 µs for each value; larger ones
+level by level, at 0.1 µs for each value and 13 µs before the first."""
 
 RULES: Final = frozenset(
     {
@@ -51,7 +51,7 @@ RULES: Final = frozenset(
         "too many parts",
     }
 )
-"""Reasons of this module's own; those of the parsers may quote the text."""
+"""The reasons that this module itself gives; those of orjson may quote the text."""
 
 
 class JsonRefused(ValueError):
@@ -74,7 +74,7 @@ def parse(body: bytes) -> object:
 
 
 def parse_and_look(body: bytes) -> tuple[object, bool]:
-    """The value of a JSON text, and whether there is a float in it, as ``canonical`` likes to know.
+    """The value of a JSON text, and whether it contains a float (see ``canonical``).
 
     Raises:
         JsonRefused: see the module's rules.
@@ -86,22 +86,22 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     if floats is None:
         is_small = len(body) <= SMALL_BYTES
         floats = _has_floats(value, DEPTH_MAX) if is_small else _has_floats_below(value)
-    # orjson keeps the last of two equal keys. That it dropped none is shown by the length: what
-    # orjson writes is never longer than what it read, token by token. A string is written with
-    # the shortest escapes, an integer with its own digits ("-0" as "0"), white space not at all;
-    # a dropped member takes at least `"":0,` with it. So where nothing but equal length is
-    # found, nothing was dropped. Only floats can grow ("1e5" to "100000.0") and hide a loss.
+    # orjson keeps only the last of two equal keys. The length shows whether it dropped any: orjson
+    # writes no token longer than it read it. It writes a string with the shortest escapes, an
+    # integer with its own digits ("-0" as "0"), and no white space; dropping a member shortens the
+    # text by at least `"":0,`. So if the length is equal, nothing was dropped. Only floats can grow
+    # ("1e5" to "100000.0") and hide a loss.
     if floats or len(orjson.dumps(value)) != len(body):
         _check_as_written(body, value)
     return value, floats
 
 
 def parse_answer(body: bytes) -> object:
-    """The value of a mediator's answer, by the same rules, however many parts it has.
+    """Parse a mediator's answer by the same rules, but with any number of parts.
 
-    An answer holds what many have sent, of whom each has kept within the bounds: what they send
-    together, or what stands deeper there than in a command, does not make it unreadable. The
-    caller bounds its length.
+    An answer holds the messages of many senders, each of whom kept within the bounds of a command.
+    Together, or nested in an answer, they must not make it unreadable. The caller bounds its
+    length.
 
     Raises:
         JsonRefused: see the module's rules.
@@ -121,11 +121,11 @@ def _loads(body: bytes) -> Any:
 
 
 def _has_too_many_containers(body: bytes) -> bool:
-    """May a text that is long enough for it have more than ``CONTAINERS_MAX``?"""
-    # Most long texts have few brackets of either kind: to find that out costs less than to count.
+    """Does the text have more opening brackets than ``CONTAINERS_MAX``?"""
+    # Most long texts have few brackets of either kind: finding that out costs less than counting.
     if not any(_has_many(body, each) for each in b"[{"):
         return False
-    # Brackets within strings are none: a payload is opaque. Few texts have so many of either.
+    # Brackets within strings do not count, because a payload is opaque. Few texts get this far.
     return _brackets(body) > CONTAINERS_MAX and _brackets(_TEXT.sub(b"", body)) > CONTAINERS_MAX
 
 
@@ -144,18 +144,18 @@ def _has_many(body: bytes, character: int) -> bool:
 
 
 def _check_as_written(body: bytes, value: object) -> None:
-    """Refuse what orjson read otherwise than it stands in the text.
+    """Refuse a text of which orjson has lost something.
 
     Raises:
-        JsonRefused: a member that was dropped, or an integer that became a float.
+        JsonRefused: orjson dropped a member, or read an integer as a float.
     """
     if _LONG_INTEGER.search(body) and _LONG_INTEGER.search(_STRING.sub(b'""', body)):
         raise JsonRefused("integer out of range")
     colons = body.count(b":")
     if not colons:
         return
-    # A text has one colon for each member, and those in its strings that are not escaped. Of a
-    # member that was dropped at least its own colon is missing in the value.
+    # A text has one colon for each member, and the colons in its strings. The value of a text with
+    # a dropped member lacks at least the colon of that member.
     if b"u003" in body:
         colons += len(_ESCAPED_COLON.findall(body))
     for level in _levels(value):
@@ -167,7 +167,7 @@ def _check_as_written(body: bytes, value: object) -> None:
 
 
 def _levels(value: object) -> Iterator[list[Any]]:
-    """What stands in a value, by how deep it stands: the value itself first."""
+    """The values nested in a value, level by level, beginning with the value itself."""
     level = [value]
     while level:
         yield level
@@ -181,7 +181,7 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def kinds_in(value: object, size_bytes: int) -> set[type]:
-    """The types that occur in a value, whose text has about ``size_bytes``."""
+    """The types that occur in a value whose text has about ``size_bytes``."""
     kinds: set[type] = set()
     if size_bytes <= SMALL_BYTES:
         _add_kinds(value, kinds)
@@ -203,7 +203,7 @@ def _add_kinds(value: Any, kinds: set[type]) -> None:
 def _has_floats_below(
     value: object, *, depth_max: int = DEPTH_MAX, floats_max: int = FLOATS_MAX
 ) -> bool:
-    """``_has_floats``, for a value of many parts; refuses too many floats besides."""
+    """``_has_floats`` for a value of many parts; also refuses too many floats."""
     floats = 0
     for depth, level in enumerate(_levels(value)):
         kinds = set(map(type, level))
@@ -224,10 +224,10 @@ def _has_floats_below(
 
 
 def _has_floats_among_few(value: Any) -> bool | None:
-    """``_has_floats``, for a value of few parts: one loop costs less than calls.
+    """``_has_floats`` for a value of few parts, for which one loop costs less than calls.
 
-    None where it is another one: with more than ``DEPTH_MAX`` arrays and objects it may be too
-    deep, and with more than ``FEW_VALUES`` values a loop is no longer the cheapest.
+    None for any other value: with more than ``DEPTH_MAX`` arrays and objects it may be too deep,
+    and with more than ``FEW_VALUES`` values a loop is no longer the cheapest.
     """
     floats, containers = False, 0
     values: list[Any] = [value]
@@ -246,19 +246,19 @@ def _has_floats_among_few(value: Any) -> bool | None:
 
 
 def _is_float(number: float) -> bool:
-    """Is a number one with a fraction or an exponent? Raises JsonRefused for a large one."""
+    """Has a number a fraction or an exponent? Raises JsonRefused if it is out of range."""
     if type(number) is int:
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
             raise JsonRefused("integer out of range")
         return False
-    # "1e16" is refused as 10000000000000000 is, for so its canonical form is written.
+    # "1e16" is refused like 10000000000000000, because that is its canonical form.
     if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
         raise JsonRefused("number out of range")
     return True
 
 
 def _has_floats(value: Any, room: int) -> bool:
-    """Whether there is a float anywhere; refuses deep nesting and large numbers on the way."""
+    """Does the value contain a float? Refuses deep nesting and numbers out of range."""
     kind = type(value)
     if kind is dict:
         children = value.values()

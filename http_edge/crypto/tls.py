@@ -1,4 +1,4 @@
-"""Which certificates this machine trusts, as a client."""
+"""The certificates that this machine trusts as a TLS client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 
 @cache
 def trusted_by_this_machine() -> ssl.SSLContext:
-    """The context of connections to strangers; to be changed by no one.
+    """The TLS context for connections to strangers; callers must not change it.
 
-    Made once for each process: to read the certificates takes longer than to start an edge.
+    Made once per process: reading the certificates takes longer than starting an edge.
     """
     return ssl.create_default_context()

@@ -1,8 +1,8 @@
 """Registration control: who may register as a Decentrl identity (DCTRL-0004 8.1 is silent).
 
-``Protocol.registration`` says whom the mediator takes, in the words of ``DidComm.registration``. An
+``Protocol.registration`` selects who may register, with the values of ``DidComm.registration``. An
 identity that has registered once may always renew: its own state decides that (``Register``). An
-invitation of ours binds in every mode; what is not made by this mediator is no invitation at all.
+invitation by this mediator binds in every mode; any other text counts as no invitation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RegistrationControl:
     def admit(
         self, sender_did: str, invitation: str | None, now_s: float
     ) -> InvitationTerms | Rejected | None:
-        """May the sender register: the invitation that it does so by, None for none, or why not.
+        """Decide whether the sender may register: its invitation, None without one, or why not.
 
-        An invitation for one use still has to be used up.
+        The caller must still use up an invitation for one use.
         """
         terms = None if invitation is None else self._ids.read(invitation)
         if self._registration == "closed":

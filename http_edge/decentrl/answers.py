@@ -1,11 +1,11 @@
-"""Answers as the protocol's JSON: successes, pages and errors (DCTRL-0004 sections 8, 9 and 11).
+"""Write answers as the protocol's JSON: successes, pages, errors (DCTRL-0004 sections 8, 9, 11).
 
 An error is ``{"type": "ERROR", "code": …, "detail": …}``. The first eleven codes are those of
 11.2; the rest are extensions in the same form: RECIPIENT_QUEUE_FULL, QUOTA_EXCEEDED, RATE_LIMITED,
 INSUFFICIENT_STORAGE, TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED, UPGRADE_REQUIRED,
 INTERNAL_ERROR.
 ``detail`` is an extension too, for a human reader: ``<member>: <rule that it breaks>``, never a
-value that was sent. The codes of the protocol have one, also where the listener sends them.
+value from the request. The codes of the protocol have a detail, also when the listener sends them.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ DETAILS: Final[dict[Refusal, str]] = {
     ),
     Refusal.INSUFFICIENT_STORAGE: "mediator: is short of disk and takes only what frees some",
 }
-"""What is said where no check knows it more exactly."""
+"""The detail of each error when no check gives a more exact one."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An HTTP answer before it meets HTTP: status, JSON text and Retry-After in seconds.
+    """An answer before it becomes an HTTP response: status, JSON text, Retry-After in seconds.
 
-    ``refusal`` is what it says, None if it is no error. A long text goes on in ``more``, so that
-    no step takes all of it at once.
+    ``refusal`` is the error that it reports, or None. A long text continues in ``more``, so that no
+    step handles all of it at once.
     """
 
     status: int
@@ -97,16 +97,16 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 _LARGE_BYTES: Final = 256 * 1024
-"""What is larger is unpacked and written as JSON beside the event loop: 2 ms for each MiB."""
+"""Larger pages are unpacked and written as JSON outside of the event loop: 2 ms for each MiB."""
 _PIECE_BYTES: Final = 128 * 1024
 """A piece of a long text ends with the record that reaches this length."""
 
 Answering: TypeAlias = Callable[[Any, Page | None], Answer]
-"""Makes the answer of a command from its reply; ``Page`` is the page of a query."""
+"""Turns the reply to a command into its answer; ``Page`` is the page of a query."""
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """Why the edge rejects a command; an empty ``detail`` is the one of ``DETAILS``."""
+    """Why the edge rejects a command; an empty ``detail`` stands for that of ``DETAILS``."""
 
     code: Refusal
     detail: str = ""
@@ -135,13 +135,13 @@ def success(**members: Any) -> Answer:
 def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> Answer:
     """One page of records under their name (9.2); ``total`` is how many match.
 
-    Text may become six times as long in JSON: written longer than a page may be, it is refused.
+    Escaping may make text six times as long in JSON: a page that becomes too long is refused.
     """
     assert page is not None, "a query has a page"
     pagination = {"page": page.number, "page_size": page.size, "total": total}
     pieces, written = [], 0
     piece = bytearray(b'{"type":"SUCCESS","payload":{"%b":[' % name.encode())
-    # One by one: while a large page is written others take their turns in between (``answer_of``).
+    # One by one, so that the event loop runs between the records of a large page (``answer_of``).
     for number, item in enumerate(items):
         if len(piece) >= _PIECE_BYTES:
             written += len(piece)
@@ -160,7 +160,7 @@ def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> A
 
 
 async def answer_of(packed: memoryview, answering: Callable[[FoundPage], Answer]) -> Answer:
-    """The answer made of a page as the gateway found it; of a large one beside the event loop."""
+    """Make the answer from a packed page; outside of the event loop if the page is large."""
     if len(packed) <= _LARGE_BYTES:
         return answering(unpack_page(packed))
     return await read_apart(lambda: answering(unpack_page(packed)))
@@ -184,7 +184,7 @@ def refuse(refusal: Refusal, retry_after_s: float | None = None) -> Answer:
 
 
 def page_refused(refused: Refused, page: Page) -> Rejected:
-    """Why this page of events is not answered."""
+    """The rejection of a query whose page the host refused."""
     if refused.code is not Refusal.INVALID_COMMAND:
         return Rejected(refused.code)
     return Rejected(refused.code, f"page_size: the page is more than {page.bytes_max} bytes")
@@ -228,4 +228,4 @@ _INVALID: Final = {
     Rejection.BODY_TOO_LARGE.value: "body: has more bytes than this mediator takes",
     Rejection.BODY_ENCODED.value: "body: has a Content-Encoding",
 }
-"""What the listener rejects as INVALID_COMMAND; its other reasons are codes themselves."""
+"""Details of the listener's reasons that are INVALID_COMMAND; its other reasons are codes."""

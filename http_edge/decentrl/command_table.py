@@ -1,8 +1,8 @@
-"""Every command of the protocol, one row each: payload, who may send it, to whom, answer.
+"""The table of the protocol's commands, one row each: payload, senders, recipient, answer.
 
-``TABLE`` at the end is the protocol (DCTRL-0004 sections 7 and 8, DCTRL-0007); above it stand the
-payloads, what they become, and the answers that replies become. Contracts, which have checks of
-their own, are in ``contracts``.
+``TABLE`` at the end is the protocol (DCTRL-0004 sections 7 and 8, DCTRL-0007). Above it are the
+payloads, the functions that turn them into commands, and those that turn replies into answers.
+Commands about contracts, which need checks of their own, are in ``contracts``.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _messages(reply: MessagesPage, page: Page | None) -> Answer:
 
 
 class AcknowledgePendingEvents(msgspec.Struct, frozen=True):
-    """Messages to be removed (8.8)."""
+    """Messages to remove (8.8)."""
 
     event_ids: Ids
 
@@ -173,7 +173,7 @@ def _contract_requests(reply: ContractRequestsPage, page: Page | None) -> Answer
 
 
 class AcknowledgePendingContractRequests(msgspec.Struct, frozen=True):
-    """Requests to be dropped (8.4); the protocol calls their ids those of contracts."""
+    """Requests to remove (8.4); the protocol calls their ids contract ids."""
 
     communication_contract_ids: Ids
 
@@ -322,11 +322,11 @@ def _check_tags(request: CommandRequest, tags: int) -> None:
         raise PayloadInvalid(f"payload.events: have more than {tags_max} tags together")
 
 
-# ---- erasure: a command of this mediator's own
+# ---- erasure: an extension of this mediator
 
 
 class EraseIdentityPayload(msgspec.Struct, frozen=True):
-    """The sender's own DID once more, so that nothing else is taken for this command."""
+    """The sender's own DID again, so that no other command is taken for an erasure."""
 
     did: Did
 
@@ -386,9 +386,9 @@ def _public_event_accepted(reply: PublicEventAccepted, _: Page | None) -> Answer
 
 
 class DeletePublicEventPayload(msgspec.Struct, frozen=True):
-    """Events to be withdrawn (section 7): ``event_ids``, or one id under either other name.
+    """Events to withdraw (section 7): ``event_ids``, or one id under either other name.
 
-    Of these names the first that is there counts; the others are not even looked at.
+    The first of these members that is present counts; those after it are not even checked.
     """
 
     event_ids: Ids | UnsetType = UNSET
@@ -466,4 +466,4 @@ TABLE: Final[CommandTable] = {
     "ONE_WAY_PUBLIC": PUBLIC,
 }
 TYPES: Final = frozenset([*DIRECT, *PUBLIC])
-"""Every ``type`` of a payload that is known."""
+"""Every known ``type`` of a payload."""

@@ -1,10 +1,10 @@
-"""From a request body to an answer: the order of checks of DCTRL-0004 sections 5 to 7.
+"""The command endpoint: answers a request body, in the order of DCTRL-0004 sections 5 to 7.
 
-Envelope → timestamp → nonce → resolve → key → signature → payload → authorization → rules. All
-that needs no state is validated here, before the host is called; the host claims the nonce first
-and only then refuses what the edge rejected, so a replay with a bad signature is still
-DUPLICATE_NONCE. What
-needs the network (a foreign did:web) is fetched only after the nonce was claimed.
+Envelope → timestamp → nonce → resolve → key → signature → payload → authorization → rules. The edge
+runs every check that needs no state before it calls the host. The host claims the nonce first, and
+only then refuses a command that the edge rejected, so a replay with a bad signature is still
+DUPLICATE_NONCE. DIDs that need the network (a foreign did:web) are fetched only after the nonce is
+claimed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
 LetGo: TypeAlias = Callable[[str, bytes, Erased], Awaitable[None]]
-"""Is given an identity, the key of the command in the log, and the first step of its erasure."""
+"""Gets an identity, the key of its erase command in the log, and the first step of the erasure."""
 _UNPROVEN: Final = frozenset(
     {
         Refusal.SENDER_NOT_FOUND,
@@ -67,7 +67,7 @@ _UNPROVEN: Final = frozenset(
         Refusal.INVALID_SIGNATURE,
     }
 )
-"""Rejections that come before the signature of a command has been found to hold."""
+"""Rejections of commands without a valid signature."""
 _OF_STRANGERS: Final = frozenset(
     {
         Refusal.UNAUTHORIZED_COMMAND,
@@ -75,7 +75,7 @@ _OF_STRANGERS: Final = frozenset(
         Refusal.COMMUNICATION_CONTRACT_NOT_FOUND,
     }
 )
-"""What a key is refused that was made for the command: its signature proves nothing more."""
+"""Refusals that cost a stranger only a key made for the command: the signature proves no more."""
 
 
 class CommandEndpoint:
@@ -93,9 +93,9 @@ class CommandEndpoint:
         measures: EdgeMeasures,
         let_go: LetGo,
     ) -> None:
-        """An endpoint of one mediator; ``refusals`` counts what is refused.
+        """An endpoint of one mediator; ``refusals`` counts refused commands.
 
-        ``let_go`` lets go what an erased identity held in the streams of others.
+        ``let_go`` releases what an erased identity held in the streams of other identities.
         """
         self._let_go = let_go
         self._did_bytes_max = settings.limits.did_bytes_max
@@ -140,7 +140,7 @@ class CommandEndpoint:
         started_s = perf_counter()
         validate = partial(self._validator.validate, command, now_ms / 1000)
         result = await self._reads.read(len(body), validate)
-        # Without what the network took in between.
+        # Without the time of the fetches over the network.
         self._measures.decode.observe(read_s + perf_counter() - started_s)
         if isinstance(result, Rejected):
             answer, by = await self._reject(command, claim, result, len(body))
@@ -168,7 +168,10 @@ class CommandEndpoint:
     async def _reject(
         self, command: CommandEnvelope, claim: NonceClaim, result: Rejected, size_bytes: int
     ) -> tuple[Answer, str]:
-        """What the edge rejected, once its nonce is claimed; and who sent it, if that is proven."""
+        """Claim the nonce of a command that the edge rejects; return the answer and the sender.
+
+        The sender is empty unless the signature is valid.
+        """
         by = command.sender_did
         if result.code in _UNPROVEN:
             by = ""
@@ -186,12 +189,15 @@ class CommandEndpoint:
         return _refused(await self._gateway.submit(submission), result), by
 
     def _counted(self, answer: Answer, command: CommandEnvelope, sender_did: str = "") -> Answer:
-        """The answer; if it refuses, it is counted, for a sender whose signature holds alone."""
+        """Count the command and any refusal; return the answer.
+
+        ``sender_did`` is empty unless the signature is valid.
+        """
         refusal, name = answer.refusal, _name_of(command)
         self._measures.commands.add(
             DECENTRL, name or UNKNOWN, DONE if refusal is None else refusal.value
         )
-        # Of an unknown outcome the command may have been stored: that is no refusal.
+        # If the outcome is unknown, the command may be stored: that is no refusal.
         if refusal is not None and refusal is not Refusal.TEMPORARILY_UNAVAILABLE:
             self._refusals.count(DECENTRL, name, refusal.value, sender_did)
         return answer
@@ -204,7 +210,7 @@ class CommandEndpoint:
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
         if isinstance(result.command, Register):
-            # The next identity costs a stranger a key: its rate per sender bounds nothing.
+            # A new identity costs a stranger only a key: a rate per sender bounds nothing.
             wait_s = registration_wait_s()
             if wait_s is not None and not await self._is_registered(submission):
                 return refuse(Refusal.RATE_LIMITED, wait_s)
@@ -219,7 +225,7 @@ class CommandEndpoint:
             if used is not None and used.code is not Refusal.INVITATION_USED:
                 return _refused(used)
             if used is not None and isinstance(result.command, Register):
-                # Who has registered before may renew all the same.
+                # An identity that registered before may still renew.
                 renewal = msgspec.structs.replace(result.command, admitted=False)
                 result = msgspec.structs.replace(result, command=renewal, rejection=USED)
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
@@ -228,11 +234,11 @@ class CommandEndpoint:
     async def _carry_out(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int
     ) -> Answer:
-        """The effect of a command that nothing stands against, part by part, then what it reads."""
+        """Submit a command part by part, then read the page that it requests, if any."""
         reply: Reply = Done()
         for number, part in enumerate(parts(result.command)):
             if number:
-                # Which is not refused any more: the disk was looked at for the first.
+                # The check of the disk was made for the first part: later parts skip it.
                 submission = msgspec.structs.replace(submission, claim=None, charge=0.0, adds=False)
             if part is not submission.command:
                 submission = msgspec.structs.replace(submission, command=part, cost=turn_cost(part))
@@ -252,7 +258,7 @@ class CommandEndpoint:
         return await self._read(read, result)
 
     async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
-        """The end of an erasure that was begun; where this is cut short, its host goes on."""
+        """Finish an erasure after its first step; if this call is cut short, the host goes on."""
         assert isinstance(submission.command, EraseIdentity)
         await self._let_go(submission.target_did, submission.command_key, step)
         rest = EraseIdentity(OPERATOR, submission.command.records_max)
@@ -265,9 +271,9 @@ class CommandEndpoint:
     async def _is_registered_first(
         self, submission: Submission, did: str
     ) -> tuple[Reply, Submission]:
-        """Is an identity registered, and what is left to be submitted if it is.
+        """Check that an identity is registered; return the reply and the submission to send next.
 
-        The nonce is stored with the effect: a stranger that is refused leaves nothing in the log.
+        The nonce is stored with the command's effect: a refused stranger leaves nothing in the log.
         """
         claim = submission.claim
         assert claim is not None
@@ -279,7 +285,7 @@ class CommandEndpoint:
         return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
 
     async def _is_registered(self, submission: Submission) -> bool:
-        """Is a registration that of an identity that is registered already? Uses no nonce up."""
+        """Is the registering identity registered already? The check uses up no nonce."""
         check = msgspec.structs.replace(
             submission, claim=None, command=CheckRegistered(), cost=1.0, charge=0.0, adds=False
         )
@@ -287,7 +293,7 @@ class CommandEndpoint:
         return isinstance(reply, Registered)
 
     async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
-        """The page that the command was allowed to read."""
+        """Read the page that the identity allowed the command to read."""
         found = await self._gateway.read(read)
         if isinstance(found, Refused):
             return reject(page_refused(found, read.page))
@@ -296,14 +302,14 @@ class CommandEndpoint:
     async def _use_invitation(
         self, submission: Submission, result: ValidatedCommand
     ) -> Refused | None:
-        """Use up the invitation of a registration, with the nonce; what is against it, or None."""
+        """Use up the invitation and the nonce of a registration; return the refusal, or None."""
         command = UseInvitation(result.target_did)
         use = self._aimed(submission, f"invitation:{result.invitation_id}", command)
         reply = await self._gateway.submit(use)
         return reply if isinstance(reply, Refused) else None
 
     def _aimed(self, submission: Submission, target_did: str, command: Command) -> Submission:
-        """A step before the command itself, of another identity."""
+        """The submission of a step for another identity, before the command itself."""
         return msgspec.structs.replace(
             submission,
             partition=self._gateway.partition_of(target_did),
@@ -314,7 +320,7 @@ class CommandEndpoint:
 
 
 def _refused(reply: object, *rejections: Rejected | None) -> Answer:
-    """The answer to a refusal of the host, with the edge's details where it was the edge's own."""
+    """The answer to a refusal by the host, with the detail of the rejection of the same code."""
     assert isinstance(reply, Refused), f"{type(reply).__name__} is no refusal"
     for rejection in rejections:
         if rejection is not None and reply.code is rejection.code:
@@ -323,7 +329,7 @@ def _refused(reply: object, *rejections: Rejected | None) -> Answer:
 
 
 def _name_of(command: CommandEnvelope) -> str:
-    """The name of the command, with no text of the sender's own."""
+    """The name of the command if it is known, else empty: never a text that the sender chose."""
     if command.channel == "TWO_WAY_PRIVATE":
         return command.channel
     kind = command.payload.get("type") if isinstance(command.payload, dict) else None

@@ -1,6 +1,6 @@
 """Commands about communication contracts: registration, request, response (DCTRL-0004 8.1 to 8.6).
 
-The rules of contracts themselves are in ``dids.contract_profile``; here they become commands.
+``dids.contract_profile`` has the rules of contracts; this module turns payloads into commands.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _UNREGISTERED = Rejected(
 
 
 class RequestPayload(msgspec.Struct, frozen=True):
-    """REQUEST_COMMUNICATION_CONTRACT (8.1): what it means depends on the recipient.
+    """REQUEST_COMMUNICATION_CONTRACT (8.1); its meaning depends on the recipient.
 
-    ``invitation`` is the id of an invitation of the mediator, for a registration where one is asked
-    for: a member of our own, since 8.1 has none.
+    ``invitation`` is the id of an invitation by the mediator, for a registration that requires one.
+    It is an extension: 8.1 has no such member.
     """
 
     encrypted_contract_request: Annotated[str, REQUEST_BYTES]
@@ -53,7 +53,7 @@ class SignedContract(msgspec.Struct, frozen=True):
 def request_contract(
     request: CommandRequest, payload: RequestPayload
 ) -> ValidatedCommand | Rejected:
-    """8.1: a registration where the mediator is the recipient, else a request that is forwarded."""
+    """8.1: a registration if the mediator is the recipient, else a request to forward."""
     sender, recipient = request.envelope.sender_did, request.envelope.recipient_did
     if recipient == request.mediator.settings.mediator_did:
         return _register(request, payload)

@@ -23,8 +23,8 @@ _UUID_V4: Final = re.compile(
 class CommandEnvelope(msgspec.Struct, frozen=True):
     """A well-formed command: the six header fields, the payload and the signature, unverified.
 
-    ``header`` is the header as received, unknown members included: that is what was signed.
-    ``has_floats``: there is a number with a fraction or an exponent somewhere in it.
+    ``header`` is the header as received and signed, unknown members included. ``has_floats`` says
+    whether any number in the command has a fraction or an exponent.
     """
 
     channel: str
@@ -58,10 +58,9 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
-    """The envelope in a request body, or what of the schema it breaks (INVALID_COMMAND).
+    """Parse the envelope in a request body, or say which rule it breaks (INVALID_COMMAND).
 
-    Members beyond those of the schema are ignored for meaning; inside the header they count for
-    the signature.
+    Members outside of the schema have no meaning, but those inside the header are signed.
     """
     try:
         value, has_floats = strict_json.parse_and_look(body)
@@ -70,7 +69,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
         return _invalid(f"body: {rule}")
     if not isinstance(value, dict):
         return _invalid("body: is not an object")
-    # By hand, because msgspec would copy the header and look at the whole payload.
+    # By hand, because msgspec would copy the header and check the whole payload.
     missing = next((member for member in _MEMBERS if member not in value), None)
     if missing is not None:
         return _invalid(f"{missing}: is missing")

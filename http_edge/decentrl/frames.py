@@ -1,4 +1,4 @@
-"""WebSocket frames of DCTRL-0004 section 10: what is read and what is written."""
+"""Read and write the WebSocket frames of DCTRL-0004 section 10."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
 )
 _PONG_MAX: Final = 256
-"""Characters; one with a timestamp has 50."""
+"""Characters of a PONG; one with a timestamp has 50."""
 _ESCAPED_MAX: Final = 6
-"""Characters that one of a text may take in JSON."""
+"""Characters that one character of a text may take in JSON."""
 _BESIDE_DID_MAX: Final = 4_096
-"""Characters of the other members of an AUTHENTICATE, which has 250 of them."""
+"""Characters allowed for the other members of an AUTHENTICATE, which take 250."""
 
 
 class AuthFailure(Enum):
@@ -41,9 +41,9 @@ class AuthFailure(Enum):
     INVALID_SIGNATURE = 4006
     NOT_REGISTERED = 4007
     RATE_LIMITED = 1008
-    """Not the protocol's own: too many frames before the one that counts."""
+    """Not in the protocol: too many pings and pongs before the first message."""
     TEMPORARILY_UNAVAILABLE = 1013
-    """Not the protocol's own: the host did not answer; come back later."""
+    """Not in the protocol: the host did not answer, or the identity has too many sockets."""
 
 
 class Authenticate(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Authenticate(msgspec.Struct, frozen=True):
 def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
     """The AUTHENTICATE message in a text frame, or None if it is anything else.
 
-    What is longer than one with such a DID can be is not parsed.
+    A text too long for a DID of this length is not parsed.
     """
     if len(text) > _ESCAPED_MAX * did_bytes_max + _BESIDE_DID_MAX:
         return None
@@ -83,7 +83,7 @@ def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
 
 
 def is_pong(text: str) -> bool:
-    """A PONG; the value of its timestamp does not matter (10.4). What is longer is not parsed."""
+    """Is the text a PONG? Its timestamp does not matter (10.4); too long a text is not parsed."""
     if len(text) > _PONG_MAX:
         return False
     try:
@@ -108,7 +108,7 @@ def ping(now_ms: int) -> bytes:
 
 
 def notice(what: Notice) -> bytes | None:
-    """The push for a notice (10.5); None for what is no frame of this protocol."""
+    """The push for a notice (10.5); None if this protocol has no frame for it."""
     match what:
         case MessageArrived(message):
             event = {

@@ -1,12 +1,11 @@
-"""How payloads are read: msgspec structs, and bounds that the settings say.
+"""Read payloads into msgspec structs, within bounds from the settings.
 
-A member of the wrong type refuses the whole payload; ``null`` counts as absent where a member is
-optional; unknown members are ignored. Nothing is converted: ``true`` is no number, ``"1"`` neither
-(what a JSON text itself may hold is decided before, in ``crypto.strict_json``).
+A member of the wrong type makes the whole payload invalid; ``null`` counts as absent if a member is
+optional; unknown members are ignored. Values are not converted: neither ``true`` nor ``"1"`` is a
+number. (``crypto.strict_json`` has checked the JSON text before.)
 
-A bound that a setting says stands in the type: ``Annotated[str, TAG_BYTES]``, where
-``TAG_BYTES`` takes it from ``settings.Limits``. Errors name the member and the rule, never
-the value.
+A type declares its bound: ``Annotated[str, TAG_BYTES]``, where ``TAG_BYTES`` takes the value from
+``settings.Limits``. Errors name the member and the rule, never the value.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PAGE_OFFSET_MAX: Final = 2**53 - 1
 P = TypeVar("P")
 Bound: TypeAlias = Callable[[Limits], int]
 _Check: TypeAlias = Callable[[Any, Limits], str | None]
-"""What a value breaks, as ``<path below it>: <rule>``; None if it breaks nothing."""
+"""Returns the rule that a value breaks, as ``<path below it>: <rule>``, or None."""
 
 
 class PayloadInvalid(Exception):
@@ -60,7 +59,7 @@ Seconds: TypeAlias = int | float
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """Which page (9.1). A JavaScript client may send ``10.0``: it is the same number there."""
+    """The requested page (9.1). A client may send ``10.0``: in JavaScript that equals ``10``."""
 
     page: int | float | None = None
     page_size: int | float | None = None
@@ -70,7 +69,7 @@ def read_payload(kind: type[P], payload: object, limits: Limits) -> P:
     """The payload as ``kind``, within the bounds.
 
     Raises:
-        PayloadInvalid: it fails the schema.
+        PayloadInvalid: the payload fails its schema.
     """
     if kind is str and isinstance(payload, str):
         return payload  # type: ignore[return-value]  # a message: nothing to convert or to bound
@@ -86,10 +85,10 @@ def read_payload(kind: type[P], payload: object, limits: Limits) -> P:
 
 
 def page_of(pagination: PageRequest | None, limits: Limits) -> Page:
-    """The page that a query asks for, the first one of the default size if it says nothing.
+    """The page that a query requests; without ``pagination`` the first, of the default size.
 
     Raises:
-        PayloadInvalid: there can be no such page.
+        PayloadInvalid: no such page can exist.
     """
     given = pagination or PageRequest()
     number = _count(given.page, "page", 0)
@@ -112,7 +111,7 @@ def _count(value: float | None, name: str, default: int) -> int:
 
 
 def rule_of(error: msgspec.ValidationError, root: str) -> str:
-    """Msgspec's words as ``<member>: <rule>``; they hold names and types, and no value."""
+    """Msgspec's message as ``<member>: <rule>``; it contains names and types, never a value."""
     rule, _, path = str(error).partition(" - at `$")
     member = root + path.rstrip("`")
     missing = rule.removeprefix("Object missing required field `")
@@ -130,7 +129,7 @@ def _bounds_of(kind: type[Any]) -> _Check | None:
 
 
 def _check_of(info: inspect.Type) -> _Check | None:
-    """The check of a type with all that stands below it; None where nothing has a bound."""
+    """The check of a type and all types below it; None if none of them has a bound."""
     match info:
         case inspect.Metadata(type=inner, extra=extra):
             return _both(_size_check(**extra) if extra else None, _check_of(inner))
@@ -140,7 +139,7 @@ def _check_of(info: inspect.Type) -> _Check | None:
         case inspect.ListType(item_type=item):
             return _items_check(_check_of(item))
         case inspect.UnionType(types=types):
-            # Of an optional member: one of its types is the one with a bound.
+            # An optional member: only one of its types has a bound.
             return next(filter(None, map(_check_of, types)), None)
         case _:
             return None

@@ -47,7 +47,7 @@ class PublicEventsEndpoint:
     """Answers ``GET /public/:did``."""
 
     def __init__(self, limits: Limits, gateway: Gateway, refusals: RefusalCounts) -> None:
-        """``refusals`` counts the queries that are malformed."""
+        """``refusals`` counts malformed queries and those of an address that owes tokens."""
         self._limits = limits
         self._gateway = gateway
         self._refusals = refusals
@@ -55,14 +55,15 @@ class PublicEventsEndpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
-        # As it stands in the target: the router has decoded it already, and the prefix with it.
+        # From the raw target, because the router has decoded the DID. Split, because the raw prefix
+        # may have escapes, too.
         segment = request.rel_url.raw_path.split("/", 2)[2]
         query = read(segment, request.query, self._limits)
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))
-        # What a page costs is known when it is there: so an address has one at a time, and the
-        # next when it has paid for that.
+        # The cost of a page is known only once it is read: so an address reads one page at a time,
+        # and none while it owes for the last.
         async with self._turns.setdefault(peer_of(request).address, asyncio.Lock()):
             if is_owing():
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
@@ -71,7 +72,7 @@ class PublicEventsEndpoint:
         return respond(answer)
 
     async def _page(self, query: PublicQuery) -> Answer:
-        """The page, for which its address has paid or owes."""
+        """Read the page and charge its address."""
         matching = 0
 
         def answering(found: FoundPage) -> Answer:
@@ -84,8 +85,8 @@ class PublicEventsEndpoint:
             answer = reject(page_refused(found, query.page))
         else:
             answer = await answer_of(found, answering)
-        # One that is too large was read all the same; and to look for an event on the list of a tag
-        # takes as long as to write a byte.
+        # A page that is too large was read all the same. Looking for an event in the list of a tag
+        # takes as long as writing a byte.
         is_read = answer.refusal is Refusal.INVALID_COMMAND
         size_bytes = self._limits.page_bytes_max if is_read else answer.size_bytes
         charge_public(size_bytes + matching * max(1, len(query.where.tags)))
@@ -101,11 +102,11 @@ class PublicQuery(msgspec.Struct, frozen=True):
 
 
 def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | Rejected:
-    """The query, or why it is an INVALID_COMMAND; unknown parameters are ignored.
+    """Parse the query, or say why it is an INVALID_COMMAND; unknown parameters are ignored.
 
-    ``segment`` is the DID as it stands in the target. Its escapes are decoded exactly once: a
-    did:web with a port holds a ``%3A`` of its own, and a ``+`` is a plus. ``tags`` may be
-    repeated, the form for tags that hold commas, or be one list between commas.
+    ``segment`` is the DID as in the raw target. Its escapes are decoded exactly once: a did:web
+    with a port contains a ``%3A`` of its own, and a ``+`` is a plus. ``tags`` may be repeated, as
+    tags that contain commas require, or be one comma-separated list.
     """
     try:
         did = unquote(segment, errors="strict")

@@ -27,8 +27,8 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
 ) -> RouteGroup:
     """The routes of one mediator; ``document`` is its DID document as JSON.
 
-    ``web_document`` is what resolvers of its did:web get: the same, and what other protocols add.
-    ``home_page`` is what a browser gets in its place at ``/``.
+    ``web_document`` is the document for resolvers of its did:web, with the additions of other
+    protocols. ``home_page`` answers a browser at ``/`` instead of the document.
     """
 
     async def show_document(_: web.Request) -> web.Response:
@@ -52,7 +52,7 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
             BodyRoute("/", execute),
             PlainRoute("GET", "/", show_document_or_page),
             PlainRoute("GET", "/.well-known/did.json", show_web_document),
-            # Of a did:web with a path, which the proxy in front has taken away.
+            # For a did:web with a path, which the proxy in front removes.
             PlainRoute("GET", "/did.json", show_web_document),
             PlainRoute(
                 "GET",

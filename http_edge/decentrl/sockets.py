@@ -1,8 +1,8 @@
 """The WebSocket endpoint (DCTRL-0004 section 10): authenticate, keep alive, push.
 
-A socket runs through three phases, each one function: ``_authenticate`` (10.2, with its checks in
-their order), ``_keep`` (PING, PONG, registration) and the close. Two tasks serve it: this one
-reads, ``Outgoing.run`` writes.
+A socket goes through three phases: ``_authenticate`` (10.2, with the checks in that order),
+``_keep`` (PING, PONG, registration) and the close. Two tasks serve it: the handler reads,
+``Outgoing.run`` writes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _AUTHENTICATE: Final = "AUTHENTICATE"
 _WITH_MESSAGE: Final = (WSMsgType.TEXT, WSMsgType.BINARY)
 _CLOSE_S_MAX: Final = 2.0
 _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
-"""To write what waits and the close frame, and for the other side to answer that."""
+"""For writing the waiting frames and the close frame, and for the client's answer to it."""
 
 
 class _Notices:
-    """Listens for one socket: what happens to its identity becomes a frame (10.5)."""
+    """The listener of one socket: turns the notices of its identity into frames (10.5)."""
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing
@@ -66,7 +66,7 @@ class _Notices:
 
 
 class _Session(msgspec.Struct):
-    """An authenticated socket: whose it is, until when, and what it has not answered."""
+    """An authenticated socket: its identity, the end of its registration, unanswered pings."""
 
     did: str
     listener: _Notices
@@ -104,7 +104,7 @@ class SocketEndpoint:
         socket = web.WebSocketResponse(
             timeout=_CLOSE_S_MAX,
             compress=False,
-            writer_limit=0,  # a frame is written before the next, so that it counts
+            writer_limit=0,  # wait until each frame is written, so that it counts
             max_msg_size=self._limits.socket_frame_bytes_max,
             autoping=False,  # a ping is a frame like any other, and counts
         )
@@ -132,7 +132,7 @@ class SocketEndpoint:
         return socket
 
     async def _authenticate(self, socket: web.WebSocketResponse) -> Authenticate | AuthFailure:
-        """The message of a client that is who it says (10.2)."""
+        """Authenticate the client: return its verified message, or why it failed (10.2)."""
         frames_taken = self._frame_rate()
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
@@ -159,7 +159,7 @@ class SocketEndpoint:
         return message
 
     async def _begin(self, did: str, outgoing: Outgoing) -> _Session | AuthFailure:
-        """The session of a client that is known."""
+        """Begin the session of an authenticated client, or say why it is refused."""
         if self._hub.listeners_of(did) >= self._limits.sockets_per_identity_max:
             return AuthFailure.TEMPORARILY_UNAVAILABLE
         # From here on pushes may come; they wait behind AUTH_SUCCESS.
@@ -175,9 +175,9 @@ class SocketEndpoint:
     async def _refuse(
         self, socket: web.WebSocketResponse, failure: AuthFailure, did: str = ""
     ) -> None:
-        """AUTH_FAILED, then the close frame with its code, in this order (10.2).
+        """Send AUTH_FAILED, then the close frame with its code, in this order (10.2).
 
-        ``did`` is the client, empty as long as that is not proven.
+        ``did`` is the client's, empty unless it is proven.
         """
         if not socket.closed:  # a client that went away was not refused
             self._refusals.count(DECENTRL, _AUTHENTICATE, failure.name, did)
@@ -188,7 +188,7 @@ class SocketEndpoint:
                 await socket.close(code=failure.value)
 
     async def _open(self, session: _Session) -> AuthFailure | None:
-        """Open or confirm the session at the host; the registration may have been renewed."""
+        """Open or confirm the session at the host, and update the end of the registration."""
         partition = self._gateway.partition_of(session.did)
         command = OpenSession(self._edge)
         reply: Reply = await self._gateway.submit(
@@ -216,14 +216,14 @@ class SocketEndpoint:
                 if await self._open(session) is AuthFailure.NOT_REGISTERED:
                     _end(outgoing)
                     return
-                # Unknown: ask again at the next ping.
+                # No answer from the host: ask again at the next ping.
                 lapse_s = self._protocol.ping_interval_s
             try:
                 async with asyncio.timeout(max(0.0, min(ping_at - loop.time(), lapse_s))):
                     message = await socket.receive()
             except TimeoutError:
                 if loop.time() >= ping_at:
-                    # From now on: a client owes no pongs for what stood still here.
+                    # From now on: a client owes no pongs for a time in which this edge hung.
                     ping_at = loop.time() + self._protocol.ping_interval_s
                     if session.pings_unanswered >= self._protocol.pings_missed_max:
                         outgoing.close(PONGS_MISSED)
@@ -239,16 +239,16 @@ class SocketEndpoint:
 
 
 def _end(outgoing: Outgoing) -> None:
-    """End a socket whose client is not registered any more."""
+    """End a socket whose client is no longer registered."""
     failure = AuthFailure.NOT_REGISTERED
     outgoing.close(failure.value, frames.auth_failed(failure))
 
 
 async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> None:
-    """Take a frame; if no one has waited for it, return when its address has paid for it.
+    """Take a frame; charge every message but an expected PONG, and wait until that is paid.
 
-    Until then nothing more is read of this socket: the network holds a flood back. It is not
-    closed, for others may have made the debt, and what is pushed on it goes on.
+    Until then the edge reads nothing more from this socket, so the network holds a flood back. The
+    socket stays open and its pushes go on: other clients of the address may have made the debt.
     """
     if message.type is WSMsgType.PING:
         outgoing.pong(bytes(message.data))

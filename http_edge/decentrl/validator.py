@@ -1,8 +1,8 @@
-"""The stateless half of a command: who signed it, what it wants, and of which identity.
+"""Validate a command without state: who signed it, what it does, and to which identity.
 
-Rules of this file: no state, no clock, no network; the order of the checks is that of DCTRL-0004
-6.2 and 7.2 (resolve → key → signature → payload → authorization), so the first failure names the
-code. What depends on registrations, contracts or queues is left to the identity.
+This module uses no state, no clock and no network. The checks have the order of DCTRL-0004 6.2 and
+7.2 (resolve → key → signature → payload → authorization), so the first failure determines the code.
+Checks that depend on registrations, contracts or queues are left to the identity.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from http_edge.settings.settings import Settings
 
 
 class Sender(Enum):
-    """Who may send a command. The identity that it is for decides (``actors.core.decide``)."""
+    """Who may send a command. The target identity decides it (``actors.core.decide``)."""
 
     ANY = "any DID that resolves"
     REGISTERED = "an identity that is registered here"
@@ -35,7 +35,7 @@ class Sender(Enum):
 
 
 class Addressee(Enum):
-    """Whom the header of a command must name as its recipient."""
+    """Which recipient the header of a command must name."""
 
     ANY = "any DID"
     RESOLVED = "a DID that resolves"
@@ -43,7 +43,7 @@ class Addressee(Enum):
 
 
 class ValidatedCommand(msgspec.Struct, frozen=True):
-    """A command that passed: the identity that decides on it, and the command.
+    """A command that passed, and the target identity, which decides on it.
 
     ``answer`` makes the answer of the reply if it is accepted; ``page`` is what a query asks for;
     ``read`` follows once the identity gave leave. ``registered_first`` names an identity, other
@@ -65,7 +65,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
 
 
 class Dependencies(msgspec.Struct, frozen=True):
-    """What checks of commands need of one mediator."""
+    """What the checks of commands need from one mediator."""
 
     settings: Settings
     keys: MediatorKeys
@@ -74,7 +74,7 @@ class Dependencies(msgspec.Struct, frozen=True):
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
-    """A command whose sender has signed it, on its way through its row of the table."""
+    """A command with a valid signature, as ``CommandRow.validate`` gets it."""
 
     envelope: CommandEnvelope
     public_key: bytes
@@ -102,7 +102,7 @@ Validate: TypeAlias = Callable[[CommandRequest, Any], ValidatedCommand | Rejecte
 class CommandRow(msgspec.Struct, frozen=True):
     """One command of the protocol: its payload, who may send it, to whom, what it does.
 
-    ``validate`` makes the command of the payload and may raise ``PayloadInvalid``.
+    ``validate`` turns the payload into the command and may raise ``PayloadInvalid``.
     """
 
     payload: type[Any]
@@ -113,7 +113,7 @@ class CommandRow(msgspec.Struct, frozen=True):
 
 
 CommandTable: TypeAlias = Mapping[str, CommandRow | Mapping[str, CommandRow]]
-"""By channel, and where a channel has several commands by the type of the payload."""
+"""Rows by channel; by channel and payload type if a channel has several commands."""
 
 
 class CommandValidator:
@@ -141,7 +141,7 @@ class CommandValidator:
         return dids
 
     def validate(self, command: CommandEnvelope, now_s: float) -> ValidatedCommand | Rejected:
-        """The result for a command whose timestamp and nonce are checked elsewhere."""
+        """Validate a command, except for its timestamp and nonce, which are checked elsewhere."""
         resolver = self._mediator.resolver
         document = resolver.known(command.sender_did)
         if document is None:
@@ -185,7 +185,7 @@ class CommandValidator:
 
 
 def _is_signed(command: CommandEnvelope, public_key: bytes) -> bool:
-    # First what costs little: the sender has proven nothing yet.
+    # The cheap check first: the sender has proven nothing yet.
     signature = read_signature(command.signature)
     signed = None if signature is None else command.signed_bytes()
     return signature is not None and signed is not None and verify(public_key, signed, signature)

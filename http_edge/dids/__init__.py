@@ -1,4 +1,4 @@
-"""Decentralized identifiers: one module per method, and the resolver that chooses."""
+"""Resolve decentralized identifiers (DIDs): one module per method, and the resolver."""
 
 from http_edge.dids.document import DidDocument, Fetch, signing_key_id
 

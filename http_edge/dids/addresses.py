@@ -1,11 +1,12 @@
-"""Which network addresses a fetch on behalf of a stranger may reach: public unicast ones.
+"""Check the network addresses that a fetch for a stranger may reach: only public unicast ones.
 
-The table of ``ipaddress`` answers "is it globally reachable", which is not the question: a tunnel
-or translation prefix is reachable and leads inside. So the blocks that carry another address are
-refused whole, IPv4 in IPv6 included, and of IPv6 only the allocated unicast space passes.
+``ipaddress`` says whether an address is globally reachable, which is not enough: a tunnel or
+translation prefix is reachable and leads to internal addresses. So this module refuses all blocks
+that carry another address, IPv4 in IPv6 included, and of IPv6 permits only the allocated unicast
+space.
 
-A name is looked up once. Between a check and a second look-up it could change to an address
-inside (DNS rebinding), so the addresses that were checked are those that are connected to.
+A name is looked up once, and the connection uses the checked addresses: a second look-up could
+return an internal address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def is_public(text: str) -> bool:
 
 
 class CheckedNames(AbstractResolver):
-    """Names to addresses, once: the addresses that pass are those that are connected to."""
+    """Resolves a name once; connections use exactly the addresses that passed the check."""
 
     def __init__(self, lookup: Lookup, permitted: Callable[[str], bool]) -> None:
         """Look names up with ``lookup``; every address must be ``permitted``."""
@@ -71,7 +72,7 @@ class CheckedNames(AbstractResolver):
             OSError: the name has no address, or one that is not permitted.
         """
         addresses = await self._lookup(host, port)
-        # One bad address condemns the name: an honest name has none.
+        # One forbidden address refuses the name: an honest name has none.
         if not addresses or not all(self._permitted(address) for address in addresses):
             raise OSError(f"{host} is not on the public network")
         return [
@@ -87,13 +88,13 @@ class CheckedNames(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the resolver holds no resources."""
 
 
 def lookup_in_threads(name: str, threads_max: int) -> Lookup:
-    """What the system's name service says, in threads of its own.
+    """A look-up by the system's name service, in threads of its own.
 
-    The service blocks its thread, for many seconds where a stranger's server never answers.
+    A look-up blocks its thread, for many seconds if a stranger's server never answers.
     """
     threads = ThreadPoolExecutor(threads_max, thread_name_prefix=name)
 

@@ -1,13 +1,13 @@
 """The contract profile: every guessed name and rule of DCTRL-0003, in one place.
 
-The text of DCTRL-0003 is not public. What follows was put together from what is; should the text
-say otherwise, this module changes and nothing else. Contracts stay opaque: signatures are
-verified over the object as received, and every unknown member of it is kept; one beside it, which
-no party has signed, is not. Readers are lenient, writers strict. Every JSON value here is one that
-``strict_json`` has parsed.
+The text of DCTRL-0003 is not public. This profile is inferred from the public documents; if the
+text differs, only this module has to change. Contracts stay opaque: signatures are verified over
+the contract as received, with its unknown members, which are kept. Members beside the contract,
+which no party has signed, are dropped. Readers are lenient, writers strict. ``strict_json`` has
+parsed every JSON value here.
 
 A signed contract is ``{communication_contract, requestor_signature, recipient_signature}``. The
-requestor signs the contract without what the recipient adds; the recipient adds its ephemeral
+requestor signs the contract without the recipient's additions; the recipient adds its ephemeral
 key and signs the whole. ``expires_at`` is in Unix seconds and may be fractional.
 """
 
@@ -36,7 +36,7 @@ CONTRACT: Final = "communication_contract"
 _SIGNED: Final = (CONTRACT, "requestor_signature", "recipient_signature")
 EXPIRES_AT: Final = "expires_at"
 EXPIRES_AT_S_MAX: Final = 1e11
-"""The year 5138: anything later was meant in milliseconds."""
+"""The year 5138: a later time must be in milliseconds."""
 _EPHEMERAL_KEYS: Final[Mapping[Role, tuple[str, str]]] = {
     "requestor": ("requestor_ephemeral_public_key", "requestor_encryption_public_key"),
     "recipient": ("recipient_ephemeral_public_key", "recipient_encryption_public_key"),
@@ -62,8 +62,8 @@ class ContractRejection(Enum):
 class VerifiedContract:
     """A contract that both parties signed.
 
-    ``signed`` is the contract with both signatures in canonical JSON, ``digest`` the SHA-256 of the
-    contract in it, which distinguishes it.
+    ``signed`` is the canonical JSON of the contract with both signatures. ``digest`` is the SHA-256
+    of the contract without them, and identifies it.
     """
 
     requestor_did: str
@@ -77,7 +77,7 @@ class VerifiedContract:
 class ContractRequest:
     """A contract request, decrypted and well-formed.
 
-    ``signed`` is ``{communication_contract, requestor_signature}`` and what else was received.
+    ``signed`` is ``{communication_contract, requestor_signature}`` and any other received members.
     """
 
     requestor_did: str
@@ -87,14 +87,14 @@ class ContractRequest:
 
     @property
     def contract(self) -> JsonObject:
-        """The contract as the requestor signed it."""
+        """The contract as received."""
         contract: JsonObject = self.signed[CONTRACT]
         return contract
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationAccepted:
-    """A registration: the signed contract to return, and the same to store."""
+    """A registration: the signed contract to return, and the same contract to store."""
 
     signed: JsonObject
     contract: VerifiedContract
@@ -140,8 +140,8 @@ def verify_signed_contract(
 ) -> VerifiedContract | ContractRejection:
     """Check a contract that both parties signed (DCTRL-0003 section 8).
 
-    A DID that does not resolve, a key that is not there and a signature that does not fit are
-    ``NOT_SIGNED``; all other rejections say that the contract is malformed or expired.
+    ``NOT_SIGNED`` means that a DID does not resolve, a key is missing or a signature is invalid;
+    all other rejections mean that the contract is malformed or expired.
     """
     request = _read(value, now_s)
     if isinstance(request, ContractRejection):
@@ -196,7 +196,7 @@ def new_request(
 def seal_request(
     request: JsonObject, ephemeral_private: bytes, recipient_pre_key: bytes
 ) -> str | None:
-    """The encrypted request in base64, or None for a pre-key that is of low order."""
+    """The encrypted request in base64, or None for a pre-key of low order."""
     secret = key_agreement.shared_secret(ephemeral_private, recipient_pre_key)
     return None if secret is None else b64encode(aes_gcm.seal(secret, canonical(request)))
 
@@ -207,7 +207,7 @@ def open_request(
     pre_private: bytes,
     now_s: float,
 ) -> ContractRequest | ContractRejection:
-    """Decrypt a request with the recipient's pre-key and read it; its signature comes next.
+    """Decrypt a request with the recipient's pre-key and read it, but not verify its signature.
 
     ``requestor_ephemeral_public_key`` need not be the key that the contract names.
     """
@@ -287,7 +287,7 @@ def contract_id(signed: JsonObject) -> str:
 
 
 def _read(value: object, now_s: float) -> ContractRequest | ContractRejection:
-    """The well-formed request in ``value``; the members of a later stage are left alone."""
+    """The well-formed request in ``value``; members that the recipient adds are not checked."""
     match value:
         case {
             "communication_contract": {
@@ -304,7 +304,7 @@ def _read(value: object, now_s: float) -> ContractRequest | ContractRejection:
         ):
             if requestor == recipient:
                 return ContractRejection.ONE_DID_TWICE
-            if not expires_at_s <= EXPIRES_AT_S_MAX:  # so that "not a number" is too late
+            if not expires_at_s <= EXPIRES_AT_S_MAX:  # in this form NaN is too late
                 return ContractRejection.TOO_LATE
             if expires_at_s <= now_s:
                 return ContractRejection.EXPIRED
@@ -325,9 +325,9 @@ def _signing_key(request: ContractRequest, role: Role, resolve: Resolve) -> byte
 
 
 def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:
-    """What the requestor may have signed: it cannot sign what the recipient adds.
+    """The contracts that the requestor may have signed: without the recipient's additions.
 
-    Whether it named the recipient's signing key itself cannot be seen any more: try both.
+    The contract does not show which party named the recipient's signing key: yield both forms.
     """
     added = set(_EPHEMERAL_KEYS["recipient"])
     yield {name: member for name, member in contract.items() if name not in added}
@@ -337,9 +337,9 @@ def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:
 
 
 def _stored(signed: JsonObject, request: ContractRequest) -> VerifiedContract:
-    # Of what is signed alone. With members that no one signs, and with other spellings of a
-    # signature, one contract would be as many as its recipient likes; and the one who sends it
-    # first would have its owner keep, and read, what neither party has said.
+    # The digest covers the contract alone, and only the signed members are stored. Otherwise
+    # unsigned members and other spellings of a signature could make one contract count as many, and
+    # the first sender could make its owner store and read members that neither party signed.
     return VerifiedContract(
         requestor_did=request.requestor_did,
         recipient_did=request.recipient_did,

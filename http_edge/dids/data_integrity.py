@@ -1,4 +1,4 @@
-"""Data Integrity proofs of the cryptosuite eddsa-jcs-2022 by did:key, as did:webvh has them."""
+"""Verify Data Integrity proofs (cryptosuite eddsa-jcs-2022) by did:key, as in did:webvh."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROOF_VALUE: Final = "proofValue"
 
 
 class Proof(msgspec.Struct, frozen=True, rename="camel"):
-    """The members of a proof that are looked at; all of them are signed."""
+    """The members of a proof that are checked; the signature covers the others as well."""
 
     type: Literal["DataIntegrityProof"]
     cryptosuite: Literal["eddsa-jcs-2022"]
@@ -26,20 +26,20 @@ class Proof(msgspec.Struct, frozen=True, rename="camel"):
     proof_value: str
 
     def is_by(self, key: str) -> bool:
-        """Does it name this key, an Ed25519 key as multibase?"""
+        """Does the proof name this Ed25519 key, given as multibase?"""
         return self.verification_method == method_of(key)
 
 
 def method_of(key: str) -> str:
-    """How a proof names an Ed25519 key, which is given as multibase."""
+    """The verification method by which a proof names an Ed25519 key, given as multibase."""
     return f"did:key:{key}#{key}"
 
 
 def is_proven(proof: Proof, written: dict[str, Any], key: str, content: object) -> bool:
-    """Has ``key`` signed ``content`` by this proof, which stands there as ``written``?
+    """Has ``key`` signed ``content`` with this proof, whose JSON is ``written``?
 
     Raises:
-        ValueError: the key is none, the signature is no base58, or something has no canonical form.
+        ValueError: not a key, not a base58 signature, or a value without a canonical form.
     """
     text = proof.proof_value
     if not proof.is_by(key) or not text.startswith("z") or len(text) > _SIGNATURE_CHARS_MAX:

@@ -42,7 +42,7 @@ def make_did(alias: str, signing_public: bytes, pre_public: bytes, mediator_did:
 
 
 def resolve(did: str) -> DidDocument | None:
-    """The document that ``did`` spells out, or None if it is malformed."""
+    """The document that ``did`` encodes, or None if it is malformed."""
     if len(did) > DID_CHARS_MAX or not did.startswith(PREFIX):
         return None
     parts = did[len(PREFIX) :].split(":")
@@ -64,5 +64,5 @@ def resolve(did: str) -> DidDocument | None:
 
 
 def _text(encoded: str) -> str:
-    """The UTF-8 text behind base64; raises ``ValueError`` for anything else."""
+    """Decode base64 to a UTF-8 text; raises ``ValueError`` for anything else."""
     return b64decode(encoded).decode()

@@ -1,7 +1,7 @@
-"""DID documents: what is taken from one, the reading of others', the two that are written here.
+"""DID documents: reads those of others, and writes the mediator's and that of an identity.
 
-A signing key is looked up in ``verificationMethod`` and nowhere else, so a pre-key can never
-verify a signature; the pre-key stands embedded in ``keyAgreement`` (DCTRL-0004 3.2).
+Signing keys are read only from ``verificationMethod``, so a pre-key can never verify a signature;
+the pre-key is embedded in ``keyAgreement`` (DCTRL-0004 3.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from http_edge.crypto.mediator_keys import MediatorKeys
 DID_CHARS_MAX: Final = 1024
 """A longer DID does not resolve: the longest did:decentrl has about 900 characters."""
 SIGNING_KEYS_MAX: Final = 16
-"""Signing keys that are taken from one document; what follows is ignored."""
+"""Signing keys that are read from one document; further ones are ignored."""
 _KEY_ID_CHARS_MAX: Final = DID_CHARS_MAX + 256
 _CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
@@ -45,7 +45,7 @@ class DidDocument:
 
 
 class Fetch(Enum):
-    """In place of a document: only the network knows."""
+    """Returned instead of a document that must be fetched over the network."""
 
     NEEDED = "needed"
 
@@ -56,21 +56,21 @@ def signing_key_id(did: str) -> str:
 
 
 def mediator_document(did: str, url: str, keys: MediatorKeys) -> dict[str, object]:
-    """The mediator's own document, as DCTRL-0004 3.2 spells it; ``url`` is its HTTP address."""
+    """The mediator's own document (DCTRL-0004 3.2); ``url`` is its HTTP address."""
     return _document(did, keys.signing_public, keys.pre_public, url)
 
 
 def identity_document(
     did: str, signing_public: bytes, pre_public: bytes, mediator_did: str
 ) -> dict[str, object]:
-    """The document of a did:decentrl: the mediator's form, served by its mediator's DID."""
+    """The document of a did:decentrl: like the mediator's, with its mediator's DID as endpoint."""
     return _document(did, signing_public, pre_public, mediator_did)
 
 
 def read_document(did: str, value: object) -> DidDocument | None:
-    """What a JSON document says about ``did``, or None where it is not the document of ``did``.
+    """Read a JSON document; None if it is not the document of ``did``.
 
-    Keys in other forms than Ed25519 and X25519 multibase are passed over.
+    Keys in other forms than Ed25519 and X25519 multibase are skipped.
     """
     if not isinstance(value, dict) or value.get("id") != did:
         return None

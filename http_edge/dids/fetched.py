@@ -1,11 +1,11 @@
-"""Documents of DIDs that only the network has: fetched over HTTPS from whatever host a DID names.
+"""Fetch DID documents over HTTPS from the host that a DID names.
 
-A stranger can thereby make this server open connections, so it is off by default, and when on it
-goes through every gate here: a strict name, one look-up of it, public addresses only, a
-connection to those very addresses, no redirect, a small answer in a short time, one fetch at a
-time for one DID, few for one host, and a bounded memory of successes and failures alike.
+Fetching lets a stranger make this server open connections. So it is off by default, and every fetch
+passes these checks: a strict name, looked up once; public addresses only, and a connection to
+exactly these; no redirect; a small answer in a short time; one fetch at a time for one DID, few for
+one host; and a bounded cache of successes and failures alike.
 
-A fetch is a task of its own: a request that stops waiting for it does not end it.
+A fetch is a task of its own: a request that stops waiting does not end the fetch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _Document = TypeVar("_Document")
 class FetchedMethod(NamedTuple, Generic[_Document]):
     """A DID method whose documents are on the network.
 
-    ``url`` says where the document of a DID is, None for what is no DID of the method; ``read``
-    what a body from there says of the DID, None where it is not its document. ``beside`` says where
-    another file is that such a body needs, and ``read`` gets that too; empty where it needs none.
+    ``url`` returns the URL of a DID's document, None for a text that is no DID of the method.
+    ``read`` parses the body from there, and returns None if it is not the DID's document.
+    ``beside`` returns the URL of a second file that the body requires, or None; ``read`` gets that
+    file as well, empty if there is none.
     """
 
     url: Callable[[str], URL | None]
@@ -46,32 +47,33 @@ class FetchedMethod(NamedTuple, Generic[_Document]):
 
 @dataclass(frozen=True, slots=True)
 class WebLimits:
-    """What fetching documents may cost."""
+    """Limits of fetching documents."""
 
     timeout_s: float = 5.0
     body_bytes_max: int = 65_536
     fetches_max: int = 32
-    """Fetches under way at once; beyond, a DID does not resolve until one has ended."""
+    """Fetches at once; beyond, a new DID does not resolve until a fetch has ended."""
     fetches_per_host_max: int = 16
-    """Those to one host: no stranger makes this server flood another, nor one host take all."""
+    """Fetches from one host at once, so that no stranger can make this server flood a host, and no
+    host takes up all fetches."""
     entries_max: int = 1_000
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0
     allowed_hosts: frozenset[str] = frozenset()
-    """Hosts to fetch from, with ``:port`` where it is not 443; empty is any host."""
+    """Hosts to fetch from, with ``:port`` if it is not 443; empty allows any host."""
 
     def allow(self, url: URL) -> bool:
-        """May this document be fetched at all?"""
+        """Is the host of this URL allowed?"""
         host = url.host or ""
         named = host if url.port == _HTTPS_PORT else f"{host}:{url.port}"
         return not self.allowed_hosts or named in self.allowed_hosts
 
 
 class FetchedDids(Generic[_Document]):
-    """Resolves DIDs of some methods over the network; one for each event loop.
+    """Resolves DIDs of some methods over the network; one instance for each event loop.
 
-    ``lookup``, ``permitted`` and ``tls`` are there so that the same gates can be driven against a
-    server on this machine; ``clock`` returns seconds and never goes backwards.
+    With ``lookup``, ``permitted`` and ``tls`` tests can run the same checks against a server on
+    this machine. ``clock`` returns seconds and is monotonic.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class FetchedDids(Generic[_Document]):
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The DIDs of ``methods``, which are by the prefix of their DIDs."""
+        """A resolver for ``methods``, each by the prefix of its DIDs."""
         self._methods = methods
         self._limits = limits or WebLimits()
         self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
@@ -97,9 +99,9 @@ class FetchedDids(Generic[_Document]):
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
 
     def known(self, did: str) -> _Document | Fetch | None:
-        """What is remembered of ``did``; ``Fetch.NEEDED`` if only the network knows.
+        """The cached result for ``did``; if not cached, ``Fetch.NEEDED``, or None if not allowed.
 
-        Threads may ask.
+        Thread-safe.
         """
         with self._lock:
             found = self._remembered.get(did, Fetch.NEEDED)
@@ -109,7 +111,7 @@ class FetchedDids(Generic[_Document]):
         return None if url is None or not self._limits.allow(url) else Fetch.NEEDED
 
     async def resolve(self, did: str) -> _Document | None:
-        """The document of ``did``, or None for whatever reason it cannot be had."""
+        """The document of ``did``, fetched if necessary; None if that fails for any reason."""
         known = self.known(did)
         if not isinstance(known, Fetch):
             return known
@@ -120,7 +122,7 @@ class FetchedDids(Generic[_Document]):
             fetch = asyncio.create_task(self._fetch_and_remember(did))
             fetch.add_done_callback(lambda _: self._under_way.pop(did))
             self._under_way[did] = fetch
-        # Others wait for the same fetch: one who stops waiting must not end it for them.
+        # Others may wait for the same fetch: a cancelled waiter must not end it for them.
         return await asyncio.shield(fetch)
 
     async def close(self) -> None:
@@ -175,7 +177,8 @@ class FetchedDids(Generic[_Document]):
             aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                # A compressed answer could unfold without bound: it stays folded, and no JSON.
+                # Decompression could exceed any bound: a compressed answer stays so, and fails as
+                # JSON.
                 auto_decompress=False,
                 headers={"Accept": "application/json", "Accept-Encoding": "identity"},
             ) as session,

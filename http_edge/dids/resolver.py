@@ -1,10 +1,10 @@
-"""DID to document: the table of methods that this server resolves.
+"""Resolve DIDs to documents, depending on the method.
 
 | DID | how |
 |---|---|
 | the mediator's own | static, never fetched |
-| did:decentrl, did:key | parsed, and remembered: every command of a sender asks again |
-| did:web of others | not at all, or over the network where that is switched on |
+| did:decentrl, did:key | parsed, and cached: every command of a sender needs it again |
+| did:web of others | not at all, or over the network if that is switched on |
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from http_edge.dids.web import WebDids
 __all__ = ["Fetch", "Resolver"]
 
 ENTRIES_MAX: Final = 100_000
-"""Parsed documents that are remembered, at about 1 KiB each."""
+"""Parsed documents to cache, at about 1 KiB each."""
 
 
 class Resolver:
-    """Resolves DIDs; ``web`` switches the resolution of foreign did:web on."""
+    """Resolves DIDs; ``web`` resolves foreign did:web, None switches that off."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Resolver:
 
     @property
     def fetches(self) -> bool:
-        """Is there any DID at all whose document only the network knows?"""
+        """Are some DIDs resolved over the network?"""
         return self._web is not None
 
     def resolve_now(self, did: str) -> DidDocument | Fetch | None:
-        """The document; None if there is none; ``Fetch.NEEDED`` if only the network knows."""
+        """The document; None if there is none; ``Fetch.NEEDED`` if it must be fetched."""
         if did == self._own.did:
             return self._own
-        # What is never remembered comes first, or a flood of junk would push the rest out.
+        # Handle these before the cache, or a flood of junk would evict useful entries.
         if len(did) > DID_CHARS_MAX:
             return None
         if did.startswith(web.PREFIX):
@@ -59,12 +59,12 @@ class Resolver:
         return self._parsed(did)
 
     def known(self, did: str) -> DidDocument | None:
-        """The document as far as it is known without the network."""
+        """The document if it is known without the network."""
         found = self.resolve_now(did)
         return None if isinstance(found, Fetch) else found
 
     async def resolve(self, did: str) -> DidDocument | None:
-        """The document, over the network if need be; None if there is none."""
+        """The document, fetched over the network if necessary; None if there is none."""
         found = self.resolve_now(did)
         if not isinstance(found, Fetch):
             return found

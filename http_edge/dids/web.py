@@ -1,4 +1,4 @@
-"""did:web: a DID whose document stands at a URL that it names (W3C did:web)."""
+"""did:web: a DID whose document is at a URL that the DID names (W3C did:web)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HTTPS_PORT: Final = 443
 
 
 class WebDids(FetchedDids[DidDocument]):
-    """did:web as the identities of Decentrl have it: keys that sign, and a pre-key."""
+    """Resolves did:web to the documents of Decentrl identities: signing keys and a pre-key."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class WebDids(FetchedDids[DidDocument]):
 
 
 def document_url(did: str) -> URL | None:
-    """Where the document of a did:web is (W3C did:web, "Read"), or None if it is malformed."""
+    """The URL of a did:web's document (W3C did:web, "Read"), or None if the DID is malformed."""
     if len(did) > DID_CHARS_MAX or not did.startswith(PREFIX):
         return None
     host, *path = did[len(PREFIX) :].split(":")

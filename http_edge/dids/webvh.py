@@ -1,9 +1,9 @@
-"""did:webvh: a DID whose document is the last state of a log that proves itself (did:webvh 1.0).
+"""did:webvh: a DID whose document is the last state of a self-certifying log (did:webvh 1.0).
 
-The log stands with a host, one entry in a line. The DID holds the hash of the first entry; each
-entry holds the hash of the one before, and a signature by a key that the log authorized before it.
-So a host can keep back what is new and can forge nothing. Where the log names witnesses, so many of
-them have approved each entry, in a file beside it (``webvh_witnesses``).
+A host serves the log, one entry per line. The DID contains the hash of the first entry. Each entry
+contains the hash of the one before, and a signature by a key that the log has authorized. So a host
+can withhold new entries but cannot forge any. If the log names witnesses, a threshold of them must
+have approved each entry, in a file beside the log (``webvh_witnesses``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from http_edge.dids.webvh_witnesses import Witnesses, are_approved, read_witness
 
 PREFIX: Final = "did:webvh:"
 ENTRIES_MAX: Final = 64
-"""Entries of one log, two hashes and a signature each; with more it is not read."""
+"""Entries of one log, two hashes and a signature each; a longer log is not read."""
 KEYS_MAX: Final = 32
-"""Keys that one entry authorizes, and hashes that it announces; with more the log is not read. Each
-is looked for among the others, and in every proof of the entries that follow."""
+"""Keys that one entry may authorize, and hashes that it may announce; with more the log is not
+read: each key is compared with the announced hashes, and with every proof of later entries."""
 _METHOD: Final = "did:webvh:1.0"
 _FILE: Final = "did.jsonl"
 _WITNESS_FILE: Final = "did-witness.json"
@@ -63,7 +63,7 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=
 
 
 class _Authority(msgspec.Struct, frozen=True):
-    """What the log says so far: where it stands, and who may go on."""
+    """The state of the log after some entries: its version, its DID, and who may append."""
 
     version_id: str
     at: datetime | None = None
@@ -75,7 +75,7 @@ class _Authority(msgspec.Struct, frozen=True):
 
 
 def log_url(did: str) -> URL | None:
-    """Where the log of a did:webvh is, or None if it is malformed."""
+    """The URL of a did:webvh's log, or None if the DID is malformed."""
     scid, _, place = did.removeprefix(PREFIX).partition(":")
     if not did.startswith(PREFIX) or not _SCID.match(scid):
         return None
@@ -84,7 +84,7 @@ def log_url(did: str) -> URL | None:
 
 
 def witness_url(did: str, body: bytes) -> URL | None:
-    """Where the proofs of witnesses are that the log in ``body`` needs; None if it needs none."""
+    """The URL of the witness proofs that the log in ``body`` requires; None if it requires none."""
     try:
         entries = [parse(line) for line in body.splitlines()[:ENTRIES_MAX]]
     except ValueError:
@@ -97,10 +97,10 @@ def witness_url(did: str, body: bytes) -> URL | None:
 
 
 def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[str, Any] | None:
-    """The document of ``did`` as of the last entry of its log; None where any part is not right.
+    """The document of ``did`` by the last entry of its log; None if any part of it is invalid.
 
-    ``now_s`` is the time, Unix seconds: no entry is later. ``proofs`` is the file of the witnesses,
-    where the log has such (``witness_url``).
+    ``now_s`` is the current time in Unix seconds: no entry may be later. ``proofs`` is the file of
+    witness proofs, if the log has witnesses (``witness_url``).
     """
     scid = did.removeprefix(PREFIX).partition(":")[0]
     lines = body.splitlines()
@@ -115,14 +115,15 @@ def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[s
             following = _followed(number, so_far, value, scid)
             if following is None:
                 return None
-            # The first witnesses approve the entry that names them, others that which is before.
+            # The witnesses in force before an entry approve it; the first ones also approve the
+            # entry that names them.
             required[following.version_id] = (
                 so_far.witnesses if so_far.witnesses.keys else following.witnesses
             )
             so_far = following
         if not are_approved(required, proofs):
             return None
-    except ValueError:  # also what JsonRefused, NotCanonical and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused, NotCanonical and msgspec.ValidationError
         return None
     if so_far.did != did or so_far.at is None or so_far.at.timestamp() > now_s:
         return None
@@ -131,7 +132,7 @@ def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[s
 
 
 def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Authority | None:
-    """What the log says with one entry more; None where the entry is not right."""
+    """The state of the log after one more entry; None if the entry is invalid."""
     entry = msgspec.convert(value, _Entry)
     said, did = entry.parameters, entry.state.id
     if number == 1 and (said.method != _METHOD or said.scid != scid or not _is_first(value, scid)):
@@ -167,9 +168,10 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
 
 
 def _authorized(number: int, so_far: _Authority, said: _Parameters) -> Sequence[str] | None:
-    """The keys that may sign an entry; None where it lacks those that were announced by hash.
+    """The keys that may sign an entry; None if hashes were announced and its keys do not match.
 
-    They are its own if it is the first or they were announced, else those of before.
+    The entry's own keys may sign it if it is the first or they were announced, else the keys of the
+    log before it.
     """
     own = said.update_keys or ()
     if so_far.next_hashes:
@@ -179,7 +181,7 @@ def _authorized(number: int, so_far: _Authority, said: _Parameters) -> Sequence[
 
 
 def _is_first(value: dict[str, Any], scid: str) -> bool:
-    """Is the DID's own part the hash of this entry, with a placeholder for itself?"""
+    """Is the SCID of the DID the hash of this entry, with a placeholder for the SCID?"""
     text = canonical({**_unsigned(value), "versionId": _PLACEHOLDER}).decode()
     return _multihash(text.replace(scid, _PLACEHOLDER).encode()) == scid
 

@@ -1,7 +1,7 @@
-"""Witnesses of a did:webvh: who has to approve an entry of its log, and who did (did:webvh 1.0).
+"""Check that witnesses have approved the log of a did:webvh (did:webvh 1.0).
 
-Their proofs stand in a file beside the log. Each is of one entry and approves those before it too.
-A host that rewrites a log needs so many of them on its side.
+Their proofs are in a file beside the log. A proof approves one entry and all before it. A host can
+rewrite a log only if a threshold of its witnesses agrees.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from http_edge.dids.data_integrity import Proof, is_proven, method_of
 WITNESSES_MAX: Final = 16
 """Witnesses of one entry; a DID with more is not resolved."""
 PROOFS_MAX: Final = 64
-"""Signatures that are checked in one file, those of the newest entries first."""
+"""Signatures to check in one file, those of the newest entries first."""
 _DID_KEY: Final = "did:key:"
 
 
@@ -26,7 +26,7 @@ class _Witness(msgspec.Struct, frozen=True):
 
 
 class Witnesses(msgspec.Struct, frozen=True):
-    """Who has to approve entries: keys as multibase, and how many of them; none if empty."""
+    """The witnesses of entries: their keys as multibase, and how many must approve; or none."""
 
     threshold: int = 0
     keys: Sequence[str] = ()
@@ -43,10 +43,10 @@ class _Approval(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def read_witnesses(parameter: dict[str, Any]) -> Witnesses | None:
-    """What the parameter ``witness`` of a log says, or None where that is not right.
+    """Read the parameter ``witness`` of a log; None if it is invalid.
 
     Raises:
-        msgspec.ValidationError: it has another shape.
+        msgspec.ValidationError: the parameter has another shape.
     """
     if not parameter:
         return Witnesses()
@@ -59,12 +59,12 @@ def read_witnesses(parameter: dict[str, Any]) -> Witnesses | None:
 
 
 def are_approved(required: Mapping[str, Witnesses], body: bytes) -> bool:
-    """Have enough witnesses approved each entry of a log, by the file ``body`` beside it?
+    """Have enough witnesses approved each entry of a log, by the proofs in the file ``body``?
 
-    ``required`` are those of each entry by its version id, in the order of the log.
+    ``required`` are the witnesses of each entry by its version id, in the order of the log.
 
     Raises:
-        ValueError: the file is none.
+        ValueError: ``body`` is not a file of proofs.
     """
     if not any(witnesses.keys for witnesses in required.values()):
         return True
@@ -80,9 +80,9 @@ def _approved(
 ) -> Mapping[str, int]:
     """The number of the last entry that each witness has approved."""
     numbers = {version_id: number for number, version_id in enumerate(required, 1)}
-    # By how a proof names them: a file has thousands of proofs, and a log hundreds of witnesses.
+    # By verification method: a file may have thousands of proofs, a log hundreds of witnesses.
     keys = {method_of(key): key for witnesses in required.values() for key in witnesses.keys}
-    # What approves an entry that is not published yet says nothing of those that are.
+    # A proof for an entry that is not published yet does not approve the published ones.
     published = [each for each in approvals if each.version_id in numbers]
     published.sort(key=lambda each: numbers[each.version_id], reverse=True)
     approved: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _approved(
 
 
 def _is_signed(written: dict[str, Any], key: str, content: object) -> bool:
-    """Is a proof right? One that is not takes nothing from the others."""
+    """Is a proof valid? An invalid one does not affect the others."""
     try:
         return is_proven(msgspec.convert(written, Proof), written, key, content)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Asks actors and takes their pushes: outboxes, routes, listeners."""
+"""Send submissions and reads to hosts, and receive their pushes: outboxes, routes, listeners."""

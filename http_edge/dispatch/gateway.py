@@ -1,7 +1,7 @@
-"""The edge's way to the hosts: finds the owner of each submission, and waits for one if need be.
+"""The gateway of an edge to the hosts: sends each submission to the owner of its partition.
 
-A host that does not own a shard has done nothing: the submission waits until a host does, and is
-sent again.
+A host that does not own the partition refuses the submission and changes nothing. The gateway then
+waits until a host owns it, and sends the submission again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from http_edge.telemetry.edge_measures import EdgeMeasures
 _LOG = logging.getLogger(__name__)
 _OUTBOXES_MAX: Final = 4_096
 _ASK_AGAIN_S: Final = 0.25
-"""A host that does not own a shard may own it again before a table says so: try again then."""
+"""How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -47,7 +47,7 @@ Ports: TypeAlias = Callable[[str], HostPort]
 
 
 class _Step(msgspec.Struct):
-    """What is to be sent next of a submission, for which partitions, and to whom."""
+    """The next part of a submission to send, its partitions, and the host that owns them."""
 
     host: str | None
     partitions: tuple[str, ...]
@@ -69,8 +69,8 @@ class Gateway:
     ) -> None:
         """A gateway to the hosts that ``routes`` name and ``ports`` finds.
 
-        ``on_push`` gets every push; ``on_new_incarnation`` gets the name of a host that was seen
-        to have started anew: it has forgotten its sessions. ``measures`` are those of the edge.
+        ``on_push`` gets every push. ``on_new_incarnation`` gets the name of each host whose
+        incarnation has changed: it has lost its sessions. ``measures`` are those of the edge.
         """
         self.routes = routes
         self._ports = ports
@@ -88,7 +88,7 @@ class Gateway:
 
     @property
     def placement(self) -> Placement:
-        """What follows from names alone: shards, databases, and where nonces are."""
+        """What names alone determine: shards, databases, and the partitions of nonces."""
         return self.routes.placement
 
     def partition_of(self, did: str) -> str:
@@ -100,8 +100,9 @@ class Gateway:
     ) -> Reply:
         """Run one submission: the nonce in the sender's partition, then the command.
 
-        Where one host owns both it is one item of one call. ``size_bytes`` is roughly what the
-        submission carries; ``can_linger``: its answer may come a few milliseconds later.
+        If one host owns both partitions, the submission is one item of one call. ``size_bytes`` is
+        the approximate size of the submission; with ``can_linger`` its answer may come a few
+        milliseconds later.
         """
         self._running += 1
         try:
@@ -113,7 +114,7 @@ class Gateway:
         return reply
 
     def _note_registration(self, submission: Submission, reply: Reply) -> None:
-        """Show operators once that clients reach this edge, and can register."""
+        """Log the first registration: it shows operators that clients can reach this edge."""
         if not isinstance(reply, Refused):
             self._has_registered = True
             _LOG.info("first registration since the start", extra={"did": submission.target_did})
@@ -141,7 +142,7 @@ class Gateway:
             submission = self._aimed(submission)
 
     def _next_step(self, submission: Submission) -> _Step:
-        """The nonce first, if another host owns it; nothing as long as an owner is unknown."""
+        """The next step: first the nonce if another host owns it; no host while one is unknown."""
         claim, partition = submission.claim, submission.partition
         host = self.routes.host_of(partition)
         if claim is None or host is None:
@@ -153,7 +154,7 @@ class Gateway:
         return _Step(claim_host, (claim.partition,), alone)
 
     def _aimed(self, submission: Submission) -> Submission:
-        """The same for the partition that its target belongs to by now."""
+        """The submission, addressed to the partition that holds its target now."""
         if submission.command is None:
             return submission
         partition = self.partition_of(submission.target_did)
@@ -162,7 +163,7 @@ class Gateway:
         return msgspec.structs.replace(submission, partition=partition)
 
     async def _moved(self, submission: Submission, step: _Step, ends_at: float) -> bool:
-        """Wait for another owner; False when there is no more time, or too many wait."""
+        """Wait for another owner; False if the time is up or too many submissions wait."""
 
         def is_so() -> bool:
             now = self._next_step(self._aimed(submission))
@@ -185,9 +186,9 @@ class Gateway:
             self._unrouted -= 1
 
     async def read(self, read: Read) -> memoryview | Refused:
-        """A page that is read beside the commands, from the host that owns the identity.
+        """Read a page from the host that owns the identity, outside of its command batches.
 
-        It is packed as it came (``unpack_page``): large ones are not unpacked on the event loop.
+        The page stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
         """
 
         def owner() -> str | None:
@@ -217,9 +218,9 @@ class Gateway:
         return page or _UNAVAILABLE
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
-        """Its owner's turn to read a history: one page after the other, for each may be large.
+        """The lock that lets an owner read one page of its history at a time: pages may be large.
 
-        Public events are read by strangers, of whom none waits for another.
+        Reads of public events take no lock: strangers send them, and must not wait for each other.
         """
         if isinstance(read.where, PublicEventsFilter):
             return nullcontext()
@@ -235,23 +236,23 @@ class Gateway:
         return self._outbox(host).port
 
     def saw_incarnation(self, host: str, incarnation: str) -> None:
-        """Note a host's incarnation; a new one, or none, means that it forgot its sessions."""
+        """Note a host's incarnation; a changed or empty one means that it has lost its sessions."""
         known = self._incarnations.get(host, "")
         self._incarnations[host] = incarnation
         if known not in ("", incarnation):
             self._on_new_incarnation(host)
 
     def give_up(self, host: str) -> None:
-        """Wait no more for what a host that was lost was asked; it may only stand still."""
+        """Stop waiting for the answers of a lost host: it may hang with its connection open."""
         if host in self._outboxes:
             self._outboxes[host].port.close()
 
     def forget(self, host: str) -> None:
-        """A host is no more: another one of its name has nothing to do with it."""
+        """Forget the incarnation of a host that has ended; its name may be used again."""
         self._incarnations.pop(host, None)
 
     async def drained(self) -> None:
-        """Return when every command taken has been answered."""
+        """Return when every submission taken has been answered."""
         while self._running:
             for outbox in list(self._outboxes.values()):
                 await outbox.drained()
@@ -272,9 +273,9 @@ class Gateway:
         return outbox
 
     def _forget_idle(self) -> None:
-        """Dedicated hosts come and go, and each that was ever sent something has an outbox.
+        """Close the idle outboxes of dead hosts: dedicated hosts come and go, and each gets one.
 
-        Those that live keep theirs: with its connection sessions there would end.
+        Live hosts keep their outboxes: closing a connection would end the sessions at the host.
         """
         living = {*self.routes.hosts(), *self.routes.dedicated_hosts()}
         for host in self._outboxes.keys() - living:

@@ -1,7 +1,7 @@
-"""All that listen at one edge for what happens to identities: sockets and waiting requests.
+"""The hub of one edge: passes notices about identities to sockets and waiting requests.
 
-Both protocol families share it: one session at the identity's host notifies this edge of all that
-happens, and every listener takes from it what is for its protocol.
+Both protocol families share the hub. One session at the identity's host sends this edge every
+notice, and each listener picks the notices of its protocol.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ GOING_AWAY: Final = 1001
 
 
 class Listener(Protocol):
-    """One who listens; neither method may wait."""
+    """A socket or waiting request that receives notices; neither method may block."""
 
     def notify(self, notice: Notice) -> None:
         """Something happened to the identity."""
 
     def close(self, code: int) -> None:
-        """Nothing more will come; ``code`` is the WebSocket close code that says why."""
+        """No more notices will come; ``code`` is the WebSocket close code that says why."""
 
 
 class Hub:
@@ -54,12 +54,12 @@ class Hub:
         return {host for host in hosts if host is not None}
 
     def add(self, did: str, listener: Listener) -> None:
-        """Notify the listener of what happens to the identity from now on."""
+        """Send the notices of the identity to the listener from now on."""
         self._listeners.setdefault(did, set()).add(listener)
         self._count += 1
 
     def remove(self, did: str, listener: Listener) -> None:
-        """Forget a listener; with the last one of an identity its session ends."""
+        """Forget a listener; removing the last one of an identity ends the identity's session."""
         listeners = self._listeners.get(did)
         if listeners is None or listener not in listeners:
             return
@@ -75,25 +75,25 @@ class Hub:
             raise TypeError("for the edge itself")
         listeners = self._listeners.get(push.did)
         if listeners is None:
-            # The host does not know yet that the last listener is gone, or an edge of this name
-            # lived before.
+            # The host does not know yet that the last listener is gone, or keeps a session of an
+            # earlier edge of this name.
             self._end_session(push.did)
             return
         for listener in listeners:
             listener.notify(push.notice)
 
     def close_sessions_on(self, host: str) -> None:
-        """A host started anew and knows no sessions: its sockets reconnect and ask what waits.
+        """Close the listeners whose sessions a host has lost, for example by a restart.
 
-        A push may be missing since the host failed, so going on silently could hide a message
-        until the next query.
+        Their clients reconnect and query their queues. Pushes may have been lost since the host
+        failed: without the close a message could stay hidden until the next query.
         """
         for did in list(self._listeners):
             if self._host_of(did) == host:
                 self._close(self._listeners[did], SERVICE_RESTART)
 
     def close_sessions_of(self, partitions: Collection[str]) -> None:
-        """The sessions of these partitions were lost: what holds for those of a host."""
+        """Close the listeners of partitions whose sessions were lost, as ``close_sessions_on``."""
         for did in list(self._listeners) if partitions else ():
             if did in partitions or self._gateway.partition_of(did) in partitions:
                 self._close(self._listeners[did], SERVICE_RESTART)
@@ -103,7 +103,7 @@ class Hub:
         return routes.host_of(routes.partition_of(did))
 
     def close_all(self) -> None:
-        """The edge is going away."""
+        """Close every listener: the edge is going away."""
         for listeners in self._listeners.values():
             self._close(listeners, GOING_AWAY)
 
@@ -112,10 +112,10 @@ class Hub:
             listener.close(code)
 
     async def session_ended(self, did: str) -> None:
-        """Wait until the end of an earlier session, if it is under way, has reached the host.
+        """Wait until the host has processed a pending ``CloseSession`` of this identity.
 
-        Two calls to a host can overtake each other: the end of the last session must not come
-        after the beginning of the next.
+        Two calls to a host can overtake each other, and the end of the last session must not
+        arrive after the beginning of the next.
         """
         closing = self._closing.get(did)
         if closing is not None:

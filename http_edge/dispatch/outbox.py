@@ -1,12 +1,12 @@
-"""Submissions on their way to one host, with natural batching.
+"""The outbox of submissions for one host, with natural batching.
 
 While a call to a host is in flight, new submissions wait in its outbox and leave together in the
-next call; when many wait, a second call leaves beside the first. An idle edge sends at once,
-batches grow with load; only what can linger is kept for the next batch. Any failure of a call is
-"outcome unknown" for every submission in it.
+next call; when many wait, a second call runs beside the first. An idle edge sends at once, and
+batches grow with load; only submissions that can linger wait for the next batch. When a call fails
+after it was sent, the outcome of every submission in it is unknown.
 
-A batch is answered as a whole, so a costly submission travels alone and nothing waits for it. Of
-those a few are under way at once, taken from their senders in turn.
+A host answers a batch as a whole, so each costly submission has a call of its own and delays no
+other. A few of these calls run at once, and take the submissions of their senders in turn.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from http_edge.telemetry.edge_measures import EdgeMeasures
 _LOG = logging.getLogger(__name__)
 _CALLS_IN_FLIGHT_MAX: Final = 2
 _SECOND_CALL_ITEMS: Final = 24
-"""A second call leaves beside the first only when it is worth its cost. Measured: a call costs
-about a millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
+"""Waiting submissions that make a second call worth its cost. Measured: a call costs about a
+millisecond of CPU on both sides together, whatever it carries, and an item 0.1 ms."""
 _COSTLY_CALLS_MAX: Final = 4
-"""Enough that the host never waits for the next of them; each may be a megabyte there."""
+"""Enough that the host never waits for the next call; each may take a megabyte of its memory."""
 _LINGER_S: Final = 0.004
-"""A call and its commit take about this long: what can linger is not answered much later, and most
-of the time shares both with something else."""
+"""About as long as a call and its commit take: the answer to a submission that lingers is not much
+later, and the submission usually shares its call and commit with others."""
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
@@ -47,7 +47,7 @@ _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
 class GatewayLimits(msgspec.Struct, frozen=True):
-    """How much may wait for one host, and how much one call carries.
+    """Limits of what may wait for one host and of what one call carries.
 
     ``move_wait_s_max`` is how long a submission waits for its shard to have an owner again.
     """
@@ -67,7 +67,7 @@ class _Waiting(msgspec.Struct):
 
 
 class Outbox:
-    """Submissions on their way to one host, and the replies on their way back."""
+    """Queues submissions for one host, sends them in batches, and returns the replies."""
 
     def __init__(
         self,
@@ -100,9 +100,11 @@ class Outbox:
     async def submit(
         self, submission: Submission, size_bytes: int, *, can_linger: bool = False
     ) -> Reply:
-        """The host's reply, or TEMPORARILY_UNAVAILABLE when it is full or did not answer.
+        """Send a submission and return the host's reply.
 
-        What ``can_linger`` leaves with the next submission that cannot, or after ``_LINGER_S``.
+        The reply is TEMPORARILY_UNAVAILABLE if the outbox is full or the host does not answer, and
+        NOT_OWNER if the host was not reached. A submission that ``can_linger`` leaves with the next
+        one that cannot, or after ``_LINGER_S``.
         """
         if len(self) >= self._limits.outbox_items_max:
             return _UNAVAILABLE
@@ -164,7 +166,7 @@ class Outbox:
         calls: set[asyncio.Task[None]],
         called: Callable[[asyncio.Task[None]], None],
     ) -> None:
-        # Of no request: the batch holds many.
+        # An empty context: the batch holds submissions of many requests.
         task = asyncio.get_running_loop().create_task(self._call(batch), context=Context())
         calls.add(task)
         task.add_done_callback(called, context=Context())
@@ -200,14 +202,15 @@ class Outbox:
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
         except HostUnavailable as error:
             is_there = not isinstance(error, HostNotReached)
-            # One line for an outage, not one for every call that fails in it.
+            # Warn once per outage, not for every call that fails in it.
             level = logging.DEBUG if self._is_silent else logging.WARNING
             what = "does not answer, outcome unknown" if is_there else "is not there"
             if isinstance(error, HostCutOff):
                 what = "lives and cannot be reached from here"
             _LOG.log(level, "a host %s", what, extra=self._about(batch))
             self._is_silent = True
-            # What was not sent can be sent to the next owner; a host that lives has none.
+            # A batch that was not sent can go to the next owner. A host that lives but is cut off
+            # has no next owner.
             self._settle(batch, [_UNAVAILABLE if is_there else _NOT_OWNER] * len(batch))
             return
         except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever

@@ -1,10 +1,10 @@
-"""What an edge refused, on its way into the log: once in a period, and once at the end.
+"""Record in the log how often an edge refused, once per period and once at the end.
 
-The counts of a period are one command. If its outcome is unknown the very same command is sent
-again, with the same key, until there is an answer; the log takes it once
-(``actors.core.system_commands``). Meanwhile the counts go on in memory, which is bounded
-(``http_edge.telemetry.refusal_counts``), and belong to the next command. So nothing is counted
-twice, and what is lost is what an edge process that dies had not recorded yet.
+The counts of a period are one command. If its outcome is unknown, the edge sends the same command
+with the same key until a host answers; the log takes it once (``actors.core.system_commands``).
+Meanwhile new refusals count in memory, which is bounded (``http_edge.telemetry.refusal_counts``),
+and go into the next command. So no refusal counts twice, and an edge process that dies loses only
+the counts that it had not recorded yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from http_edge.telemetry.refusal_counts import Counted, RefusalCounts
 _LOG = logging.getLogger(__name__)
 _EDGE: Final = "edge:"
 _ENTRY_BYTES: Final = 256
-"""Roughly what an entry takes on its way to the host."""
+"""Approximate size of an entry in a call to the host."""
 
 
 class RefusalLog:
@@ -48,7 +48,7 @@ class RefusalLog:
             await self.record()
 
     async def record(self) -> None:
-        """Record what was counted; nothing is written where nothing was refused."""
+        """Record the counts; write nothing if nothing was refused."""
         if self._unanswered is not None and not await self._send(self._unanswered):
             return
         counted = self.counts.take()
@@ -56,7 +56,7 @@ class RefusalLog:
             await self._send(self._submission(counted))
 
     async def _send(self, submission: Submission) -> bool:
-        # Before it is sent: a call that is cancelled in between has an unknown outcome, too.
+        # Set before the call: a call that is cancelled has an unknown outcome, too.
         self._unanswered = submission
         assert isinstance(submission.command, CountRefusals)
         size_bytes = _ENTRY_BYTES * len(submission.command.refusals)

@@ -1,7 +1,7 @@
-"""Routes: which host to ask about a partition, fixed or as a table says.
+"""Routes: which host owns a partition, fixed or by the newest placement table.
 
-A gateway asks them for every submission, so they answer from memory; ``moved`` waits for a table
-that says something else.
+A gateway queries the routes for every submission, so they answer from memory; ``moved`` waits for a
+table that changes the answer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Routes(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """What follows from names alone: shards, databases, and where nonces are."""
+        """What names alone determine: shards, databases, and the partitions of nonces."""
 
     def partition_of(self, did: str) -> str:
         """The partition that holds the state of an identity now."""
 
     def hosts(self) -> Sequence[str]:
-        """The hosts of shards that live."""
+        """The live hosts of shards."""
 
     def dedicated_hosts(self) -> Sequence[str]:
-        """The dedicated hosts that live and that a placer has named."""
+        """The live dedicated hosts that a placer has named."""
 
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition; None as long as no owner is known."""
@@ -43,15 +43,15 @@ class Routes(Protocol):
         """How many shards have no known owner."""
 
     def silent_s(self) -> float:
-        """For how long the placer, if there is one, has not answered."""
+        """Seconds since the last answer of the placer; 0 without a placer."""
 
     def just_left(self, host: str) -> Collection[str]:
-        """The partitions that went from this host to another some seconds ago, with sessions."""
+        """The partitions that moved with their sessions from this host in the last seconds."""
 
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Wait until owners have changed so that something is so; False if they never change.
+        """Wait until a change of owners makes ``is_so`` true; False if owners never change.
 
-        True as well after ``seconds_max``: a host may have become the owner unnoticed.
+        After ``seconds_max`` the result is True as well: a host may own the partition unnoticed.
         """
 
 
@@ -74,7 +74,7 @@ class FixedRoutes:
         return self._hosts
 
     def dedicated_hosts(self) -> Sequence[str]:
-        """No placer names any."""
+        """None: there is no placer that names dedicated hosts."""
         return ()
 
     def host_of(self, partition: str) -> str | None:
@@ -86,16 +86,16 @@ class FixedRoutes:
         return 0
 
     def silent_s(self) -> float:
-        """The settings say it."""
+        """Zero: owners follow from the settings, not from a placer."""
         return 0.0
 
     def just_left(self, host: str) -> Collection[str]:
-        """No shard ever leaves its host."""
+        """None: no shard ever leaves its host."""
         del host
         return ()
 
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Nothing ever changes."""
+        """Return False: owners never change."""
         del is_so, seconds_max
         return False
 
@@ -119,13 +119,13 @@ class LiveRoutes:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._answered_s = clock_s()
         self.lost_hosts: set[str] = set()
-        """Hosts that live no more, by the last table, and whose partitions others own without a
-        handover: they answer nothing that is under way."""
+        """Hosts that are dead by the last table and whose partitions other hosts own without a
+        handover: they will not answer calls in flight."""
 
     def update(self, table: PlacementTable) -> Collection[str]:
-        """Follow this table from now on; the partitions whose sessions were lost since the last.
+        """Follow this table; return the partitions whose sessions were lost since the last one.
 
-        Tables are taken in the order in which they come.
+        Tables take effect in the order of their arrival.
         """
         self.placer_answered()
         now_s, lost = self._clock_s(), self._back_in_shards(table)
@@ -142,18 +142,18 @@ class LiveRoutes:
         self._dedicated_hosts = sorted(table.dedicated_hosts)
         if table.dedicated is not None:
             self._dedicated, self._returned = table.dedicated, table.returned
-        # In the order in which they came, and to look for themselves whether it concerns them.
+        # Wake the waiters in the order of their arrival; each checks its own condition.
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
         return lost
 
     def placer_answered(self) -> None:
-        """The placer answers."""
+        """Note that the placer has answered just now."""
         self._answered_s = self._clock_s()
 
     def silent_s(self) -> float:
-        """For how long the placer has not answered."""
+        """Seconds since the last answer of the placer."""
         return self._clock_s() - self._answered_s
 
     @staticmethod
@@ -162,7 +162,7 @@ class LiveRoutes:
         return own | table.owners
 
     def _in_shard(self, partition: str, owner: PartitionOwner) -> PartitionOwner:
-        """The owner that a partition had when it was not known as one: that of its shard."""
+        """The previous owner of a partition that is new in the table: the owner of its shard."""
         shard = partition if is_shard(partition) else self.placement.partition_of(partition)
         before = self._known.get(shard)
         if before is None:
@@ -171,7 +171,7 @@ class LiveRoutes:
         return PartitionOwner(before.host, owner.sessions) if is_whole else before
 
     def _back_in_shards(self, table: PlacementTable) -> set[str]:
-        """Forget who was dedicated and is no more; the identities whose sessions were lost."""
+        """Forget identities that are no longer dedicated; return those whose sessions were lost."""
         lost: set[str] = set()
         if table.dedicated is None:
             return lost
@@ -183,7 +183,7 @@ class LiveRoutes:
             else:
                 lost.add(did)
         for did, sessions in table.returned.items():
-            # There and back without a table in between that said so.
+            # Dedicated and returned between two tables, so that no table named its owner.
             shard = self._known.get(self.placement.partition_of(did))
             is_news = did not in gone and self._returned.get(did) != sessions
             if is_news and shard is not None and not goes_on(sessions, shard.sessions):
@@ -195,11 +195,11 @@ class LiveRoutes:
         return did if did in self._dedicated else self.placement.partition_of(did)
 
     def hosts(self) -> Sequence[str]:
-        """The hosts of shards that live."""
+        """The live hosts of shards."""
         return self._hosts
 
     def dedicated_hosts(self) -> Sequence[str]:
-        """The dedicated hosts that live."""
+        """The live dedicated hosts."""
         return self._dedicated_hosts
 
     def host_of(self, partition: str) -> str | None:
@@ -212,16 +212,16 @@ class LiveRoutes:
         return max(0, self.placement.shards - len(self._owners))
 
     def just_left(self, host: str) -> Collection[str]:
-        """The partitions that went from this host to another some seconds ago.
+        """The partitions that moved from this host to another in the last seconds.
 
-        What the host had lost when they left was not in their handover: an edge that finds its
-        connection to it broken only now must not believe that their sessions are whole.
+        An edge that only now finds its connection to the host broken must not trust their sessions:
+        the handover did not contain what the host had lost before it.
         """
         since = self._clock_s() - _NOTICED_S_MAX
         return [s for s, (left, at) in self._left.items() if left == host and at >= since]
 
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Wait until the newest table makes something so, or for so long."""
+        """Wait until a table makes ``is_so`` true, at most ``seconds_max``; always True."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
                 while not is_so():

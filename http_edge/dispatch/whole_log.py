@@ -1,4 +1,4 @@
-"""Questions about the whole log: each goes to one host of each database, the answers are joined."""
+"""Queries of the whole log: each asks one host of each database and joins the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def waiting_queues(
     outbound_only: bool = False,
     did: str | None = None,
 ) -> list[WaitingQueue]:
-    """What waits in the log, longest first; of one identity alone if it is named.
+    """The waiting queues in the log, oldest first; those of ``did`` alone if it is given.
 
     Raises:
         HostUnavailable: a database has no host that answers.
@@ -49,9 +49,9 @@ async def waiting_queues(
 def logs_by_database(
     placement: Placement, reported: Iterable[tuple[str, LogFigures | None]]
 ) -> list[LogFigures | None]:
-    """The newest figures of each database, None of one of which there are none.
+    """The newest figures of each database; None for a database without figures.
 
-    ``reported`` are the figures of hosts, each with its name.
+    ``reported`` are the names of hosts, each with the figures that the host reported.
     """
     newest: list[LogFigures | None] = [None] * placement.databases
     for host, log in reported:
@@ -81,9 +81,10 @@ def total(logs: Iterable[LogFigures | None]) -> LogFigures | None:
 
 
 class WholeStorage(msgspec.Struct, frozen=True, kw_only=True):
-    """What all databases of the log take together, in bytes; None for what is not known of each.
+    """The storage that all databases of the log use together, in bytes.
 
-    ``days_until_full`` is known of a log on a disk of ours, and only while it grows.
+    A field is None unless it is known for every database. ``days_until_full`` is known only for a
+    log on a local disk that grows.
     """
 
     facts_bytes: int | None
@@ -97,7 +98,10 @@ class WholeStorage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def storage(placement: Placement, hosts: Iterable[HostStats]) -> WholeStorage | None:
-    """What the log takes, by the first of these hosts of each database that knows; else None."""
+    """The storage of the log by the first host of each database that knows it.
+
+    None if a database has no such host.
+    """
     known: dict[int, tuple[StorageFigures, HostStats]] = {}
     for stats in hosts:
         if stats.storage is not None:
@@ -119,7 +123,7 @@ def storage(placement: Placement, hosts: Iterable[HostStats]) -> WholeStorage | 
 
 
 def _sum(values: Sequence[_N | None]) -> _N | None:
-    """The sum of these, None if one is not known."""
+    """The sum of the values; None if one is unknown or there are none."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known and len(known) == len(values) else None
 

@@ -1,1 +1,1 @@
-"""Accepts connections, bounds them, identifies the caller, routes requests."""
+"""Accept connections, bound their number and memory, find the client address, route requests."""

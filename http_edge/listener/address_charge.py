@@ -1,4 +1,7 @@
-"""Who pays for a request while it is worked on: the address that it came from."""
+"""Charge each request to the rate limit of the client address that it came from.
+
+An *unproven* request has no valid signature, is not an envelope, or is for an unknown recipient.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from actors.core.rate_limits import RateLimit
 from http_edge.settings.settings import Rates
 
 UNPROVEN_BYTES: Final = 16_384
-"""So many bytes that prove nothing cost as much again as the request that brought them."""
+"""Bytes of an unproven request that cost ``unproven_tokens`` once more."""
 PUBLIC_BYTES: Final = 1_024
-"""So many bytes of an answer that anybody may ask for cost one token."""
+"""Bytes of a public answer that cost one token."""
 _OWING_S: Final = 0.1
-"""Time between two looks whether an address has paid."""
+"""Seconds between two checks whether an address has paid its debt."""
 
 
 class AddressRates:
-    """What addresses have to pay with: requests, and of all new identities their share."""
+    """The rate limits of client addresses: requests, and registrations of identities."""
 
     def __init__(self, rates: Rates, edges: int) -> None:
-        """The part of one edge of ``edges``."""
+        """The share of one edge of ``edges`` in the rates."""
         self.requests = rate_of(rates.per_address_per_s, rates, edges)
         self.unproven_tokens = rates.unproven_tokens
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -31,22 +34,22 @@ class AddressRates:
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
     def has_unproven(self, address: str, now_s: float, requests: int) -> bool:
-        """Has an address the tokens for so many requests that prove nothing?"""
+        """Has an address the tokens for so many unproven requests?"""
         return self.requests.has(address, now_s, requests * (1 + self.unproven_tokens))
 
     def registration_wait_s(self, address: str, now_s: float) -> float | None:
-        """Count a registration; after how many seconds it may be tried, if that is not now."""
+        """Count a registration; return the seconds to wait, or None if it may go ahead."""
         wait_s = self._registrations_of.take(address, now_s)
         return self._registrations.take("", now_s) if wait_s is None else wait_s
 
 
 def rate_of(per_s: float, rates: Rates, edges: int) -> RateLimit:
-    """The part of one edge of a rate: an address may reach any of them."""
+    """The share of one edge in a rate: an address may reach any edge."""
     return RateLimit(per_s / edges, burst_s=rates.burst_s, keys_max=rates.keys_max)
 
 
 class AddressCharge:
-    """The tokens of one address, for one request."""
+    """Charges one request to its address."""
 
     __slots__ = ("_address", "_now_s", "_rates")
 
@@ -61,25 +64,25 @@ class AddressCharge:
 
     @property
     def is_owing(self) -> bool:
-        """Has the address to pay for what it had before?"""
+        """Does the address owe tokens for earlier requests?"""
         return not self._rates.requests.has(self._address, self._now_s(), 0)
 
     @property
     def turn(self) -> asyncio.Lock:
-        """To be held by who waits until the address has paid."""
+        """The lock that a request holds while it waits until the address has paid."""
         return self._rates.turns.setdefault(self._address, asyncio.Lock())
 
     def take(self, tokens: float) -> None:
-        """Take tokens whether or not they are there: what they are for is done already."""
+        """Take tokens even if the address has too few: the work that they pay for is done."""
         self._rates.requests.charge(self._address, self._now_s(), tokens)
 
     def take_unproven(self, size_bytes: int) -> None:
-        """Take what so many bytes cost that prove nothing."""
+        """Take the price of an unproven request of this size."""
         self.take(self._rates.unproven_tokens)
         self.take_bytes(size_bytes)
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Take what it costs to read so many bytes."""
+        """Take the price of reading so many bytes."""
         self.take(self._rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
 
 
@@ -87,26 +90,26 @@ _CHARGE: Final[ContextVar[AddressCharge | None]] = ContextVar("charge", default=
 
 
 def charged_to(charge: AddressCharge) -> None:
-    """A request begins that ``charge`` pays for."""
+    """Let ``charge`` pay for the current request, which begins now."""
     _CHARGE.set(charge)
 
 
 def charge_unproven(size_bytes: int) -> None:
-    """The current request proved nothing: its address pays for having it read."""
+    """Charge the current request the price of an unproven request of this size."""
     if (charge := _CHARGE.get()) is not None:
         charge.take_unproven(size_bytes)
 
 
 def charge_bytes(size_bytes: int) -> None:
-    """The current request was read for nothing: its sender, who is proven, sends too much."""
+    """Charge for reading a request in vain: its sender is proven, but sends too much."""
     if (charge := _CHARGE.get()) is not None:
         charge.take_bytes(size_bytes)
 
 
 def registration_wait_s() -> float | None:
-    """The current request registers an identity: for how long it is too early, if it is.
+    """Count a registration by the current request; return the seconds to wait, or None.
 
-    Its address pays besides as for what proves nothing: the next identity costs a key alone.
+    Its address also pays the price of an unproven request: another identity costs only a key.
     """
     charge = _CHARGE.get()
     if charge is None:
@@ -116,15 +119,15 @@ def registration_wait_s() -> float | None:
 
 
 def is_owing() -> bool:
-    """Has the address of the current request to pay for others that came before it?"""
+    """Does the address of the current request owe tokens for earlier requests?"""
     charge = _CHARGE.get()
     return charge is not None and charge.is_owing
 
 
 async def until_paid() -> None:
-    """Return when the address of the current request has paid for all that came before.
+    """Wait until the address of the current request has paid for its earlier requests.
 
-    Of all that wait for the same address one looks; the others have their turns behind it.
+    One request of an address polls at a time; the others wait for its lock.
     """
     if (charge := _CHARGE.get()) is not None and charge.is_owing:
         async with charge.turn:
@@ -133,12 +136,12 @@ async def until_paid() -> None:
 
 
 def charge_message() -> None:
-    """The socket of the current request has brought a message: it costs what a request does."""
+    """Charge a message on the socket of the current request: it costs as much as a request."""
     if (charge := _CHARGE.get()) is not None:
         charge.take(1)
 
 
 def charge_public(size_bytes: int) -> None:
-    """The current request, which anybody may send, is answered with so many bytes."""
+    """Charge for an answer of this size to a public request."""
     if (charge := _CHARGE.get()) is not None:
         charge.take(size_bytes / PUBLIC_BYTES)

@@ -1,10 +1,10 @@
-"""When bodies are read: those that arrive together one after the other, large ones apart.
+"""Schedule the reading of bodies: small ones in batches on the event loop, large ones in a thread.
 
-What a body takes to be decrypted or verified depends on what else the processor has just done. In
-between two bodies an edge parses requests, writes answers and talks to hosts, and finds little of
-what it needs for a body in the caches: an envelope of DIDComm v2 took 165 µs in a busy edge and 78
-µs in a loop of nothing but envelopes. So bodies wait until all that have arrived are at hand, which
-is the next turn of the event loop, and are read in one go.
+The time to decrypt or verify a body depends on what the processor has just done. Between two bodies
+an edge parses requests, writes answers and talks to hosts, and so little of the code and data for a
+body is left in the CPU caches: an envelope of DIDComm v2 took 165 µs in a busy edge and 78 µs in a
+loop of nothing but envelopes. So the bodies that arrive in one turn of the event loop wait for the
+next turn, and are read one after the other there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from http_edge.listener.large_bodies import read_apart
 
 LARGE_BYTES: Final = 32_768
-"""The worst body of this size takes about 4 ms to read and to write in canonical form."""
+"""Reading the worst body of this size and writing its canonical form takes about 4 ms."""
 _T = TypeVar("_T")
 
 
@@ -34,7 +34,7 @@ class BodyReads:
         self._waiting: list[_Read] = []
 
     async def read(self, size_bytes: int, work: Callable[[], _T]) -> _T:
-        """What ``work`` makes of a body of this size; it raises what that raises."""
+        """Run ``work`` on a body of this size; return its result or raise its exception."""
         if size_bytes > LARGE_BYTES:
             return await read_apart(work)
         loop = asyncio.get_running_loop()
@@ -51,5 +51,5 @@ class BodyReads:
                 continue
             try:
                 done.set_result(context.run(work))
-            except Exception as error:  # noqa: BLE001 - the reader of this body gets it
+            except Exception as error:  # noqa: BLE001 - raised to the caller of ``read``
                 done.set_exception(error)

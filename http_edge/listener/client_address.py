@@ -1,4 +1,4 @@
-"""Whose request it is, for the rate limits: one address, or one /64 of IPv6."""
+"""The client address that a rate limit counts: one IPv4 address, or one /64 of IPv6."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ class ClientAddress:
     """Finds the address of a client behind our own proxies."""
 
     def __init__(self, trusted_proxies: Sequence[IPvAnyNetwork]) -> None:
-        """``X-Forwarded-For`` is believed from ``trusted_proxies`` alone."""
+        """Believe ``X-Forwarded-For`` only from ``trusted_proxies``."""
         self._proxies = trusted_proxies
         self._key = lru_cache(_CACHE_ENTRIES)(_key)
         self._is_trusted = lru_cache(_CACHE_ENTRIES)(self._trusted)
 
     def of(self, request: web.Request) -> str:
-        """The client's address as a key of rates; empty where the connection has none."""
+        """The client's address as a rate limit key; empty if the connection has no address."""
         remote = request.remote or ""
         if not self._proxies:
             return self._key(remote)
         address = _parsed(remote)
         if address is None or not self._is_trusted(address):
             return self._key(remote)
-        # From the right: the last hop that is not our own wrote the truth about the next.
+        # From right to left: each trusted proxy has appended the address of the hop before it. So
+        # the first address that is not a trusted proxy's is the client's.
         forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, []))
         for hop in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
             found = _parsed(hop)
             if found is None:
-                break  # no address: what stands before it is no word of a hop of ours
+                break  # not an address: no trusted proxy vouches for the entries before it
             address = found
             if not self._is_trusted(address):
                 break
         return _key_of(address)
 
     def of_connection(self, host: str) -> str | None:
-        """The same of a connection by its other end's host; None of a proxy: it is of many."""
+        """The rate limit key of a connection's remote host; None for a proxy with many clients."""
         address = _parsed(host)
         if self._proxies and address is not None and self._is_trusted(address):
             return None
@@ -56,10 +57,11 @@ class ClientAddress:
 
 @lru_cache(_CACHE_ENTRIES)
 def _parsed(text: str) -> _Address | None:
-    """The address that a text names, with a port or without (RFC 7239 section 6); None if none.
+    """Parse an address with or without a port (RFC 7239 section 6); None if the text is none.
 
-    A port changes with each connection, and a zone (RFC 4007) says only how it is reached: a key of
-    rates has neither. An IPv4 address that a dual-stack socket maps into IPv6 is what it is.
+    A rate limit key has no port, which changes with each connection, and no zone (RFC 4007), which
+    only says how to reach the address. An IPv4 address mapped into IPv6 by a dual-stack socket
+    counts as the IPv4 address.
     """
     plain, bracket, _ = text.removeprefix("[").partition("]")
     if not bracket and plain.count(":") == 1:

@@ -1,4 +1,4 @@
-"""The connections of one listener: how many there are, and what each makes this edge hold."""
+"""The connections of one listener: bounds their number, and the bytes that they make it hold."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from http_edge.settings.settings import Limits
 
 _LOG = logging.getLogger(__name__)
 _LOG_S: Final = 10.0
-"""Clients that are cut make one line in this time, however many they are."""
+"""Seconds between two log lines about cut connections, however many were cut."""
 _LINGER_S: Final = 1.0
 """How long the rest of a refused body is read, so that the client sees the answer."""
 _FILES_KEPT: Final = 512
 _FILES_ANY: Final = 1_000_000
 _READ_BYTES: Final = 16 * 1024
-"""Twice as much of a body is read ahead of who reads it; then the kernel holds the client back."""
+"""A connection buffers twice this much of an unread body; then the kernel holds the client back."""
 _PIPELINED_MAX: Final = 2
-"""Requests that are read while one is answered, and one more of what came at once; with one, every
-request would pause its connection."""
+"""Requests to parse while one is answered, and one more if it came in the same read. With a limit
+of one, every request would pause its connection."""
 _OWING_MAX: Final = 64
-"""Connections of an address that owes its rate; those beyond wait for it in the client."""
+"""Connections of an address that is out of tokens; the listener cuts any beyond."""
 _PART_BYTES: Final = 4 * 1024
-"""Bytes of a head, or of a message of a socket, that count with their connection."""
+"""Bytes of an incomplete head or socket message that count with their connection, not apart."""
 _PIECE_BYTES: Final = 16 * 1024
 _CHUNKS_BYTES: Final = 8 * 1024
-"""Bytes that may frame the chunks of any body, however short; an eighth of it more."""
+"""Bytes of chunk framing that any body may have, however short; an eighth of the body is added."""
 _RECEIVED_MAX: Final = 256 * 1024
 """Bytes that asyncio receives at once."""
 _LOOK_S_MAX: Final = 1.0
 _RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER: what the client did not read leaves the kernel's memory too, with a reset."""
+"""SO_LINGER of zero seconds: a reset, with which the kernel also drops the unread bytes."""
 
 
 class Connections:
-    """The connections of one listener, and why any of them were cut.
+    """The connections of one listener.
 
-    ``leaving`` is what their clients have not read yet. ``on_cut`` gets the cause of each cut.
+    ``leaving`` holds bytes that clients have not read. ``on_cut`` gets the cause of each cut.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Connections:
     ) -> None:
         """Connections whose bodies count in ``arriving``.
 
-        ``common_head`` are the lines of the headers that every answer has.
-        ``address_of`` makes the key of rates of a host; None of one without a share of its own.
-        ``affords`` says whether such a key can pay for so many requests that prove nothing.
+        ``common_head`` are the header lines of every answer.
+        ``address_of`` maps a remote host to its rate limit key; None for one without a share.
+        ``affords`` says whether a key has the tokens for so many unproven requests.
         """
         self.arriving = arriving
         self.common_head = common_head
@@ -98,7 +98,7 @@ class Connections:
     def connection(
         self, server: web.Server, malformed: bytes, loop: asyncio.AbstractEventLoop
     ) -> Connection:
-        """The protocol of a new connection; ``malformed`` answers what is no HTTP."""
+        """Make the protocol of a new connection; ``malformed`` is the answer to malformed HTTP."""
         return Connection(server, self, self._limits, malformed, loop)
 
     def __len__(self) -> int:
@@ -106,14 +106,14 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: Connection, host: str) -> Cut | None:
-        """Take a new connection in, in the place of an idle one if need be; else why not."""
+        """Admit a new connection, closing an idle one if necessary; return why not, else None."""
         address = self._address_of(host)
         if address is not None:
             of_address = self._open_of.get(address, {})
             if len(of_address) >= _OWING_MAX and not self._affords(
                 address, self._newcomers.of(address)
             ):
-                # To tell each that it has to wait would take more than to serve it.
+                # Refusing each request with an answer would cost more than serving it.
                 return Cut.OWING
             if len(of_address) >= self._per_address_max and not self._close_idle(of_address):
                 return Cut.CONNECTIONS_PER_ADDRESS
@@ -127,14 +127,14 @@ class Connections:
         return None
 
     def pays(self, connection: Connection) -> None:
-        """A request of this connection is taken up, and its address pays: it is new no more."""
+        """Count the connection as a newcomer no longer: its address pays for its request now."""
         address = self._open.get(connection)
         if address is not None:
             self._newcomers.remove(address, connection.newcomer)
             connection.newcomer = None
 
     def forget(self, connection: Connection) -> None:
-        """A connection is over, or as good as over."""
+        """Forget a connection that has ended or is about to end."""
         self.pays(connection)
         address = self._open.pop(connection, None)
         if address is not None:
@@ -144,9 +144,9 @@ class Connections:
                 del self._open_of[address]
 
     def _close_idle(self, connections: Iterable[Connection]) -> bool:
-        """Close the longest idle of these connections; False when none is.
+        """Close the connections that have been idle longest; False if none is idle.
 
-        Looking through thousands takes milliseconds, so one in a hundred is closed at a time.
+        A scan of thousands takes milliseconds, so each closes one and a hundredth of the idle ones.
         """
         idle = [
             (since_s, number, connection)
@@ -160,7 +160,7 @@ class Connections:
         return bool(idle)
 
     def start(self) -> None:
-        """Look for slow clients from now on, until ``stop``."""
+        """Cut slow clients from now on, until ``stop``."""
         loop = asyncio.get_running_loop()
         self._newcomers.forget()
         for transfers in (self.leaving, self.arriving):
@@ -168,13 +168,13 @@ class Connections:
         self._timers["look"] = loop.call_later(self._look_s, self.start)
 
     def stop(self) -> None:
-        """Look no more, and wait for no client."""
+        """Stop looking for slow clients, and cut those that have not read their answers."""
         self.leaving.cut_all(Cut.STOP)
         for timer in self._timers.values():
             timer.cancel()
 
     def note(self, cause: Cut) -> None:
-        """Count a cut; it is in the log within seconds, with all others of that time."""
+        """Count a cut, and log it within ``_LOG_S`` together with the other cuts of that time."""
         self._on_cut(cause.value)
         self._not_logged[cause.value] += 1
         if "log" not in self._timers:
@@ -189,11 +189,11 @@ class Connections:
 class Connection(RequestHandler):
     """One connection.
 
-    An answer is written when the kernel has taken it whole. Until then its bytes count, and the
-    connection is cut when that takes too long or they are too many.
+    An answer counts as written when the kernel has accepted all of it. Until then its bytes count,
+    and the connection is cut if they are too many or take too long.
 
-    aiohttp answers a malformed request itself, in plain text, and logs each with a traceback: any
-    client could fill the log. Here it is an error like any other, without a line in the log.
+    aiohttp answers a malformed request in plain text and logs a traceback, so any client could fill
+    the log. This class answers it like any other error and logs nothing.
     """
 
     __slots__ = (
@@ -225,7 +225,7 @@ class Connection(RequestHandler):
     ) -> None:
         self.address = ""
         self.is_shared = False
-        """Is it a proxy's, and carries the requests of many clients?"""
+        """Does the connection belong to a proxy, and carry the requests of many clients?"""
         self.newcomer: int | None = None
         self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
         self._head_bytes_max = limits.head_bytes_max
@@ -271,12 +271,12 @@ class Connection(RequestHandler):
 
     @property
     def common_head(self) -> bytes:
-        """Lines that stand in the head of every answer of the listener."""
+        """Header lines of every answer of the listener."""
         return self._connections.common_head
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        # uvloop's have the interface of asyncio.Transport, not its type.
+        # A transport of uvloop has the interface of asyncio.Transport, not its type.
         self._wire = wire = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         refused = self._connections.admit(self, peer[0] if peer else "")
@@ -299,14 +299,14 @@ class Connection(RequestHandler):
         arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
         if arriving is not None:
-            # What is left of a body would stay until the collector comes by.
+            # Otherwise the rest of a body would stay in memory until a garbage collection.
             getattr(arriving, "_buffer", deque[bytes]()).clear()
 
     @property
     def idle_since_s(self) -> float | None:
-        """Since when it has waited for a request, by the loop's clock; None while it has one.
+        """The loop time since which the connection has waited for a request; None while it has one.
 
-        A connection that never had one counts as longer idle than any that had.
+        A connection that never had a request counts as idle longer than any that had one.
         """
         if self._waiter is None or self._waiter.done():
             return None
@@ -314,14 +314,14 @@ class Connection(RequestHandler):
 
     @property
     def pipelined(self) -> int:
-        """Requests that were read and wait for the one before them."""
+        """Requests that were parsed and wait for the one before them."""
         return len(self._messages)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; those that are neither body nor frame are bounded.
+        """Receive bytes, and bound those that are neither body nor frame.
 
-        They are looked at piece by piece: a body in crumbs takes a microsecond for each, and is not
-        read to the end before it is cut.
+        Large reads are parsed in pieces: each chunk of a body takes a microsecond, and a body of
+        tiny chunks is cut before all of it is parsed.
         """
         if len(data) <= _PIECE_BYTES:
             self._received(data)
@@ -330,7 +330,7 @@ class Connection(RequestHandler):
             if self._wire is None or self._wire.is_closing():
                 return
             if self._buffer_paused or self._reading_paused:
-                # The parser keeps what it does not read yet.
+                # The parser buffers the rest until reading resumes.
                 self._received(data[start:])
                 return
             self._received(data[start : start + _PIECE_BYTES])
@@ -339,7 +339,7 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count != self._heads:
             self._heads = self._request_count
-            # None is left where aiohttp itself went on with what came behind a declined upgrade.
+            # The queue is empty if aiohttp itself read on behind a declined upgrade.
             self._arriving = payload = self._messages[-1][1] if self._messages else None
             self._arriving_from = 0 if payload is None else payload.total_bytes
             self._framing_bytes = 0
@@ -354,7 +354,7 @@ class Connection(RequestHandler):
                 arriving = self._arriving = None
                 self._framing_bytes = 0
             body_bytes = 0 if arriving is None else arriving.total_bytes - self._arriving_from
-            # While it reads no further the parser keeps what came last.
+            # A paused parser keeps the bytes of the last read.
             ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
             framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
             most_bytes = self._head_bytes_max if arriving is None else _CHUNKS_BYTES
@@ -366,11 +366,11 @@ class Connection(RequestHandler):
             self.cut(Cut.HEAD)
 
     def pays(self) -> None:
-        """A request of it is taken up, and its address pays for it."""
+        """Note that the client's address pays for a request of this connection."""
         self._connections.pays(self)
 
     def _hold(self, size_bytes: int) -> None:
-        """So many bytes of a head or of a message of a socket are here, and it is not whole."""
+        """Count the held bytes of an incomplete head or socket message."""
         part, arriving = self._part, self._connections.arriving
         if size_bytes <= _PART_BYTES:
             if part is not None:
@@ -378,32 +378,32 @@ class Connection(RequestHandler):
                 self._part = None
             return
         if part is None:
-            # Each has a time of its own: that of a head, or that between two pings.
+            # No pace applies: a head has its own time limit, a socket the time between two pings.
             part = self._part = Transfer(self.address, math.inf, self.cut)
             arriving.begin(part)
         arriving.grow(part, size_bytes - part.size_bytes)
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's
-        """Read on, where it was paused: aiohttp says this of every body, and parses again."""
+        """Resume reading only if it is paused: aiohttp calls this for every body and reparses."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def pause_writing(self) -> None:
-        """The kernel did not take all: the client reads slowly, or not at all."""
+        """Count the unsent bytes: the kernel is full, so the client reads slowly or not at all."""
         super().pause_writing()
         if self._unread is None:
             self._unread = Transfer(self.address, 0, self.cut, self._left_bytes)
             self.leaving.begin(self._unread, self._left_bytes())
-        self._unread.since_s, self._unread.moved_bytes = self._loop.time(), 0  # of each piece
+        self._unread.since_s, self._unread.moved_bytes = self._loop.time(), 0  # for each piece anew
 
     def resume_writing(self) -> None:
-        """The kernel has taken all that was written."""
+        """Note that the kernel has accepted all bytes written so far."""
         if not self._unwritten():
             self._read_all()
         super().resume_writing()
 
     def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
-        """An answer is written piece by piece, the rest of which waits here; None: it was."""
+        """Count the unwritten rest of an answer in pieces; None when the answer is written."""
         self._unwritten = left_bytes or int
         if left_bytes is None and not self._left_bytes():
             self._read_all()
@@ -412,7 +412,7 @@ class Connection(RequestHandler):
         return self._unwritten() + (self._wire.get_write_buffer_size() if self._wire else 0)
 
     def cut(self, cause: Cut) -> None:
-        """End the connection at once, without a line in the log."""
+        """End the connection at once, without a log line of its own."""
         wire = self._wire
         if wire is None or (wire.is_closing() and not wire.get_write_buffer_size()):
             return
@@ -430,14 +430,14 @@ class Connection(RequestHandler):
     def log_exception(
         self, *args: Any, exc_info: BaseException | None = None, **options: Any
     ) -> None:
-        """Log a fault of ours; a peer that goes away is none, and any client can do it."""
+        """Log a fault of this edge, but no lost peer: any client could fill the log with those."""
         if isinstance(exc_info, ConnectionError):
             self.log_debug("the peer went away")
         else:
             super().log_exception(*args, exc_info=exc_info, **options)
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """Read a WebSocket from now on, and look at its frames."""
+        """Read a WebSocket from now on, and check its frames."""
         self._frames = CheckedFrames(parser, self._loop.time)
         super().set_parser(self._frames, data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
 
@@ -449,7 +449,7 @@ class Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to a request that never reached the application."""
-        if status >= 500:  # noqa: PLR2004 - a fault of ours: aiohttp logs it
+        if status >= 500:  # noqa: PLR2004 - a fault of this edge: aiohttp logs it
             return super().handle_error(request, status, exc, message)
         response = web.Response(
             status=status,
@@ -462,20 +462,20 @@ class Connection(RequestHandler):
 
 
 def _is_crumbs(arriving: StreamReader | None) -> bool:
-    """Is there less of a body that is read no further than would fill its buffer?
+    """Has a body whose reading is paused fewer bytes than its buffer may hold?
 
-    Then its chunks were too many: each takes a microsecond or two, however short it is.
+    Then it was paused for too many chunks: each takes a microsecond or two, however short it is.
     """
     if arriving is None or arriving.is_eof():
         return False
     _, most_bytes = arriving.get_read_buffer_limits()
-    return arriving._size <= most_bytes  # noqa: SLF001 - it says it nowhere else
+    return arriving._size <= most_bytes  # noqa: SLF001 - no public attribute has the size
 
 
 def _connections_by_files() -> int:
-    """How many connections this process may have open, once it may open all files that it may.
+    """Raise the limit of open files to the hard limit; return how many connections fit in it.
 
-    The rest is for its log, its hosts, deliveries, operators, and what was accepted just now.
+    The others are for the log, hosts, deliveries, operators, and connections not admitted yet.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -487,14 +487,14 @@ def _connections_by_files() -> int:
 
 
 def peer_of(request: web.Request) -> Connection:
-    """The client of a request: its connection."""
+    """The connection of a request."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection
 
 
 def common_head(request: web.BaseRequest) -> bytes:
-    """Lines of the headers that every answer of the listener has."""
+    """Header lines of every answer of the listener."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection.common_head

@@ -1,6 +1,6 @@
-"""What one edge works on at once, bounded: requests, bodies, sockets.
+"""Bound what one edge works on at once: requests, bodies, sockets.
 
-A request that waits for messages of others (a long poll) does not count: see ``parked``.
+A request that waits for messages (a long poll) does not count: see ``parked``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from http_edge.settings.settings import Limits
 
 
 class InFlight:
-    """Requests that are being worked on, bodies, sockets that are open.
+    """Counts requests in progress, bodies, and open sockets, and says whether there is room.
 
-    ``draining`` is set when the edge stops: from then on there is room for nothing.
-    ``requests`` are those that are worked on; ``bodies`` holds their bodies and those that still
-    arrive; ``sockets`` are the open sockets by protocol.
+    ``draining`` is set when the edge stops: from then on there is no room. ``requests`` counts the
+    requests in progress; ``bodies`` holds their bodies and those still arriving; ``sockets`` counts
+    the open sockets by protocol.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -44,22 +44,22 @@ class InFlight:
         return not self.draining and self.requests < self._limits.commands_in_flight_max
 
     def begin(self) -> Token[InFlight | None]:
-        """A request is worked on from now until ``end`` gets this token."""
+        """Count a request as in progress until ``end`` gets the token."""
         self.requests += 1
         return _CURRENT.set(self)
 
     def end(self, token: Token[InFlight | None]) -> None:
-        """The request that ``begin`` gave this token for is answered or has failed."""
+        """End the request of this token from ``begin``: it is answered or has failed."""
         _CURRENT.reset(token)
         self.requests -= 1
 
     def has_room_for_body(self, address: str) -> bool:
-        """May one more body of this client address arrive beside those that do?"""
+        """May one more body of this client address arrive at the same time?"""
         return self._bodies_of[address] < self._limits.bodies_per_address_max
 
     @contextmanager
     def body_of(self, body: Transfer) -> Iterator[None]:
-        """Within the block a body arrives; its bytes are held after it, if it became whole."""
+        """Count a body that arrives within the block; a complete one is held after the block."""
         with _counted(self._bodies_of, body.address):
             self.bodies.begin(body)
             try:
@@ -79,7 +79,7 @@ class InFlight:
 
     @contextmanager
     def socket_of(self, address: str, protocol: str) -> Iterator[None]:
-        """Within the block a socket of this client address is open."""
+        """Count a socket of this client address that is open within the block."""
         self.sockets[protocol] += 1
         try:
             with _counted(self._sockets_of, address):
@@ -101,18 +101,18 @@ _CURRENT: Final[ContextVar[InFlight | None]] = ContextVar("in_flight", default=N
 
 @contextmanager
 def parked() -> Iterator[None]:
-    """Within the block the current request only waits, and takes the place of no other."""
+    """Do not count the current request within the block, where it only waits."""
     current = _CURRENT.get()
     if current is None:
         yield
         return
-    with current._parked():  # noqa: SLF001 - the one user outside of the class
+    with current._parked():  # noqa: SLF001 - the one caller outside of the class
         yield
 
 
 @contextmanager
 def _counted(counts: Counter[str], address: str) -> Iterator[None]:
-    """Count an address within the block; one that has nothing more is forgotten."""
+    """Count an address within the block; forget it when its count is zero."""
     counts[address] += 1
     try:
         yield

@@ -1,9 +1,10 @@
-"""Large bodies are read beside the event loop, one at a time, so that others are served meanwhile.
+"""Read large request bodies in one thread, and write large answers in pieces.
 
-Those of answers leave in pieces, each when the client has taken most of the ones before.
+The thread reads one body at a time, so that the event loop serves other requests meanwhile. The
+interpreter runs one thread at a time in turn: one reading thread delays the event loop by a few
+milliseconds now and then, and each further thread would delay it by as much.
 
-The interpreter runs one thread at a time and gives each its turn: one thread that reads costs the
-event loop a few milliseconds now and then, and several would cost it as much each.
+A piece of an answer leaves when the client has read most of the pieces before it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
 
 async def read_apart(work: Callable[[], _T]) -> _T:
-    """Do the work on a large body beside the event loop."""
+    """Run the work on a large body in the reading thread."""
     return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
 
 
@@ -34,16 +35,16 @@ class WritesInPieces(Protocol):
     """A connection of this edge, as an answer in pieces sees it."""
 
     def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
-        """One is written, of which so many bytes wait here; None: it was."""
+        """Count the unwritten rest of an answer in pieces; None when the answer is written."""
 
 
 class PiecedBody(Payload):
-    """A body in pieces, of which each is given back as soon as it is written."""
+    """A body in pieces; frees each piece as soon as it is written."""
 
     _value: deque[bytes]
 
     def __init__(self, pieces: Iterable[bytes], *, content_type: str) -> None:
-        """It can be written once."""
+        """A body that can be written once."""
         super().__init__(deque(pieces), content_type=content_type)
         self._size = sum(map(len, self._value))
 
@@ -53,7 +54,7 @@ class PiecedBody(Payload):
 
     @override
     async def write(self, writer: AbstractStreamWriter) -> None:
-        # What the client does not read stands in memory, as what was written does.
+        # Unwritten pieces take memory as well as written ones that the client has not read.
         connection = cast("StreamWriter", writer).protocol
         assert isinstance(connection, WritesInPieces)
         connection.write_in_pieces(lambda: sum(map(len, self._value)))

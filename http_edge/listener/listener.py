@@ -1,8 +1,8 @@
-"""The way of every request: identify, rate, route, receive, hand over, translate errors.
+"""The HTTP listener: identifies, rate-limits, routes and receives requests, and translates errors.
 
-The listener knows no protocol. It serves the route groups that it is given; each says how an
-error is written on its paths. Whatever goes wrong in a handler becomes a JSON error here, in one
-place; every answer carries the CORS headers, errors and unknown paths included, because a browser
+The listener knows no protocol. It serves route groups; each group says how to write an error on its
+paths. Every exception of a handler but a lost connection becomes a JSON error here. Unless CORS is
+off, every answer carries its headers, also an error or one to an unknown path, because a browser
 hides an answer without them (DCTRL-0004 section 3).
 """
 
@@ -53,16 +53,16 @@ _KERNEL_BYTES: Final = 64 * 1024
 _SHUTDOWN_S: Final = 1.0
 """How long clients may take to read their last answers once the edge has drained."""
 _LIMITED_AT_ONCE: Final = 32
-"""Refused requests of one address that wait for their answers: for each so many the next ones wait
-``rates.limited_answer_s`` longer, up to ten times that."""
+"""Refused requests of one address that wait equally long for their answers: each further group of
+this size waits ``rates.limited_answer_s`` longer, up to ten times that."""
 _LIMITED_TIMES_MAX: Final = 10
 _LIMITED_MAX: Final = _LIMITED_AT_ONCE * _LIMITED_TIMES_MAX
-"""Those beyond are cut: thousands that wait are a hundred thousand objects, and each time that the
-collector looks through them everybody waits for 50 ms."""
+"""Connections beyond are cut: thousands of waiting requests are a hundred thousand objects, and
+each garbage collection of them stops the edge for 50 ms."""
 _UNREAD_BYTES: Final = 64 * 1024
-"""Of the body of a request that was answered already so much is read, to keep its connection."""
+"""The longest body that is still read after its request was answered, to keep the connection."""
 _UNREAD_S: Final = 0.5
-"""How long a client that still sends a longer one may take to see the answer."""
+"""How long a client that still sends a longer body may take to read the answer."""
 
 
 _CUT_BODY: Final[dict[Cut, Rejection]] = {
@@ -73,7 +73,7 @@ _CUT_BODY: Final[dict[Cut, Rejection]] = {
 
 
 class _CutBody(Exception):
-    """A body that is read no further, and how its client is answered."""
+    """Raised to stop reading a body; ``rejection`` is the answer to its client."""
 
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.value)
@@ -95,10 +95,10 @@ class HttpListener:
         measures: EdgeMeasures,
         cors: bool = True,
     ) -> None:
-        """A listener for these route groups; pages of other origins may read its answers by CORS.
+        """A listener for route groups; with ``cors``, pages of other origins may read its answers.
 
-        A path without a route is answered in the form of the first group, and counted there.
-        ``refusals`` counts what is rejected before a handler sees it.
+        The first group counts requests to unknown paths and writes their errors. ``refusals``
+        counts requests that are rejected before a handler sees them.
         """
         self._settings = settings
         self._limits = settings.limits
@@ -108,7 +108,7 @@ class HttpListener:
         self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
-        self._headers = {hdrs.SERVER: "poste"}  # not what runs it, in which version
+        self._headers = {hdrs.SERVER: "poste"}  # not the server software and its version
         if cors:
             origin = settings.protocol.cors_allowed_origin
             self._headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
@@ -146,13 +146,13 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         malformed = self._error_body()(Rejection.MALFORMED.value)
         connect = partial(self.connections.connection, runner.server, malformed, loop)
-        # So many are accepted before the first of them is counted.
+        # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
         listening.listen(_BACKLOG)
         self.connections.start()
 
     async def stop(self) -> None:
-        """Accept no more connections, and end those that there are."""
+        """Stop accepting connections, and end the open ones."""
         if self._server is not None:
             self._server.close()
         if self._runner is not None:
@@ -176,7 +176,7 @@ class HttpListener:
         return app
 
     def _handler(self, route: Route, group: RouteGroup) -> Handler:
-        """The handler of a route within the bounds of its kind."""
+        """Wrap the handler of a route in the limits of its kind."""
         match route:
             case PlainRoute():
                 return self._rated(route)
@@ -187,7 +187,7 @@ class HttpListener:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Name the request, and have it answered whatever happens."""
+        """Give the request an id, and answer it whatever happens."""
         request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
         response = await self._guarded(request, handler)
         if not request.content.is_eof() and not response.prepared:
@@ -200,7 +200,7 @@ class HttpListener:
         return response
 
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Rates before the handler; any failure after it becomes a JSON error."""
+        """Apply the rate limit and run the handler; exceptions become JSON errors."""
         peer = peer_of(request)
         peer.address = address = self._address.of(request)
         wait_s = self._rates.requests.take(address, self._now_s())
@@ -210,8 +210,8 @@ class HttpListener:
             return self._reject(request, Rejection.RATE_LIMITED, wait_s)
         charged_to(AddressCharge(self._rates, address, self._now_s))
         if request.method == hdrs.METH_OPTIONS and self._cors:
-            # Of every path, and without a route: one that matches any path would make an
-            # unknown path a 405.
+            # Without a route for OPTIONS: one that matches any path would make an unknown path
+            # a 405.
             return _preflight()
         try:
             return await handler(request)
@@ -231,11 +231,12 @@ class HttpListener:
             return self._error(Rejection.INTERNAL_ERROR, request)
 
     async def _take_time(self, peer: Connection) -> None:
-        """Take time to refuse a request for the rate of its address.
+        """Delay the refusal of a request whose address exceeds its rate.
 
-        Answered at once it would come again at once, and each costs nearly what a request does that
-        is served: so a connection has few of them in a second, and the fewer the more there are.
-        Where hundreds wait already it is cut, unless it is a proxy's.
+        A client that is refused at once retries at once, and a refusal costs nearly as much as a
+        served request. The delay limits the refusals per second on a connection, and grows with
+        the number that wait. If hundreds wait already, the connection is cut unless it is a
+        proxy's.
         """
         address = peer.address
         waiting = self._limited[address]
@@ -252,10 +253,10 @@ class HttpListener:
                 del self._limited[address]
 
     async def _answer_unread(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Answer a request whose body has not come, and read no long one for it.
+        """Answer a request before its body has arrived, and do not read a long body.
 
-        A client that sends megabytes would keep an edge busy with what was refused. It is held back
-        by the kernel, sees the answer, and is reset if it goes on.
+        A client that sends megabytes would keep the edge busy with a refused body. Instead the
+        kernel holds the client back; it can read the answer, and is reset if it goes on sending.
         """
         if (request.content_length or _UNREAD_BYTES + 1) <= _UNREAD_BYTES:
             return
@@ -267,7 +268,7 @@ class HttpListener:
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         if isinstance(response, web.HTTPExpectationFailed):
-            # aiohttp refuses an ``Expect`` that it does not know before any middleware.
+            # aiohttp refuses an unknown ``Expect`` before any middleware runs.
             self._rates.requests.charge(self._address.of(request), self._now_s(), 1)
             response.force_close()
         response.headers[request_id.HEADER] = request_id.current()
@@ -285,7 +286,7 @@ class HttpListener:
         return rated
 
     def _receiving(self, route: BodyRoute, group: RouteGroup) -> Handler:
-        """Receive a body and hand it over, within the bounds of what is under way at once."""
+        """Receive a body and call the handler, within the limits of requests in flight."""
         in_flight, handle, refuse = self._in_flight, route.handle, route.refuse
         answered = self._measures.answer[group.protocol]
 
@@ -313,14 +314,14 @@ class HttpListener:
         return received
 
     async def _body(self, request: web.Request, address: str) -> bytes | web.Response:
-        """The body, whose bytes are held from now on, or why it is not read."""
+        """The body, whose bytes count until their release, or the answer that rejects it."""
         if hdrs.CONTENT_ENCODING in request.headers:
             # A compressed body could be a bomb, and no client of these protocols sends one.
             return self._reject(request, Rejection.BODY_ENCODED)
         if (request.content_length or 0) > self._limits.body_bytes_max:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
         if request.content.is_eof():
-            body = request.content.read_nowait()  # it came with the head: nothing to wait for
+            body = request.content.read_nowait()  # arrived with the head: nothing to wait for
             if len(body) > self._limits.body_bytes_max:
                 return self._reject(request, Rejection.BODY_TOO_LARGE)
             refused = self._in_flight.bodies.take(address, len(body))
@@ -335,16 +336,16 @@ class HttpListener:
         except _CutBody as cut:
             response = self._reject(request, cut.rejection)
         except ConnectionError:
-            # The client went away; this is read by no one, and not worth a line in the log.
+            # The client went away: no one reads this answer, and it is not worth a log line.
             response = self._error(Rejection.BODY_INCOMPLETE, request)
         response.force_close()
         return response
 
     async def _arriving(self, request: web.Request, address: str) -> bytes:
-        """A body that is read as it comes: each byte counts from then on.
+        """Read a body as it arrives; each byte counts from its arrival.
 
         Raises:
-            _CutBody: it is too large or too slow, or makes this edge hold too much.
+            _CutBody: the body is too large or too slow, or makes this edge hold too much.
         """
         bodies, chunks, causes = self._in_flight.bodies, list[bytes](), list[Cut]()
         loop = asyncio.get_running_loop()
@@ -372,7 +373,7 @@ class HttpListener:
         return b"".join(chunks)
 
     def _upgrading(self, route: SocketRoute, group: RouteGroup) -> Handler:
-        """Serve a socket, within the bounds of how many there may be."""
+        """Serve a WebSocket, within the limits on open sockets."""
         in_flight, handle, refuse = self._in_flight, route.handle, route.refuse
 
         async def upgraded(request: web.Request) -> web.StreamResponse:
@@ -398,7 +399,7 @@ class HttpListener:
         return rate_of(per_s, self._settings.rates, self._settings.edges)
 
     def _take(self, rate: RateLimit, address: str, request: web.Request) -> web.Response | None:
-        """Take a token of the client's address; an answer where there is none."""
+        """Take a token of the client's address; return the rejecting answer if there is none."""
         wait_s = rate.take(address, self._clock() / 1000)
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
@@ -408,7 +409,7 @@ class HttpListener:
     def _reject(
         self, request: web.Request, rejection: Rejection, wait_s: float | None = None
     ) -> web.Response:
-        """Count a request that was not read, so of no sender and no command, and answer it."""
+        """Count and answer a request that was not read: its sender and command are unknown."""
         self._refusals.count(self._group(request).protocol, "", rejection.value)
         return self._error(rejection, request, wait_s)
 
@@ -433,16 +434,16 @@ class HttpListener:
         return error_body
 
     def _group(self, request: web.Request) -> RouteGroup:
-        """By the path as declared: paths with parts that vary count with the first group."""
+        """The group that declares the path; paths with variable parts belong to the first group."""
         return self._group_of.get(request.path, self._groups[0])
 
 
 def _bound_kernel(listening: socket.socket, limits: Limits) -> None:
-    """Bound what the kernel keeps for each connection that will be accepted, and for how long."""
+    """Bound the kernel's buffers of each accepted connection, and how long unsent bytes stay."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # It holds for connections that this edge has closed, too.
+        # The timeout also applies to connections that this edge has closed.
         timeout_ms = round(limits.answer_write_s_max * 1000)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
 

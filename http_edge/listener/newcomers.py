@@ -1,4 +1,4 @@
-"""Connections that have sent no request yet, by address: all of them may do it at once."""
+"""Count, by address, the connections without a request yet: all may send one at once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import Counter
 
 
 class Newcomers:
-    """Counts connections of addresses from their first moment until a request is taken up.
+    """Counts the connections of an address from their start until their first request.
 
-    Those from before the last ``forget`` do not count: silence costs nothing, and keeps none of its
-    neighbours out.
+    Connections from before the last ``forget`` do not count: an idle connection costs nothing, and
+    must not keep others of its address out.
     """
 
     def __init__(self) -> None:
@@ -17,16 +17,16 @@ class Newcomers:
         self._era = 0
 
     def of(self, address: str) -> int:
-        """How many an address has."""
+        """The number of newcomers of an address."""
         return self._counts[address]
 
     def add(self, address: str) -> int:
-        """One more of an address; what ``remove`` has to be given for it."""
+        """Count one more newcomer; return the token for ``remove``."""
         self._counts[address] += 1
         return self._era
 
     def remove(self, address: str, added: int | None) -> None:
-        """It has sent a request, or has ended; None of one that was removed before."""
+        """Stop counting a newcomer that sent a request or ended; None if it was removed before."""
         if added != self._era:
             return
         self._counts[address] -= 1
@@ -34,6 +34,6 @@ class Newcomers:
             del self._counts[address]
 
     def forget(self) -> None:
-        """Count those that come from now on."""
+        """Forget all newcomers so far; count only those from now on."""
         self._counts.clear()
         self._era += 1

@@ -1,7 +1,7 @@
-"""Frames on their way to one WebSocket: in order, without waiting, within a byte bound.
+"""The frames to write to one WebSocket: in order, without blocking, within a byte bound.
 
-Putting a frame never waits for the reader. A reader that falls behind by more than the bound
-is closed: what it missed waits in its queue, so it loses nothing.
+Putting a frame never waits for the client. A client that falls behind by more than the bound is
+cut off; its messages wait in its queue, so it loses none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from http_edge.listener.peer import Peer
 from http_edge.listener.transfers import Cut, Transfer
 
 _FRAME_BYTES: Final = 64
-"""What a frame takes besides its payload: empty ones must not be for free."""
+"""Bytes that a frame counts besides its payload: empty frames take memory, too."""
 _POLL_S_MIN: Final = 0.001
 _POLL_S_MAX: Final = 0.1
 
@@ -37,13 +37,10 @@ class Outgoing:
         bytes_max: int,
         kind: WSMsgType = WSMsgType.TEXT,
     ) -> None:
-        """A writer to ``peer`` that holds frames back until ``run``.
-
-        ``kind`` is that of the frames: text or binary.
-        """
+        """A writer to ``peer`` that holds frames back until ``run``; they are text or binary."""
         self._socket = socket
         self._peer = peer
-        # Its pace is that of the connection; these bytes have not got there yet.
+        # No pace applies: the connection's pace counts the bytes once they are written to it.
         self._waiting = Transfer(peer.address, math.inf, self._drop)
         self._kind = kind
         self._bytes_max = bytes_max
@@ -60,7 +57,7 @@ class Outgoing:
         self._put(frame, self._kind)
 
     def ping(self, number: bytes) -> None:
-        """Queue a ping: its pong says that the other side has read all that was put before."""
+        """Queue a ping: its pong says that the client has read all frames put before it."""
         self._put(number, WSMsgType.PING)
 
     def pong(self, number: bytes) -> None:
@@ -78,7 +75,7 @@ class Outgoing:
         self._wake.set()
 
     def _count(self, more_bytes: int) -> None:
-        """So many more bytes wait, or fewer; they count for the client's address too."""
+        """Add to the waiting bytes, or subtract; they also count for the client's address."""
         leaving = self._peer.leaving
         if not self._bytes:
             leaving.begin(self._waiting)
@@ -88,26 +85,26 @@ class Outgoing:
             leaving.end(self._waiting)
 
     def _drop(self, cause: Cut) -> None:
-        """Drop the connection: a close frame would wait behind what the reader does not read."""
+        """Drop the connection: a close frame would wait behind the bytes that are not read."""
         self._frames.clear()
         self._count(-self._bytes)
         self._close_code = 0
         self._peer.cut(cause)
 
     async def written(self) -> None:
-        """Wait until everything that was put has been handed to the network."""
+        """Wait until every frame put so far is handed to the network."""
         await self._idle.wait()
 
     def put_first(self, frame: bytes) -> None:
-        """Queue a frame before those that wait: AUTH_SUCCESS precedes every push."""
+        """Queue a frame before the waiting ones: AUTH_SUCCESS precedes every push."""
         self._frames.appendleft((frame, self._kind))
         self._count(len(frame) + _FRAME_BYTES)
         self._wake.set()
 
     def close(self, code: int, last: bytes | None = None, *, reason: str = "") -> None:
-        """Close with a code after what waits and after ``last``; the first close counts.
+        """Close with a code after the waiting frames and ``last``; only the first close counts.
 
-        ``reason`` goes along in the close frame, at most 123 bytes (RFC 6455).
+        ``reason`` goes into the close frame, at most 123 bytes (RFC 6455).
         """
         if self._close_code is not None:
             return
@@ -119,10 +116,10 @@ class Outgoing:
         self._wake.set()
 
     async def finish(self, running: asyncio.Task[None], *, seconds_max: float) -> None:
-        """Let ``run`` end: it is not cut off within a closing handshake, and not waited for long.
+        """Wait until ``run`` has ended and its closing handshake is done, ``seconds_max`` at most.
 
-        Dropping the connection right after the close frame could cost the other side that frame,
-        and a reader that reads nothing would keep the connection for ever.
+        If the connection ended right after the close frame, the client could lose that frame;
+        without the limit a client that reads nothing would keep the connection for ever.
         """
         self._wake.set()
         _, stuck = await asyncio.wait({running}, timeout=seconds_max)
@@ -134,7 +131,7 @@ class Outgoing:
         self._count(-self._bytes)
 
     async def run(self) -> None:
-        """Write until the socket is closed, from here or from the other side."""
+        """Write until either side has closed the socket."""
         with contextlib.suppress(ConnectionError):
             while not self._socket.closed:
                 await self._wake.wait()
@@ -149,10 +146,10 @@ class Outgoing:
 
 
 async def all_sent(transport: asyncio.BaseTransport | None, *, seconds_max: float) -> bool:
-    """Wait until the kernel has no byte left that the other side has not acknowledged (TCP).
+    """Wait until the other side has acknowledged every byte that was written (TCP).
 
-    False when the connection breaks first, or takes longer than ``seconds_max``. That the other
-    *program* has read it cannot be known.
+    False if the connection breaks before, or after ``seconds_max``. Whether the other *program* has
+    read the bytes cannot be known.
     """
     loop = asyncio.get_running_loop()
     deadline, pause_s = loop.time() + seconds_max, _POLL_S_MIN
@@ -173,10 +170,10 @@ async def all_sent(transport: asyncio.BaseTransport | None, *, seconds_max: floa
 
 
 def _unacknowledged_bytes(descriptor: int) -> int:
-    """SIOCOUTQ, which has the number of TIOCOUTQ (tcp(7)).
+    """The unacknowledged bytes of a connection: SIOCOUTQ, the same number as TIOCOUTQ (tcp(7)).
 
     Raises:
-        OSError: there is no such connection any more.
+        OSError: the connection no longer exists.
     """
     answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, struct.pack("i", 0))
     (count,) = struct.unpack("i", answer)

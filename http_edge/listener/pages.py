@@ -1,4 +1,4 @@
-"""Pages for browsers: one HTML text with one style, which loads, runs and sends nothing."""
+"""HTML pages for browsers: each is one text with its style, and loads, runs and sends nothing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class PageFrame:
     """What the pages of one kind share."""
 
     def __init__(self, style: str) -> None:
-        """``style`` is CSS that follows what all pages have."""
+        """A frame whose CSS is that of all pages followed by ``style``."""
         self._style = _STYLE + style
         self.headers: Final = _headers(self._style)
-        """Of every answer with such a page: its style is allowed by the hash, and nothing else."""
+        """Headers of every answer with such a page; they allow its style by hash, nothing else."""
 
     def html(self, title: str, body: str) -> str:
         """A page: ``title`` is plain text, ``body`` is HTML whose lines end with a new line."""
@@ -63,5 +63,5 @@ def _headers(style: str) -> dict[str, str]:
 
 
 def accepted(request: web.Request) -> str:
-    """All that ``Accept`` names, in lower case."""
+    """The values of the ``Accept`` headers, joined by commas, in lower case."""
     return ",".join(request.headers.getall(hdrs.ACCEPT, [])).lower()

@@ -1,4 +1,4 @@
-"""The client of a request, as those see it who answer."""
+"""The client of a connection as handlers see it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Peer(Protocol):
     """The client at the other end of a connection."""
 
     address: str
-    """Its address as a key of rates: behind our own proxies that of the request."""
+    """Its address as a rate limit key; behind a trusted proxy, the one that the request names."""
 
     @property
     def leaving(self) -> Transfers:
         """What this edge holds for clients that read slowly."""
 
     def cut(self, cause: Cut) -> None:
-        """End its connection at once, without a line in the log."""
+        """End its connection at once, without a log line of its own."""

@@ -1,8 +1,8 @@
-"""What a protocol family declares of its endpoints; ``HttpListener`` serves them.
+"""The routes that a protocol family declares and ``HttpListener`` serves.
 
 A route has a method, a path, a handler and a kind: ``PlainRoute`` for a request without a body,
-``BodyRoute`` for a POST whose body is received within the bounds of the listener, ``SocketRoute``
-for a WebSocket. CORS headers, the request id, rates, bounds and errors are the listener's.
+``BodyRoute`` for a POST whose body the listener receives within its bounds, ``SocketRoute`` for a
+WebSocket. The listener adds CORS headers, the request id, rates, bounds and errors.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ JSON: Final = "application/json"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BodyHandler: TypeAlias = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 Admission: TypeAlias = Callable[[web.Request], web.StreamResponse | None]
-"""Refuses a request by its head alone; None lets it pass."""
+"""Refuses a request by its head alone, or returns None to let it pass."""
 ErrorBody: TypeAlias = Callable[[str], bytes]
 """The JSON text of an error; the argument is the value of a ``Rejection``, or the name of another
 HTTP status that a handler raised."""
 
 
 class Rejection(Enum):
-    """Why the listener itself rejects a request; the values are the reasons that are counted."""
+    """Why the listener itself rejects a request; refusal counts use the values as reasons."""
 
     MALFORMED = "MALFORMED"
     """Not HTTP, or a header line that is too long."""
@@ -42,7 +42,7 @@ class Rejection(Enum):
     """The path of a WebSocket without an upgrade."""
     RATE_LIMITED = "RATE_LIMITED"
     TOO_BUSY = "TOO_BUSY"
-    """The edge drains, or as much is under way as may be: the request was not begun."""
+    """The edge drains, or is at a limit of what it works on: no handler has seen the request."""
     INTERNAL_ERROR = "INTERNAL_ERROR"
 
 
@@ -60,15 +60,15 @@ STATUS: Final[dict[Rejection, HTTPStatus]] = {
     Rejection.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 RETRY_AFTER_S: Final[dict[Rejection, int]] = {Rejection.RATE_LIMITED: 1, Rejection.TOO_BUSY: 1}
-"""Seconds after which a retry may succeed, where no bucket says it more exactly."""
+"""Seconds after which a retry may succeed, unless a token bucket gives a more exact time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRoute:
-    """A request without a body, or whose small body the handler reads itself.
+    """A request without a body, or with a small body that the handler reads itself.
 
-    ``per_address_per_s`` is a rate of this route for each client address, beside that of all
-    requests; None is no further rate.
+    ``per_address_per_s`` is a rate limit of this route for each client address, in addition to that
+    of all requests; None sets no further limit.
     """
 
     method: Literal["GET", "POST"]
@@ -79,7 +79,7 @@ class PlainRoute:
 
 @dataclass(frozen=True, slots=True)
 class BodyRoute:
-    """A POST whose body is received and counted by the listener before the handler gets it."""
+    """A POST whose body the listener receives and counts before it calls the handler."""
 
     path: str
     handle: BodyHandler
@@ -102,9 +102,9 @@ Route: TypeAlias = PlainRoute | BodyRoute | SocketRoute
 class RouteGroup:
     """The routes of one protocol family, or of operators.
 
-    ``protocol`` names it in counts and measures (``telemetry.refusal_counts.PROTOCOLS``).
-    ``error_body`` writes the errors of the listener on these paths; None takes the form of the
-    first group that the listener was given.
+    ``protocol`` names the group in counts and measures (``telemetry.refusal_counts.PROTOCOLS``).
+    ``error_body`` writes the errors of the listener on these paths; None uses that of the
+    listener's first group.
     """
 
     protocol: str

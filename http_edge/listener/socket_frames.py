@@ -1,7 +1,7 @@
-"""What a WebSocket may bring, frame by frame, before any of it is put together (RFC 6455).
+"""Check the frame headers of a WebSocket before aiohttp assembles messages (RFC 6455).
 
-aiohttp reads frames that are not masked, which section 5.1 forbids, and hands over messages: it
-does not say how many frames they came in. So the headers are looked at here on their way to it.
+aiohttp accepts frames without a mask, which section 5.1 forbids, and does not report how many
+frames a message came in. So this module checks the headers before aiohttp reads them.
 """
 
 from __future__ import annotations
@@ -10,48 +10,49 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 FRAMES_PER_S_MAX: Final = 20_000
-"""Frames of all kinds on one socket, twice the highest rate that a protocol can be given. This
-bounds what the protocols do not see: fragments, and what comes while a socket is being closed."""
+"""Frames of all kinds on one socket: twice the highest rate that the settings allow a protocol.
+This bounds the frames that protocols do not see: fragments, and those during a close."""
 FRAMES_BURST: Final = 4_096
-"""Frames at once; looking at one takes 1 µs."""
+"""Frames at once; checking one takes 1 µs."""
 CONTROL_FRAMES_PER_S_MAX: Final = 32
-"""Pings, pongs and closes among them. A client owes a pong for each ping, one in some seconds."""
+"""Pings, pongs and closes among them. A client owes one pong per ping, and pings are seconds
+apart."""
 CONTROL_FRAMES_BURST: Final = 64
 FRAGMENTS_MIN: Final = 16
 """Fragments that any message may have, however short."""
 FRAGMENT_BYTES: Final = 256
-"""A message may have one more fragment for so many bytes of it."""
+"""Bytes of a message that allow it one more fragment."""
 _MASKED: Final = 0x80
 _FINAL: Final = 0x80
 _CONTROL: Final = 0x8
 _LENGTH: Final = 0x7F
 _MASK_BYTES: Final = 4
 _LONGER: Final = {126: 2, 127: 8}
-"""Bytes of the length behind the two of the header, by what stands there as length."""
+"""Bytes of the extended length, by the value of the 7-bit length in the header."""
 _PROTOCOL_ERROR: Final = b"\xf0\x80\x00\x00\x00\x00"
-"""A header with reserved bits: the reader refuses it, and the socket is closed with 1002."""
+"""A header with reserved bits: the reader refuses it and closes the socket with 1002."""
 _TOO_BIG: Final = b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"
-"""A header of an impossible length: the reader refuses it, and the socket is closed with 1009."""
+"""A header of an impossible length: the reader refuses it and closes the socket with 1009."""
 
 
 class Reader(Protocol):
-    """What takes the bytes of a socket (``aiohttp.http_websocket.WebSocketReader``)."""
+    """The reader of a socket's bytes (``aiohttp.http_websocket.WebSocketReader``)."""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Read bytes; whether the connection is over, and what is left then."""
+        """Read bytes; return whether the connection is over, and the bytes left in that case."""
 
     def feed_eof(self) -> None:
         """No more bytes come."""
 
 
 class CheckedFrames:
-    """Passes the bytes of a socket on to a reader, as long as their frames may be read.
+    """Passes the bytes of a socket on to a reader, as long as their frames are allowed.
 
-    It holds no more of them than one header.
+    It buffers one header at most.
     """
 
     def __init__(self, reader: Reader, clock_s: Callable[[], float]) -> None:
-        """Frames for ``reader``; the clock runs evenly, in seconds."""
+        """Frames for ``reader``; ``clock_s`` is monotonic, in seconds."""
         self._reader = reader
         self._clock_s = clock_s
         self._payload_left = 0
@@ -65,7 +66,7 @@ class CheckedFrames:
         self._is_refused = False
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Pass bytes on, or have the reader refuse what must not be read."""
+        """Pass bytes on; instead of a forbidden frame, pass one that the reader refuses."""
         if self._is_refused:
             return False, b""
         data = self._header + data if self._header else bytes(data)
@@ -74,7 +75,7 @@ class CheckedFrames:
             self._is_refused = True
             data, start = data[:start] + refusal, start + len(refusal)
         self._payload_left = max(0, start - len(data))
-        # A header is passed on whole, so that a refusal can stand in its place.
+        # Headers are passed on whole, so that a refusal can replace one.
         self._header = data[start:]
         return self._reader.feed_data(data[:start])
 
@@ -90,7 +91,7 @@ class CheckedFrames:
         return max(0, self._message_bytes - self._payload_left)
 
     def _checked(self, data: bytes) -> tuple[int, bytes]:
-        """Where the first frame begins that is not checked yet, and what refuses it, if so."""
+        """The end of the frames that passed, and the header that refuses the next one, if any."""
         start, end = self._payload_left, len(data)
         if start + 2 > end:
             return start, b""
@@ -117,9 +118,9 @@ class CheckedFrames:
         return start, b""
 
     def _is_whole_enough(self, first: int, length: int) -> bool:
-        """Is a message not cut into more fragments than its bytes are worth?
+        """Is the frame within the limit of its kind?
 
-        Frames of control are worth nothing but that there are few.
+        The size of a message limits its fragments; a rate limits control frames.
         """
         if first & _CONTROL:
             self._control_allowed -= 1

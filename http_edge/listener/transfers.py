@@ -1,8 +1,8 @@
-"""Bytes on their way to or from clients, bounded: in all, by address, and each by its pace.
+"""Bound the bytes in transfer to or from clients: in total, by address, and by pace.
 
-What a client does not read, and what it has sent of a body that is not whole yet, stands in the
-memory of this edge. Beyond the share of an address its newest transfer is cut, so that those
-before it come to an end; beyond what all may hold, the newest of the address that holds the most.
+The bytes that a client does not read, and those of a body that is still incomplete, take memory of
+this edge. When an address exceeds its share, its newest transfer is cut, so that the older ones can
+finish; when all together exceed the total, the newest transfer of the address that holds the most.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ class Cut(Enum):
     BYTES_PER_SOCKET = "bytes_per_socket"
     """More frames wait for one WebSocket than may."""
     HEAD = "head"
-    """More came than any head of a request has, or what frames its body."""
+    """The head of a request, or the chunk framing of its body, is longer than allowed."""
     IDLE = "idle"
-    """It was the longest without a request when there was no room for another connection."""
+    """The connection was idle longest when there was no room for another connection."""
     CONNECTIONS_PER_ADDRESS = "connections_per_address"
-    """Its address has as many connections as it may, and none of them is idle."""
+    """The client's address has its maximum of connections, and none of them is idle."""
     OWING = "owing"
-    """Its address has to wait for its rate, and many of its connections wait for that already."""
+    """The client's address exceeds its rate, and many of its connections wait already."""
     CONNECTIONS = "connections"
-    """This edge has as many connections as it may, and none of them is idle."""
+    """This edge has its maximum of connections, and none of them is idle."""
     UNREAD = "unread"
-    """It went on sending a body that was refused."""
+    """The client went on sending a body that was refused."""
     STOP = "stop"
-    """The edge ends, and the client had not read its last answer in time."""
+    """The edge stops, and the client has not read its last answer in time."""
     BYTES = "bytes"
-    """All clients together do, and this one's address the most."""
+    """All clients together make this edge hold too many bytes, this one's address the most."""
 
 
 class Pace(msgspec.Struct, frozen=True):
     """How slow a transfer may be.
 
-    ``bytes_per_s_min`` from ``grace_s`` on, and never longer than ``seconds_max``.
+    It must move ``bytes_per_s_min`` after the first ``grace_s``, and end within ``seconds_max``.
     """
 
     grace_s: float
@@ -59,8 +59,8 @@ class Pace(msgspec.Struct, frozen=True):
 class Transfer:
     """Bytes that this edge holds until one client has read them, or has sent the rest.
 
-    ``cut`` is called when the client is to lose it. ``left_bytes``, if there is one, says how many
-    of them have not moved yet.
+    ``cut`` is called when the transfer is cut. ``left_bytes``, if given, returns how many of the
+    bytes have not moved yet.
     """
 
     __slots__ = ("address", "cut", "left_bytes", "moved_bytes", "since_s", "size_bytes")
@@ -81,7 +81,7 @@ class Transfer:
 
 
 class _Share:
-    """What one address holds, and those of its transfers that can be cut, oldest first."""
+    """The bytes that one address holds, and its transfers that can be cut, oldest first."""
 
     __slots__ = ("size_bytes", "waiting")
 
@@ -91,7 +91,7 @@ class _Share:
 
 
 class Transfers:
-    """The transfers of one direction; ``size_bytes`` is what all of them hold."""
+    """The transfers of one direction; ``size_bytes`` is the bytes that all of them hold."""
 
     def __init__(self, *, bytes_max: int, bytes_per_address_max: int, pace: Pace) -> None:
         self.size_bytes = 0
@@ -101,15 +101,15 @@ class Transfers:
         self._shares: dict[str, _Share] = {}
 
     def begin(self, transfer: Transfer, size_bytes: int = 0) -> None:
-        """The transfer waits for its client from now on, until ``end``."""
+        """Begin a transfer, which waits for its client until ``end``."""
         self._share_of(transfer.address).waiting[transfer] = None
         self.grow(transfer, size_bytes)
 
     def grow(self, transfer: Transfer, more_bytes: int) -> None:
-        """So many more bytes are held; who holds too many is cut, this one perhaps."""
+        """Hold more bytes; cut transfers, this one perhaps, if they are too many."""
         share = self._shares.get(transfer.address)
         if share is None or transfer not in share.waiting:
-            return  # it was cut, or is over
+            return  # cut or ended
         self._count(share, transfer, more_bytes)
         while share.size_bytes > self._bytes_per_address_max and share.waiting:
             newest = next(reversed(share.waiting))
@@ -119,13 +119,13 @@ class Transfers:
         self._make_room(0)
 
     def end(self, transfer: Transfer) -> None:
-        """The transfer holds nothing any more; also after it was cut."""
+        """End a transfer and release its bytes; does nothing after a cut."""
         if self.settle(transfer):
             self.release(transfer.address, transfer.size_bytes)
             transfer.size_bytes = 0
 
     def no_room_for(self, address: str, size_bytes: int) -> Cut | None:
-        """Why a transfer of so many bytes would be cut on its way as things are; None if not."""
+        """Why a transfer of this size would be cut if it began now; None if it would not."""
         share = self._shares.get(address)
         held_bytes = 0 if share is None else share.size_bytes
         if held_bytes and held_bytes + size_bytes > self._bytes_per_address_max:
@@ -136,9 +136,9 @@ class Transfers:
         return Cut.BYTES if held_bytes + size_bytes > largest_bytes else None
 
     def settle(self, transfer: Transfer) -> bool:
-        """The transfer is whole: its bytes are held until ``release``, and it is not cut any more.
+        """Mark a transfer as complete: no cut can end it, and its bytes count until ``release``.
 
-        False when it was cut before.
+        False if it was cut before.
         """
         share = self._shares.get(transfer.address)
         if share is None or transfer not in share.waiting:
@@ -147,9 +147,9 @@ class Transfers:
         return True
 
     def take(self, address: str, size_bytes: int) -> Cut | None:
-        """Hold bytes that came at once until ``release``; why not, if they find no room.
+        """Hold bytes that arrived all at once until ``release``; return why not if no room is left.
 
-        Transfers that wait for their clients make room for them.
+        Transfers that wait for their clients are cut to make room.
         """
         share = self._shares.get(address)
         held_bytes = 0 if share is None else share.size_bytes
@@ -162,7 +162,7 @@ class Transfers:
         return None
 
     def release(self, address: str, size_bytes: int) -> None:
-        """Bytes of an address are held no more."""
+        """Release bytes of an address."""
         share = self._share_of(address)
         share.size_bytes -= size_bytes
         self.size_bytes -= size_bytes
@@ -170,7 +170,7 @@ class Transfers:
             del self._shares[address]
 
     def cut_slow(self, now_s: float) -> None:
-        """Cut a client that is slower than the pace."""
+        """Cut every transfer that is slower than the pace."""
         for share in list(self._shares.values()):
             for transfer in list(share.waiting):
                 if transfer.left_bytes is not None:
@@ -181,7 +181,7 @@ class Transfers:
                     self._cut(transfer, Cut.SLOW)
 
     def cut_all(self, cause: Cut) -> None:
-        """Cut all that still wait."""
+        """Cut all transfers that wait for their clients."""
         for share in list(self._shares.values()):
             for transfer in list(share.waiting):
                 self._cut(transfer, cause)
@@ -193,7 +193,7 @@ class Transfers:
         return share
 
     def _make_room(self, size_bytes: int) -> bool:
-        """Cut until so many more bytes find room; False when there is nothing left to cut."""
+        """Cut transfers until so many more bytes fit; False if none is left to cut."""
         while self.size_bytes + size_bytes > self._bytes_max:
             waiting = [share for share in self._shares.values() if share.waiting]
             if not waiting:

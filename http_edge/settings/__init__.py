@@ -1,1 +1,1 @@
-"""All settings: typed, with unit, default and reason, and where they come from."""
+"""The settings, typed and each with unit, default and reason, and the sources that set them."""

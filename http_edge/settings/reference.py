@@ -1,10 +1,10 @@
-"""The reference of all settings, taken from their fields: names, variables, what fits, reasons.
+"""The reference of all settings, made from their fields: names, variables, valid values, reasons.
 
-A setting has one name everywhere, ``section.field`` or ``field``. In the file it stands in the
-table of its section; in the environment it is ``POSTE_SECTION__FIELD`` or ``POSTE_FIELD``; on the
-command line it is ``--set section.field=value``, and some have flags of their own. In the last two
-a list is written with commas. An empty text unsets what may be unset. A setting that was renamed is
-read by its former name too.
+A setting has one name everywhere, ``section.field`` or ``field``. The file has it in the table of
+its section; the environment as ``POSTE_SECTION__FIELD`` or ``POSTE_FIELD``; the command line as
+``--set section.field=value``, and for some settings as a flag. In the environment and on the
+command line commas separate the items of a list. An empty text unsets an optional setting. The
+former name of a renamed setting still works.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RETIRED: Final[Mapping[str, str]] = {
     "ray_node_ip": "node_address in its place: each node has a Ray of its own now",
     "limits.host_silent_s_max": "limits.host_lease_s, which is also the time for an answer now",
 }
-"""Settings of earlier releases that there are no more, each with what to set."""
+"""Settings of earlier releases that no longer exist, each with its replacement."""
 _HEAD: Final = """\
 # Every setting of poste with its default; remove the # before the ones to change.
 # Start with: poste serve --config poste.toml
@@ -51,7 +51,7 @@ class Setting:
 
     @property
     def section(self) -> str:
-        """The table it stands in; empty for the top level."""
+        """Its table in the file; empty for the top level."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -66,7 +66,7 @@ class Setting:
 
     @property
     def former_name(self) -> str | None:
-        """The name that it had in earlier releases, which is still read; None if it is the first.
+        """Its name in earlier releases, which still works; None if it was never renamed.
 
         A field declares it: ``Field(json_schema_extra={"former_name": "section.field"})``.
         """
@@ -80,7 +80,7 @@ class Setting:
 
     @property
     def reason(self) -> str:
-        """What it is for and why it is so, on one line."""
+        """Its purpose and the reason for its default, on one line."""
         formerly = f" Formerly {self.former_name}." if self.former_name else ""
         return " ".join(self.schema["description"].split()) + formerly
 
@@ -93,12 +93,12 @@ class Setting:
 
     @property
     def may_be_unset(self) -> bool:
-        """Does the empty text stand for no value?"""
+        """Does an empty text unset it?"""
         return self.kind is not self.schema
 
     @property
     def expected(self) -> str:
-        """What fits, in words."""
+        """The valid values, in words."""
         return in_words(self.kind) + (", or empty for none" if self.may_be_unset else "")
 
 
@@ -110,7 +110,7 @@ def every_setting() -> Mapping[str, Setting]:
 
 @cache
 def former_names() -> Mapping[str, str]:
-    """The present name of each setting that had another one, by that."""
+    """The present names of renamed settings, by their former names."""
     every = every_setting().values()
     return {setting.former_name: setting.name for setting in every if setting.former_name}
 
@@ -130,7 +130,7 @@ def _settings(model: type[Section], prefix: str = "") -> Iterator[Setting]:
 
 
 def in_words(kind: Mapping[str, Any]) -> str:
-    """What a JSON schema of a setting asks for."""
+    """The values that the JSON schema of a setting allows, in words."""
     match kind:
         case {"expected": str(expected)}:
             return expected
@@ -158,7 +158,7 @@ def _bounds(kind: Mapping[str, Any]) -> Iterator[str]:
 
 
 def toml_text(value: Any) -> str:
-    """A value of a setting as TOML; unset is the empty text."""
+    """A value of a setting as TOML; the empty text if unset."""
     match value:
         case None:
             return '""'
@@ -175,7 +175,7 @@ def toml_text(value: Any) -> str:
 
 
 def toml_reference() -> str:
-    """A configuration file with every setting at its default, each behind a comment sign."""
+    """A configuration file with every setting at its default, commented out."""
     parts = [_HEAD.rstrip()]
     for section, settings in groupby(every_setting().values(), lambda setting: setting.section):
         if section:

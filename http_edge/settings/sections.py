@@ -333,7 +333,7 @@ class Postgres(Section):
 
     @property
     def bounds(self) -> PostgresBounds:
-        """What the log is opened with."""
+        """The bounds with which the log is opened."""
         return PostgresBounds(
             connections_kept=self.connections_kept,
             connections_max=self.connections_max,
@@ -399,8 +399,8 @@ class Export(Section):
     """Longest wait before an export that failed is tried again; the mediator serves meanwhile."""
 
     def of_database(self, number: int) -> Export:
-        """The same for one database of several."""
-        # As above: the help of a command needs no log.
+        """These settings for one of several databases, whose export has a folder of its own."""
+        # Imported here, because the help of a command needs no log.
         from eventstore.log.databases import folder_of_database  # noqa: PLC0415
 
         to = None if self.to is None else folder_of_database(self.to, number)

@@ -1,11 +1,11 @@
 """The whole configuration: one frozen tree of typed settings, each with its unit and its reason.
 
-``http_edge.settings.sources.load_settings`` makes it once from defaults, file, environment and
-command line; from then on it is a value: it pickles, it is JSON (``model_dump_json``), and
-nothing reads the environment again. Every count, size and time that the program bounds stands
-here; the reference (``poste config reference``) is generated from these fields.
+``http_edge.settings.sources.load_settings`` makes the tree once from defaults, file, environment
+and command line. After that it is a plain value, which can be pickled and written as JSON
+(``model_dump_json``), and nothing reads the environment again. Every limit on a count, size or time
+is a setting here; the reference (``poste config reference``) is generated from these fields.
 
-Units stand last in a name: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; ``_max`` marks a cap.
+A name ends with its unit: ``_bytes``, ``_s`` (seconds), ``_ms``, ``_per_s``; ``_max`` marks a cap.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Settings(Section):
                 "times": len(self.log_dsns),
             }
             raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
-        # A delivery is base64 within an envelope: not twice as long as what it carries.
+        # A delivery is base64 in an envelope: less than twice as long as its content.
         self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
         self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
         return self
@@ -154,9 +154,9 @@ class Settings(Section):
 
     @property
     def has_placer(self) -> bool:
-        """Does a placer say which host owns what? In a cluster, and where identities are dedicated.
+        """Does a placer assign partitions to hosts? In a cluster, and if identities are dedicated.
 
-        Without one each host owns the shards that follow from its number.
+        Without a placer each host owns the shards that follow from its number.
         """
         by_policy = self.placement == "dedicated" or bool(self.dedicated_dids)
         return self.node_address is not None or by_policy
@@ -178,12 +178,12 @@ class Settings(Section):
 
     @property
     def local_url(self) -> str:
-        """Where this machine reaches the mediator; a wildcard address is reached as localhost."""
+        """The mediator's URL on this machine; a wildcard address becomes localhost."""
         return _reached(self.listen)
 
     @property
     def url(self) -> str:
-        """Where clients reach the mediator."""
+        """The mediator's URL for clients."""
         return self.local_url if self.public_url is None else self.public_url.rstrip("/")
 
     @property
@@ -193,20 +193,20 @@ class Settings(Section):
 
     @property
     def log_dsn(self) -> str:
-        """The event log, or its first database: as set, else SQLite in the data directory."""
+        """The address of the log, or of its first database: as set, else SQLite in the data dir."""
         return self.log_dsns[0]
 
     @property
     def log_dsns(self) -> tuple[str, ...]:
-        """The databases of the event log, in their order."""
+        """The addresses of the log's databases, in order."""
         path = quote(str(self.data_dir / "log.db"))
         log = self.log or (f"sqlite://{path}" if path.startswith("/") else f"sqlite:{path}")
         return (log,) if log.startswith("sqlite:") else tuple(log.split())
 
     def each_database(self) -> list[Settings]:
-        """These settings with one database each; where the log has one, these themselves.
+        """These settings for each database of the log; unchanged if the log has one database.
 
-        The export of each goes to a folder of its own: ``db-0``, ``db-1`` and so on.
+        Each of several databases exports to a folder of its own: ``db-0``, ``db-1`` and so on.
         """
         if len(self.log_dsns) == 1:
             return [self]
@@ -222,36 +222,36 @@ class Settings(Section):
 
     @property
     def archive_place(self) -> str:
-        """Where old rows leave to: the export, else a folder of the data directory."""
+        """Where the archive is: in the export, else in a folder of the data directory."""
         return self.export.to or str(self.data_dir.absolute() / "archive")
 
     @property
     def exported_place(self) -> str | None:
-        """Where what was exported is found: the export, else the archive if it was begun."""
+        """Where exported rows are: the export, else the archive if it exists."""
         place = self.archive_place
         return place if self.export.to is not None or Path(place).is_dir() else None
 
     @property
     def lets_rows_leave(self) -> bool:
-        """Do old rows leave while the mediator serves?"""
+        """Do old rows leave for the archive while the mediator serves?"""
         if self.log_dsn.startswith("sqlite:"):
             return self.archive.enabled is not False
-        # Each node has a data directory of its own, so none of them is the archive.
+        # Each node has a data directory of its own, so none of these can be the archive.
         return bool(self.archive.enabled) and self.export.to is not None
 
     @property
     def operators_url(self) -> str:
-        """Where this machine reaches the listener of operators."""
+        """The URL of the operators' listener on this machine."""
         return _reached(self.operators.listen)
 
     @property
     def operators_address_path(self) -> Path:
-        """The file that names ``operators_url`` while the mediator runs."""
+        """The file with the ``operators_url`` while the mediator runs."""
         return self.data_dir / "operators-address"
 
     @property
     def served_url_path(self) -> Path:
-        """The file that names ``url`` of the mediator that was served from here last."""
+        """The file with the ``url`` of the mediator that last served from this directory."""
         return self.data_dir / "served-url"
 
     @property
@@ -264,7 +264,7 @@ class Settings(Section):
         return self.model_copy(update={"node": name, "node_address": address})
 
     def bound_to(self, port: int, operators_port: int | None = None) -> Settings:
-        """These settings after the ports 0 of clients and of operators were bound to these."""
+        """These settings with the ports to which the listeners are bound, in place of ports 0."""
         bound = self.model_copy(update={"listen": _at_port(self.listen, port)})
         if operators_port is None:
             return bound
@@ -278,6 +278,6 @@ def _at_port(listen: str, port: int) -> str:
 
 
 def _reached(listen: str) -> str:
-    """Where this machine reaches an address; a wildcard is reached as localhost."""
+    """The URL of a listen address on this machine; a wildcard becomes localhost."""
     host, port = split_listen(listen)
     return f"http://localhost:{port}" if host in WILDCARDS else f"http://{listen}"

@@ -1,8 +1,8 @@
-"""Where settings come from, in rising order: defaults, TOML file, environment, command line.
+"""Load settings from defaults, TOML file, environment and command line; later sources win.
 
-The source of pydantic-settings reads the environment. Nothing is guessed and nothing ignored:
-an unknown name, also an unknown ``POSTE_`` variable, and a value that does not fit are refused by
-name. See ``http_edge.settings.reference`` for the names.
+pydantic-settings reads the environment. Nothing is guessed or ignored: an unknown name, also that
+of a ``POSTE_`` variable, or an invalid value is refused with its name. See
+``http_edge.settings.reference`` for the names.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class SettingRefused(Exception):
     """A setting is unknown, does not fit, or its source cannot be read.
 
     Attributes:
-        name: The setting, as ``section.field``, or what stands in its place.
+        name: The setting as ``section.field``, or the unknown name, or the file.
         source: Where it was set: a file, a variable, the command line.
-        expected: What would have fitted.
+        expected: What would have been valid.
     """
 
     def __init__(self, name: str, source: str, expected: str) -> None:
@@ -68,7 +68,7 @@ class SettingRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings, and for each by name where its value came from.
+    """The settings, and by name the source of each value.
 
     ``notes`` are sentences for the user, one for each setting that was set by a former name.
     """
@@ -82,14 +82,14 @@ class _Given(NamedTuple):
     """A value as one source gives it."""
 
     name: str
-    """The name that the source calls it by, perhaps a former one."""
+    """The name that the source uses, perhaps a former one."""
     value: Any
-    """As JSON has it; None is unset."""
+    """A JSON value; None is unset."""
     source: str
 
 
 class _Spelled(Settings, BaseSettings):
-    """How the settings are spelled in variables; read by the source of these, never made."""
+    """The names of the settings as variables, for ``EnvSettingsSource``; never instantiated."""
 
     model_config = SettingsConfigDict(
         case_sensitive=True,
@@ -102,14 +102,14 @@ class _Spelled(Settings, BaseSettings):
 def load_settings(
     flags: Mapping[str, str], environ: Mapping[str, str], config_path: Path | None = None
 ) -> Loaded:
-    """Read all sources once and check the whole.
+    """Read all sources once and validate the result.
 
     ``flags`` are texts by setting name. Without ``config_path`` the file is the one that
-    ``POSTE_CONFIG`` names, if any. Paths become absolute, because the settings are
-    handed to processes with other working directories.
+    ``POSTE_CONFIG`` names, if any. Paths become absolute, because processes with other working
+    directories get the settings.
 
     Raises:
-        SettingRefused: a source cannot be read, names something unknown, or a value does not fit.
+        SettingRefused: a source cannot be read or names an unknown setting, or a value is invalid.
     """
     in_order = [list(_from_environment(environ)), list(_from_flags(flags))]
     path = config_path or Path(environ.get(CONFIG_VARIABLE, ""))
@@ -135,7 +135,7 @@ def load_settings(
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Every value in force by name, fit to be shown: a password in an address is masked."""
+    """Every value in force by name, for display: passwords in addresses are masked."""
     values = settings.model_dump(mode="json")
     log = " ".join(map(_masked, settings.log_dsns))
     values |= {"public_url": settings.url, "did": settings.mediator_did, "log": log}
@@ -154,8 +154,8 @@ def _masked(address: str) -> str:
 def _from_file(path: Path) -> Iterator[_Given]:
     source = str(path)
     try:
-        # To the source of pydantic-settings all that is no regular file is an empty one, but a file
-        # of settings may be a pipe: ``--config <(sops decrypt poste.toml)``.
+        # pydantic-settings treats anything but a regular file as empty, but a file of settings may
+        # be a pipe: ``--config <(sops decrypt poste.toml)``.
         with path.open("rb") as file:
             tables = tomllib.load(file)
     except (OSError, ValueError) as error:
@@ -176,7 +176,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
         if not _SERVICE_LINK.fullmatch(variable):
             raise SettingRefused(variable, "the environment", _nearest(variable, known))
     source = EnvSettingsSource(_Spelled, case_sensitive=False)
-    # These alone: which environment is read is the caller's to say.
+    # Only these: the caller decides which environment is read.
     source.env_vars = {variable.lower(): text for variable, text in texts.items()}
     read = dict(_flat(source(), "the environment"))
     read |= {name: texts[v] for name in former_names() if (v := variable_of(name)) in texts}
@@ -194,7 +194,7 @@ def _flat(tree: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
     """The values of a tree of sections by their full names.
 
     Raises:
-        SettingRefused: a section is no table.
+        SettingRefused: a section is not a table.
     """
     names = (*every_setting(), *former_names())
     sections = {name.rpartition(".")[0] for name in names} - {""}
@@ -208,10 +208,10 @@ def _flat(tree: Mapping[str, Any], source: str) -> Iterator[tuple[str, Any]]:
 
 
 def _by_present_names(source: Sequence[_Given], notes: list[str]) -> Iterator[_Given]:
-    """The values of one source with the names of today; ``notes`` gets a sentence for each other.
+    """The values of one source by present names; ``notes`` gets a sentence for each former name.
 
     Raises:
-        SettingRefused: a setting has both names in this source.
+        SettingRefused: the source uses both names of a setting.
     """
     for given in source:
         present = former_names().get(given.name, given.name)
@@ -230,7 +230,7 @@ def _known(name: str, source: str) -> Setting:
     """The setting of this name, perhaps a former one.
 
     Raises:
-        SettingRefused: there is none.
+        SettingRefused: no setting has this name.
     """
     if setting := every_setting().get(former_names().get(name, name)):
         return setting
@@ -246,7 +246,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _typed(setting: Setting, text: str) -> Any:
-    """A text as the JSON value that the setting wants; as it is where it cannot be that.
+    """Convert a text to the JSON type of the setting; return it unchanged if that fails.
 
     Validation then says what was expected, in the same words for every source.
     """
@@ -264,10 +264,10 @@ def _typed(setting: Setting, text: str) -> Any:
 
 
 def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings:
-    """The whole tree from values by name.
+    """Make the whole tree from values by name.
 
     Raises:
-        SettingRefused: one does not fit, or two contradict each other.
+        SettingRefused: a value is invalid, or two contradict each other.
     """
     tree: dict[str, Any] = {}
     for name, value in values.items():

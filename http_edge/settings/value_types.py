@@ -1,4 +1,4 @@
-"""The kinds of values that settings have, and the base of every section of them."""
+"""The types of setting values, and the base class of all sections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def split_listen(listen: str) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[IPv6]:port``.
 
     Raises:
-        ValueError: not of that form, or the port is beyond 65535.
+        ValueError: the text has another form, or the port is beyond 65535.
     """
     host, _, port = listen.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -33,7 +33,7 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 
 def did_web(url: str) -> str:
-    """The did:web that a public URL stands for: host, port as %3A, path parts by colons."""
+    """The did:web of a public URL: host, port behind %3A, path parts behind colons."""
     parts = urlsplit(url)
     return ":".join(["did:web", quote(parts.netloc, safe=""), *parts.path.split("/")[1:]])
 
@@ -124,7 +124,7 @@ class Section(BaseModel):
 
 
 def at_most(section: Section, smaller: str, larger: str) -> None:
-    """Refuse a section whose parts contradict each other.
+    """Refuse a section in which one setting exceeds another.
 
     Raises:
         PydanticCustomError: ``smaller`` exceeds ``larger``; its context names both.
