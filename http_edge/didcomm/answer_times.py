@@ -3,7 +3,7 @@
 A stored forward is answered after its commit; a forward to an unknown name would be answered
 sooner, and a sender with a clock would learn which names are registered. So a forward to an unknown
 name waits as long as a recently stored one did. A message that cannot be opened is answered after a
-fixed time, which is longer than the lookup of its sender takes.
+fixed time, which is usually longer than the lookup of its sender takes.
 """
 
 from __future__ import annotations

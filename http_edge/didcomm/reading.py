@@ -49,7 +49,7 @@ class ToForward(msgspec.Struct, frozen=True):
 
 
 class NotTaken(msgspec.Struct, frozen=True):
-    """A message that could not be opened or read; ``name`` is set if it was found a forward."""
+    """A message that could not be opened or read; ``name`` is set if it is known as a forward."""
 
     reason: RejectionReason
     name: str = ""
@@ -150,7 +150,7 @@ class MessageReader:
         return ToQueue(
             forward.payloads,
             self._envelopes.generation(message.version),
-            0 if expires_at_s is None else max(1, expires_at_s),  # 0 is never there
+            0 if expires_at_s is None else max(1, expires_at_s),  # 0 means never
             min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
         )
 

@@ -66,7 +66,7 @@ class Waiting:
 
     @asynccontextmanager
     async def listening(self, did: str) -> AsyncIterator[Wake]:
-        """Wake up for the envelopes of an identity, from before the block until its end."""
+        """Yield a wake for the envelopes of an identity; it listens from before the block."""
         wake = Wake()
         crowded = self._hub.listeners_of(did) >= self._per_identity_max
         if crowded or self._waiters >= self._waiters_max:
