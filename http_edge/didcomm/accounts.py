@@ -1,10 +1,11 @@
-"""Which account a sender speaks for, and how another DID comes to speak for it.
+"""Lookup, rotation and end of accounts: which account a sender speaks for, and how that changes.
 
-The message version derives an account from the envelope of a message alone, so nearly every sender
-is an account itself and nothing is asked. A DID that was rotated speaks for the account of a prior
-one (DIDComm v2, ``from_prior``): its own identity says so when it is asked for anything else, then
-it is asked which account that is, and this is remembered. Whether it still speaks is decided by the
-account with every command (``actors.core.accounts``), so what is remembered cannot be wrong.
+The message version derives a DID from the envelope alone. For nearly every sender this DID names
+the account itself, and no lookup is needed. After a rotation (DIDComm v2, ``from_prior``) the new
+DID speaks for the account of the prior DID: the new DID's identity refuses commands for that
+reason, and the edge then asks it for the account and remembers the answer. With every command the
+account decides whether the DID still speaks for it (``actors.core.accounts``), so a remembered
+answer cannot do harm.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from http_edge.didcomm.protocols.keylists import Keylists
 TO_RETRY: Final = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
 )
-"""The same message may have another end later."""
+"""Refusals after which the same message may succeed later."""
 Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]]]]
-"""The endpoint of a sender and its routing keys; an empty one for an agent that fetches."""
+"""Returns a sender's endpoint and routing keys; an agent that fetches has an empty endpoint."""
 
 
 class Accounts:
-    """Finds, rotates and ends accounts."""
+    """Find, rotate and end accounts."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Accounts:
         *,
         accounts_remembered_max: int,
     ) -> None:
-        """Accounts that remember so many DIDs that speak for another's, about 300 bytes each."""
+        """Remember up to ``accounts_remembered_max`` rotated DIDs, about 300 bytes each."""
         self._identities = identities
         self._keylists = keylists
         self._erased = ErasedAccounts(identities, keylists)
@@ -58,11 +59,14 @@ class Accounts:
         self._remembered: LRUCache[str, str] = LRUCache(accounts_remembered_max)
 
     def is_moved(self, sender: AgentAccount) -> bool:
-        """Was it noticed that the sender is no account itself, and not yet asked which is its?"""
+        """Say whether the sender speaks for another DID's account that is not looked up yet."""
         return sender.did in self._identities.moved
 
     async def of(self, sender: AgentAccount, command: bytes) -> AgentAccount | Refusal:
-        """The sender with the account that it speaks for; ``command`` is its message's key."""
+        """Return the sender with the account that it speaks for.
+
+        ``command`` is the key of the sender's message in the log.
+        """
         account = self._remembered.get(sender.did)
         if self.is_moved(sender):
             found = await self._find(sender.did, command)
@@ -80,12 +84,12 @@ class Accounts:
     async def rotate(
         self, rotation: DidRotation, sender: AgentAccount, message: Message, command: bytes
     ) -> Refusal | None:
-        """Let the sender speak for the account of its prior DID; again it changes nothing.
+        """Let the sender speak for the account of its prior DID; a repetition changes nothing.
 
-        ``sender`` is as its envelope proves it, ``message`` says which DID it is. None
-        when it speaks for that account. ``NOT_CONNECTED``: the prior DID has none. ``KEY_TAKEN``:
-        the sender is an account itself already. ``NOT_SPEAKING``: the prior DID speaks for its
-        account no longer, or the rotation is an old one.
+        ``sender`` is the account that the envelope proves, ``message`` names the sender's DID.
+        Return None if the sender speaks for the prior DID's account. ``NOT_CONNECTED``: the prior
+        DID has no account. ``KEY_TAKEN``: the sender is an account itself already.
+        ``NOT_SPEAKING``: the prior DID no longer speaks for its account, or the rotation is old.
         """
         name = canonical_name(message.sender_did)
         if name is None or canonical_name(rotation.new_did) != name:
@@ -99,7 +103,7 @@ class Accounts:
             return None
         is_old = rotation.issued_at_s < found.rotates_from_s and found.speaker_did != sender.did
         if is_old or found.speaker_did not in {prior_did, sender.did}:
-            # Named for an account that does not let it speak, the sender could have none at all.
+            # If it were named for an account that refuses it, the sender could have no account.
             return Refusal.NOT_SPEAKING
         if sender.did != account:
             named = await self._identities.ask(
@@ -121,7 +125,7 @@ class Accounts:
         return None
 
     async def end(self, rotation: DidRotation, command: bytes) -> Refusal | None:
-        """End the account of a DID that was given up for none; again it changes nothing."""
+        """End the account of a DID that was given up for none; a repetition changes nothing."""
         prior = await self._prior(rotation, [], command)
         if isinstance(prior, Refusal):
             return prior
@@ -141,7 +145,10 @@ class Accounts:
     async def _prior(
         self, rotation: DidRotation, names: list[str], command: bytes
     ) -> tuple[str, str, AccountFound] | Refusal:
-        """The prior DID as an account, the account that it spoke for, and what that is like."""
+        """Return the prior DID as an identity, the account it spoke for, and that account's state.
+
+        ``names`` are the keys whose presence in the keylist the state is to show.
+        """
         for did in rotation.prior_accounts:
             found = await self._find(did, command, names)
             account = did
@@ -155,7 +162,7 @@ class Accounts:
         return Refusal.NOT_CONNECTED
 
     async def _stated(self, account: str, message: Message, command: bytes) -> Connection | Refusal:
-        """What the account stated of itself, with the new DID and where that is reached."""
+        """Return the account's connection, with the new DID and its endpoint in it."""
         known = await self._identities.ask(
             account, QueryConnection(), command, Connected, by_mediator=True
         )

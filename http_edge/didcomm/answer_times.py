@@ -1,9 +1,9 @@
-"""When answers go out that must not tell by their time who is registered.
+"""Delays of answers, so that their timing does not reveal who is registered.
 
-A forward that is stored waits for its commit, and one to an unknown name would be answered sooner:
-a sender with a clock would learn which names are registered. So the latter is answered when one
-that was stored lately would have been. What cannot be opened is answered after a fixed time, within
-which it makes no difference whether an account knows its sender.
+A stored forward is answered after its commit; a forward to an unknown name would be answered
+sooner, and a sender with a clock would learn which names are registered. So a forward to an unknown
+name waits as long as a recently stored one did. A message that cannot be opened is answered after a
+fixed time, which is usually longer than the lookup of its sender takes.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from time import perf_counter
 from typing import Final
 
 _STORED_MAX: Final = 64
-"""Times of stored forwards that are remembered: how they differ is as telling as how long they
-are."""
+"""Remembered times of stored forwards; several, because their spread is as revealing as their
+length."""
 _FIRST_S: Final = 0.003
-"""The time of a forward as long as none was stored."""
+"""The assumed time of a stored forward until one has been stored."""
 _HELD_S_MAX: Final = 1.0
-"""A log that stands still does not make unknown names wait for it."""
+"""Longest remembered time: forwards to unknown names do not wait for a log that stands still."""
 UNOPENED_S: Final = 0.02
-"""More than two questions to hosts and a key agreement take as a rule."""
+"""Usually more than two questions to hosts and one key agreement take."""
 
 
 class AnswerTimes:
-    """The times of one edge, in seconds from the arrival of a message."""
+    """The answer times of one edge, in seconds from the arrival of a message."""
 
     def __init__(self, now_s: Callable[[], float] = perf_counter) -> None:
-        """No forward stored yet; ``now_s`` never goes backwards."""
+        """Begin without stored forwards; ``now_s`` never goes backwards."""
         self._now_s = now_s
         self._stored_s: deque[float] = deque([_FIRST_S], _STORED_MAX)
 
     def now_s(self) -> float:
-        """The time that arrivals are given in."""
+        """Return the current time on the clock of arrivals."""
         return self._now_s()
 
     def stored(self, arrived_s: float) -> None:
-        """A forward that arrived then is stored, and is about to be answered."""
+        """Record the time of a forward that is stored and about to be answered."""
         self._stored_s.append(min(self._now_s() - arrived_s, _HELD_S_MAX))
 
     def left_as_stored_s(self, arrived_s: float) -> float:
-        """How long one that was not stored waits, to be answered like one that was."""
+        """Return how long a forward that was not stored must still wait."""
         self._stored_s.rotate()
         return max(0.0, self._stored_s[0] - (self._now_s() - arrived_s))
 
     def left_unopened_s(self, arrived_s: float) -> float:
-        """How long one waits that could not be opened."""
+        """Return how long a message that could not be opened must still wait."""
         return max(0.0, UNOPENED_S - (self._now_s() - arrived_s))

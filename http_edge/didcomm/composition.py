@@ -1,4 +1,4 @@
-"""The DIDComm half of one edge: every part of it, put together."""
+"""Composition of the DIDComm half of one edge from its parts."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 PATH: Final = "/didcomm"
-"""Where envelopes are posted and sockets opened."""
+"""Path to which agents post envelopes and open sockets."""
 INVITATION_PATH: Final = "/invitation"
 PICKUPS: Final = (pickup_2.FORM, pickup_3.FORM, pickup_4.FORM)
-"""The versions of pickup that acknowledge."""
+"""The versions of pickup with acknowledgements."""
 _PSEUDONYM_BYTES: Final = 8
 
 
 class DidCommDependencies(msgspec.Struct, frozen=True):
-    """What the DIDComm half shares with the rest of its edge."""
+    """Dependencies that the DIDComm half shares with the rest of its edge."""
 
     settings: Settings
     identities: Identities
@@ -80,31 +80,31 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     refusals: RefusalCounts
     measures: EdgeMeasures
     fetched: AgentDids | None = None
-    """What fetches the documents of agents, where the operator allows it."""
+    """Fetcher of agents' DID documents, if the operator allows fetching."""
 
 
 def pseudonym(keys: MediatorKeys) -> str:
-    """What this mediator is known by in ``Via`` (RFC 9110 7.6.3): messages must not go in circles.
+    """Return the mediator's pseudonym for ``Via`` (RFC 9110 7.6.3), which detects message loops.
 
-    It says no more than that two messages came through the same mediator.
+    It reveals only that two messages came through the same mediator.
     """
     digest = blake2b(service_key(keys).public, digest_size=_PSEUDONYM_BYTES)
     return f"poste-{digest.hexdigest()}"
 
 
 def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
-    """The invitations of the mediator with these settings."""
+    """Return the invitations of the mediator with these settings."""
     public = settings.didcomm.registration in {"open", "allow_list"}
     return Invitations(key, settings.didcomm.label, settings.url + PATH, public=public)
 
 
 def own_dids_of(settings: Settings, keys: MediatorKeys) -> OwnDids:
-    """The DIDs of the mediator with these settings, in DIDComm v2."""
+    """Return the DIDComm v2 DIDs of the mediator with these settings."""
     return OwnDids(
         service_key(keys),
         own_services(settings.url + PATH),
         web_did=settings.mediator_did,
-        # Its document lists the pre-key of Decentrl first, and some senders take what is first.
+        # The document of this DID lists Decentrl's pre-key first, and some senders use the first.
         other_keys={"prekey": PrivateKey.of_x25519(keys.pre_private)},
     )
 
@@ -113,7 +113,7 @@ class DidCommMediator:
     """Serves DIDComm on one edge."""
 
     def __init__(self, keys: MediatorKeys, dependencies: DidCommDependencies) -> None:
-        """Mediation under the DIDComm key that follows from ``keys``."""
+        """Mediate with the DIDComm key derived from ``keys``."""
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
         key = service_key(keys)
         self.own_dids = own_dids_of(settings, keys)
@@ -174,7 +174,7 @@ class DidCommMediator:
         self.page = InvitationPage(invitations, settings.url, clock=dependencies.clock)
 
     def routes(self) -> RouteGroup:
-        """The endpoints of DIDComm; the listener writes its errors on them as on all others."""
+        """Return the DIDComm routes; the listener writes its errors on them as on all others."""
         return RouteGroup(
             DIDCOMM,
             [
@@ -186,7 +186,7 @@ class DidCommMediator:
 
     def _refuse_envelope(self, request: web.Request) -> web.Response | None:
         named = request.headers.get(hdrs.CONTENT_TYPE, "")
-        # Most say it plainly; to take it apart costs more than to look it up.
+        # Most headers are exactly a known type; parsing the header costs more than this lookup.
         if named in MEDIA_TYPES or request.content_type in MEDIA_TYPES:
             return self._refuse_loop(request) or self.endpoint.too_large(request)
         return self._refuse_loop(request) or self._refused(
@@ -203,7 +203,7 @@ class DidCommMediator:
         return refusal(status, code)
 
     def _is_loop(self, request: web.Request) -> bool:
-        """Has this message been sent out by this mediator itself?"""
+        """Say whether this mediator itself sent this message."""
         if hdrs.VIA not in request.headers:
             return False
         return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))

@@ -1,8 +1,8 @@
-"""What an identity that was erased held in the streams of others: keys, and who spoke for it.
+"""Release of what an erased identity held in other streams: its keys and its speaker.
 
-The erasure takes what stands in its own stream. That a key is its own stands in the key's, and that
-another DID is to speak for it in that one's (``actors.core.accounts``); both would be bound to
-nothing for ever.
+The erasure clears the identity's own stream. The stream of each key still names the identity as
+owner, and the stream of its speaker still names it as account (``actors.core.accounts``); without a
+release, keys and speaker would stay bound for ever to an identity that is gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http_edge.didcomm.protocols.keylists import Keylists
 
 
 class ErasedAccounts:
-    """Lets go what erased identities held."""
+    """Releases what erased identities held."""
 
     def __init__(self, identities: Identities, keylists: Keylists) -> None:
         """``keylists`` release the keys."""
@@ -23,10 +23,10 @@ class ErasedAccounts:
         self._keylists = keylists
 
     async def let_go(self, did: str, command: bytes, step: Erased) -> None:
-        """Let go what an identity held as this step of its erasure found it.
+        """Release the keys and the speaker that this step of an identity's erasure found.
 
-        Where it is cut short, a key goes to who holds it, and the DID that spoke is let go with its
-        next message.
+        If the release is cut short, a key can still be claimed by the agent that holds it, and the
+        speaker is released with its next message.
         """
         if step.keys:
             await self._keylists.release(did, command, step.keys)
@@ -34,10 +34,10 @@ class ErasedAccounts:
             await self._unname(step.speaker_did, did, command)
 
     async def freed(self, did: str, account: str, command: bytes) -> bool | Refusal:
-        """Let a DID go that was to speak for this account, if it is none any more; was it so?
+        """Release a DID that is to speak for ``account`` if that was erased; return whether it was.
 
-        An account that has ended, or was idle, knows who spoke for it, who may begin anew: that one
-        is not let go.
+        An account that has ended, or expired as idle, still knows its speaker, which may begin
+        anew: that speaker is not released.
         """
         found = await self._identities.ask(
             account, FindAccount([]), command, AccountFound, by_mediator=True

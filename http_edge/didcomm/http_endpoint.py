@@ -1,8 +1,8 @@
-"""DIDComm over HTTP: one envelope in a POST, at most one back in its answer (RFC 0025, RFC 0092).
+"""DIDComm over HTTP: one envelope in a POST, at most one in its answer (RFC 0025, RFC 0092).
 
-What was not taken is answered by status and a short JSON body, the same for every sender. What a
-protocol has to say about a message that was taken goes back in an envelope. A socket is closed with
-``close_code`` where there is no sender to whom an envelope could be packed.
+A rejected message is answered with a status and a short JSON body, the same for every sender. The
+answer of a protocol to an accepted message goes back in an envelope. A socket is closed with
+``close_code`` if no sender is proven for whom a report could be packed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
 _CLOSE_CODES_FROM: Final = 4_000
 """Close codes from here to 4999 are for private use (RFC 6455, section 7.4.2)."""
 _SENT_S_MAX: Final = 2.0
-"""A slow network takes an answer within this, or the messages in it are offered again."""
+"""How long a network may take to accept an answer before its messages are offered again."""
 _RETRY_AFTER_S: Final = {
     RejectionReason.QUEUE_FULL: 60,
     RejectionReason.RATE_LIMITED: 1,
@@ -58,12 +58,12 @@ _RETRY_AFTER_S: Final = {
 
 
 def close_code(what: RejectionReason) -> int:
-    """The code that closes a socket over a message of an unknown sender: 4000 and the status."""
+    """Return the close code for a rejected message of an unproven sender: 4000 plus the status."""
     return _CLOSE_CODES_FROM + STATUS[what]
 
 
 def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Response:
-    """The answer to a message that was not taken, with a problem report if there is one."""
+    """Return the answer to a rejected message, with a problem report if there is one."""
     response = refusal(STATUS[what], what.value)
     if report is not None:
         response = web.Response(
@@ -75,7 +75,7 @@ def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Re
 
 
 def refusal(status: HTTPStatus, code: str) -> web.Response:
-    """An error of this endpoint: JSON with its code."""
+    """Return an error of this endpoint: JSON with the code."""
     body = orjson.dumps({"error": code})
     return web.Response(status=status, body=body, content_type="application/json")
 
@@ -99,14 +99,14 @@ class DidCommEndpoint:
         self._new_id = new_id
 
     def too_large(self, http_request: web.Request) -> web.Response | None:
-        """The answer to a body that says itself that it is too large, before it is read."""
+        """Refuse a request whose ``Content-Length`` is too large, before its body is read."""
         if (http_request.content_length or 0) <= self._settings.message_bytes_max:
             return None
         charge_unproven(0)
         return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
 
     async def handle(self, http_request: web.Request, body: bytes) -> web.StreamResponse:
-        """The answer to an envelope, whatever it holds."""
+        """Answer a POST with any body."""
         if len(body) > self._settings.message_bytes_max:
             charge_unproven(len(body))
             return rejection(self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE))
@@ -128,7 +128,7 @@ class DidCommEndpoint:
         return response
 
     async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
-        """Implicit pickup: one message that waits goes back as it is (RFC 0092)."""
+        """Lease one waiting message for implicit pickup, to send back unchanged (RFC 0092)."""
         command = DeliverMessages(
             session=request.session,
             channel="implicit",
@@ -151,13 +151,13 @@ class DidCommEndpoint:
         request: Request,
         message_ids: list[str],
     ) -> None:
-        """Write the answer first: only what the other side's machine has taken leaves the queue.
+        """Write the answer, then remove its messages from the queue if the peer's machine has it.
 
         These protocols have no acknowledgement; this is as near to one as HTTP comes.
         """
         try:
-            # The listener's connections take it for written when the kernel has it: that sends it
-            # even if we are killed.
+            # The listener's connections count an answer as written when the kernel has it, because
+            # the kernel sends it even if we are killed.
             await response.prepare(http_request)
             await response.write_eof()
             arrived = await all_sent(http_request.transport, seconds_max=_SENT_S_MAX)

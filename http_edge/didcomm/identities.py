@@ -1,6 +1,6 @@
-"""The identities as the DIDComm families ask them: typed questions over the gateway.
+"""Typed commands of the DIDComm families to identities, over the gateway.
 
-Every method sends one command to the one owner of its target and returns what the owner said.
+``Identities.ask`` sends one command to the one owner of its target and returns the owner's reply.
 ``Refusal.TEMPORARILY_UNAVAILABLE`` means that the outcome is unknown.
 """
 
@@ -32,43 +32,43 @@ _KEY: Final = "key:"
 _INVITATION: Final = "invitation:"
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
-"""DIDs that are remembered to speak for another's account until it is asked which, 100 bytes
+"""DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
 each."""
 _SPEAKER: Final[ContextVar[str]] = ContextVar("speaker", default="")
 
 
 def key_target(key: str) -> str:
-    """The target of commands about the ownership of a key, in base58."""
+    """Return the target of commands about the ownership of a key in base58."""
     return _KEY + key
 
 
 def invitation_target(invitation_id: str) -> str:
-    """The target of commands about a single-use invitation."""
+    """Return the target of commands about a single-use invitation."""
     return _INVITATION + invitation_id
 
 
 def speak_as(did: str) -> None:
-    """What is asked from now on, in this context, is by a message of this DID; none if empty.
+    """Attribute the commands of this context, from now on, to a message of ``did``; empty for none.
 
-    The account that it is asked of decides whether the DID speaks for it. Work that goes on
-    without a message is begun in an empty context, and is the mediator's own.
+    The account that receives a command decides whether the DID speaks for it. Work that no message
+    causes runs in an empty context: its commands are the mediator's own.
     """
     _SPEAKER.set(did)
 
 
 def speaker() -> str:
-    """The DID by whose message something is asked, as its envelope proves it; empty for none."""
+    """Return the DID, proven by an envelope, whose message caused this work; empty for none."""
     return _SPEAKER.get()
 
 
 class Identities:
-    """Asks the owners of identities, keys and invitations."""
+    """Sends commands to the owners of identities, keys and invitations."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """Identities behind a gateway."""
+        """Send commands through ``gateway``."""
         self._gateway = gateway
         self.moved: LRUCache[str, None] = LRUCache(_MOVED_MAX)
-        """DIDs that have been found to be no account: they speak for another's (``accounts``)."""
+        """DIDs found to be no account of their own: they speak for another's (``accounts``)."""
 
     async def ask(  # noqa: PLR0913 - each says one thing of the question
         self,
@@ -81,15 +81,15 @@ class Identities:
         by_owner: bool = False,
         by_mediator: bool = False,
     ) -> _R | Refusal:
-        """The answer of ``target`` to ``command``, of the type that the command has.
+        """Send ``command`` to ``target`` and return the reply, of type ``reply``, or the refusal.
 
-        ``key`` is the key of the command in the log, 16 bytes; ``can_linger`` as of the gateway.
-        ``by_owner``: the account itself asks for it, and is charged for the work at its own host,
-        whatever the edge; else RATE_LIMITED.
-        ``by_mediator``: it is the mediator's own command, whatever message it is about.
+        ``key`` is the key of the command in the log, 16 bytes; for ``can_linger`` see ``Gateway``.
+        ``by_owner``: the account itself asks, and its host charges it for the work, whatever the
+        edge; if it cannot pay, the reply is RATE_LIMITED.
+        ``by_mediator``: the command is the mediator's own, even if a message caused it.
         """
         partition = self._gateway.partition_of(target)
-        # A forward is anonymous: those of each recipient take turns with what others send.
+        # Forwards are anonymous, so they take turns by recipient, not by sender.
         submission = Submission(
             partition,
             target,
@@ -112,7 +112,7 @@ class Identities:
 
 
 def _size_bytes(command: Command) -> int:
-    """Roughly what a command takes on its way to the host."""
+    """Return roughly how many bytes a command takes on its way to the host."""
     match command:
         case QueueEnvelope():
             return len(command.payload)

@@ -1,9 +1,9 @@
-"""One message that comes in, from its envelope to what goes back.
+"""Processing of one inbound message, from its envelope to the answer.
 
 Unpack, find the protocol, let it answer, and decide where the answer goes: back on the connection
 if the sender asked for that (RFC 0092), else into the sender's queue. A forward is different: its
-sender is unknown, and what it carries goes into the queue of the recipient (RFC 0094). HTTP and
-WebSocket both come through here, so a message means the same on both.
+sender is unknown, and its payload goes into the recipient's queue (RFC 0094). HTTP and WebSocket
+both use this module, so a message means the same on both.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DELIVERED: Final = "delivered"
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
-    """What became of a message that was taken.
+    """The result of an accepted message.
 
     ``back`` is the packed answer for this connection, or None. ``request`` and ``outcome`` are None
     for a forward.
@@ -71,10 +71,10 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
 
 class MessageRejection(msgspec.Struct, frozen=True):
-    """A message that was not taken, and why.
+    """The rejection of a message, with the reason.
 
-    ``message`` and ``sender`` are given when its envelope proved who sent it: it can be answered.
-    ``open_report`` is a problem report for a sender that it did not prove, where there is one.
+    ``message`` and ``sender`` are set if the envelope proved the sender, who can then be answered.
+    ``open_report`` is a problem report, if there is one, for a sender that is not proven.
     """
 
     reason: RejectionReason
@@ -84,7 +84,7 @@ class MessageRejection(msgspec.Struct, frozen=True):
 
 
 class Inbound:
-    """Takes messages of all connections of one edge."""
+    """Processes the messages of all connections of one edge."""
 
     def __init__(  # noqa: PLR0913 - the composition root hands over each part
         self,
@@ -104,10 +104,10 @@ class Inbound:
         refusals: RefusalCounts,
         measures: EdgeMeasures,
     ) -> None:
-        """The way in, for messages in the versions of ``envelopes``.
+        """Process messages in the versions of ``envelopes``.
 
         ``senders`` limits messages by sender; ``sender_seen`` is called with every sender's DID;
-        ``refusals`` counts what is refused.
+        ``refusals`` counts refused messages.
         """
         self._settings = settings
         self._envelopes = envelopes
@@ -130,7 +130,7 @@ class Inbound:
     async def receive(
         self, body: bytes, transport: InboundTransport
     ) -> ReceivedMessage | MessageRejection:
-        """Take one message, whatever it holds."""
+        """Process one message with any content."""
         arrived_s = self._times.now_s()
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
         found = await self._reader.read(body, command)
@@ -148,7 +148,7 @@ class Inbound:
                 return await self._forward(found, command, transport, arrived_s)
             case ForUs(message, sender):
                 if message.is_prior_unproven:
-                    # Nor does it tell by its time whether the prior DID has an account.
+                    # The answer time must not reveal whether the prior DID has an account.
                     await asyncio.sleep(self._times.left_unopened_s(arrived_s))
                 return await self._answer(message, sender, command, transport)
 
@@ -160,11 +160,11 @@ class Inbound:
         *,
         form: str = "",
     ) -> RejectionReason:
-        """Count a message that was not taken; ``sender_did`` only of a sender that is proven.
+        """Count a rejected message and return the reason; pass ``sender_did`` only if proven.
 
-        ``form`` is that of an unknown name, where it is not a key of DIDComm v1.
+        ``form`` is the form of an unknown name, if that name is not a key of DIDComm v1.
         """
-        # Of an unknown outcome the message may have been taken.
+        # If the outcome is unknown, the message may have been accepted.
         if rejection is not RejectionReason.TRY_AGAIN:
             reason = f"{rejection.value}:{form}" if form else rejection.value
             self._refusals.count(DIDCOMM, command, reason, sender_did)
@@ -172,9 +172,9 @@ class Inbound:
         return rejection
 
     def _note_misaddressed(self, name: str) -> None:
-        """A message is taken although it says that it is for another: operators can see that.
+        """Count, for operators, a message that is accepted although it names another recipient.
 
-        A line is logged whenever there are twice as many of them: strangers send them.
+        Log a line only each time the count doubles, because strangers send these messages.
         """
         self._measures.misaddressed.add(name or UNKNOWN)
         self._misaddressed += 1
@@ -183,9 +183,9 @@ class Inbound:
             _LOG.info("a message names another recipient", extra=about)
 
     async def handed_over(self, request: Request, message_ids: Sequence[str]) -> None:
-        """These messages were written: they leave the queue.
+        """Remove messages from the queue after they were written.
 
-        If that fails their lease ends in time and they are offered once more.
+        If the removal fails, their lease ends in time and they are offered again.
         """
         await self._identities.ask(
             request.sender.did,
@@ -197,7 +197,7 @@ class Inbound:
     async def _forward(
         self, found: ToForward, command: bytes, transport: InboundTransport, arrived_s: float
     ) -> ReceivedMessage | MessageRejection:
-        """Queue envelopes for each owner among their recipients, independently of one another."""
+        """Queue the envelopes for each recipient's owner, independently of the other owners."""
         recipients, envelopes = found.recipients, found.envelopes
         size_bytes = len(envelopes.payloads[0])
         name = FORWARDS[envelopes.generation]
@@ -210,7 +210,7 @@ class Inbound:
             for _ in recipients[1:]:
                 charge_unproven(size_bytes)
             replies = await self._forwarding.forward_to_all(recipients, envelopes, command)
-        # The worst that happened decides: a sender that tries again loses nothing.
+        # The worst refusal decides the answer: a sender that tries again loses nothing.
         refusals = [reply for reply in replies if isinstance(reply, Refusal)]
         for each in refusals:
             if each is not Refusal.KEY_UNKNOWN:
@@ -225,9 +225,9 @@ class Inbound:
     async def _unknown_recipient(
         self, found: ToForward, name: str, arrived_s: float
     ) -> ReceivedMessage | MessageRejection:
-        """Answer a forward to an unknown name as the operator wants it, who learns of it.
+        """Answer a forward to an unknown name as the operator's setting says.
 
-        It is counted by the form of the first name that it was for.
+        The forward is counted by the form of its first recipient name, for the operator to see.
         """
         charge_unproven(0)
         form = name_form(found.recipients[0]) if found.recipients else NO_NAME
@@ -277,7 +277,7 @@ class Inbound:
     async def _end(
         self, rotation: DidRotation, command: bytes, name: str
     ) -> ReceivedMessage | MessageRejection:
-        """The sender gave up its DID for none: its account ends. Strangers learn nothing."""
+        """End the account of a sender that gave up its DID for none. Strangers learn nothing."""
         charge_unproven(0)
         ended = await self._accounts.end(rotation, command)
         if ended in TO_RETRY:
@@ -296,7 +296,7 @@ class Inbound:
         """Answer the account that the sender speaks for."""
         handled = await self._handle(message, sender, command, transport)
         if self._accounts.is_moved(sender):
-            # It turned out to speak for another's account: once more, for that one.
+            # The sender turned out to speak for another DID's account: repeat for that account.
             handled = await self._handle(message, sender, command, transport)
         if isinstance(handled, Refusal):
             return MessageRejection(self.refused(reason_of(handled), name), message, sender)
@@ -307,7 +307,7 @@ class Inbound:
             self._refusals.count(DIDCOMM, name, outcome.refused, account.did)
             limited = self._reports.limited(account.did, outcome, self._clock() / 1000)
             if limited is None:
-                # HTTP has a status for it; a socket says nothing more.
+                # HTTP answers this with a status; a socket sends nothing more.
                 self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused)
                 return MessageRejection(RejectionReason.RATE_LIMITED, None, account)
             outcome = limited
@@ -324,7 +324,7 @@ class Inbound:
         command: bytes,
         transport: InboundTransport,
     ) -> tuple[Request, Outcome] | Refusal:
-        """The message as its handler gets it, and what came of it."""
+        """Let the handler answer; return the request that it got and its outcome."""
         account = await self._accounts.of(sender, command)
         if isinstance(account, Refusal):
             return account
@@ -355,9 +355,9 @@ class Inbound:
         return refusal(handler, may_wait=False)
 
     async def _back(self, request: Request, outcome: Outcome) -> bytes | RejectionReason | None:
-        """What goes back on this connection; what cannot go back waits in the sender's queue.
+        """Return the answer for this connection; queue an answer that cannot go back on it.
 
-        An answer that is lost is reported: its sender would wait for it.
+        If the answer cannot be queued, return the reason, because the sender would wait for it.
         """
         if outcome.envelope is not None:
             return outcome.envelope
@@ -370,7 +370,7 @@ class Inbound:
             problem = outcome.to_retry or outcome.untold
             if problem is None:
                 return None
-            # What was not done, or perhaps not, must not look done to who awaits no answer.
+            # A request that failed, or may have, must not look done to a sender without a route.
             reason = rejected_by(problem)
             name = self._table.name_of(request.message.type)
             self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
@@ -387,10 +387,10 @@ class Inbound:
         )
 
     def report(self, rejection: MessageRejection) -> bytes | None:
-        """The packed problem report for the sender of a message that was not taken.
+        """Return the packed problem report for the sender of a rejected message.
 
-        None when the sender is not proven, so that there is no key to pack it for; for a problem
-        report, which is never answered with another; and when the sender has had too many.
+        None if the sender is not proven, so that there is no key to pack the report for; if the
+        message is itself a problem report; and if the sender has had too many reports.
         """
         message, sender = rejection.message, rejection.sender
         if message is None or sender is None or is_problem_report(message.type):

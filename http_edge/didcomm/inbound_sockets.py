@@ -1,4 +1,4 @@
-"""The agents on one socket, what goes back to them, and what is sent to them on its own."""
+"""The agents on one socket: answers to them, and messages pushed to them unasked."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from http_edge.settings.settings import DidComm
 
 _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 64
-"""Agents on one socket; a further one gets its answers, and nothing on its own."""
+"""Agents on one socket; one more agent gets answers, but no pushed messages."""
 _LONG_POLLS_MAX: Final = 8
-"""Messages of one socket that wait for others at once; the next one does not wait."""
+"""Long polls of one socket at once; one more is answered without waiting."""
 
 
 class SocketDependencies(msgspec.Struct, frozen=True):
-    """What all sockets of one edge share."""
+    """Dependencies that all sockets of one edge share."""
 
     settings: DidComm
     envelopes: Envelopes
@@ -47,7 +47,7 @@ class SocketDependencies(msgspec.Struct, frozen=True):
     sockets_per_identity_max: int
     finish_s_max: float
     open: set[Outgoing]
-    """What is being written to every socket, those included that brought no message yet."""
+    """The writer of every open socket, including sockets that have sent no message yet."""
 
 
 class _Peer:
@@ -78,7 +78,7 @@ class _Peer:
         return bool(self._running) and not self._wake.is_over
 
     def start(self, work: Callable[[Wake], Coroutine[Any, Any, None]]) -> None:
-        """Let this and nothing else send on its own; it ends when its wake is over."""
+        """Push messages with ``work`` alone, in place of earlier work, until its wake is over."""
         self.finish()
         self._wake = Wake()
         task = asyncio.get_running_loop().create_task(work(self._wake))
@@ -87,23 +87,23 @@ class _Peer:
         task.add_done_callback(_log_failure)
 
     def finish(self) -> None:
-        """Send no more on its own, but bring what is under way to its end.
+        """Push no more messages, but complete the push under way.
 
-        Cut off between taking messages and sending them, it would hold leases for nothing.
+        A push that stopped between leasing messages and sending them would hold leases for nothing.
         """
         self._wake.close(0)
 
     def stop(self) -> None:
-        """The socket is gone, and with it whatever was under way."""
+        """Cancel the pushes under way, because the socket is gone."""
         for task in list(self._running):
             task.cancel()
 
 
 class InboundSocket(InboundTransport):
-    """A socket as a transport: its agents, its pings, and the messages that wait on it."""
+    """A socket as a transport: its agents, its pings, and its long polls."""
 
     def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing) -> None:
-        """A socket that brought no message yet."""
+        """Begin with a socket that has sent no message yet."""
         super().__init__(dependencies.new_id)
         self._dependencies = dependencies
         self._outgoing = outgoing
@@ -127,11 +127,11 @@ class InboundSocket(InboundTransport):
         return super().follow(sender, message)
 
     def took(self) -> None:
-        """Something was taken on this socket: it is there for something."""
+        """Note that a message was accepted on this socket, so that the socket is in use."""
         self.is_in_use = True
 
     async def take(self, body: bytes) -> None:
-        """Take a message; returns when it is handled, or when the next one may pass it by."""
+        """Process a message; return when it is handled, or when the next one may overtake it."""
         self._passable = passable = asyncio.Event()
         handling = self._spawn(self._receive_message(body))
         passing = asyncio.get_running_loop().create_task(passable.wait())
@@ -144,7 +144,7 @@ class InboundSocket(InboundTransport):
             passing.cancel()
 
     async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:
-        """Let the agent in before its message is handled: it may start the live mode."""
+        """Register the agent before its message is handled, which may start live mode."""
         patient = len(self._passed) < _LONG_POLLS_MAX
         if message.delay_ms is not None and patient:
             self._passable.set()
@@ -165,7 +165,7 @@ class InboundSocket(InboundTransport):
         return True
 
     async def end(self) -> None:
-        """The socket is gone: what it held is offered again."""
+        """Stop all work and release the leases, because the socket is gone."""
         for _, awaited in self._awaited:
             if not awaited.done():
                 awaited.set_result(False)
@@ -195,9 +195,9 @@ class InboundSocket(InboundTransport):
         await self._follow(received.request, received.outcome)
 
     def _reject(self, rejection: MessageRejection) -> None:
-        """Say why a message was not taken, never in plain text: Credo ends at what is no envelope.
+        """Report why a message was rejected, never in plain text: Credo fails on a non-envelope.
 
-        Without a proven sender the close code says it.
+        If the sender is not proven, close the socket with a code that gives the reason.
         """
         if (report := self._dependencies.inbound.report(rejection)) is not None:
             self._outgoing.put(report)
@@ -205,7 +205,7 @@ class InboundSocket(InboundTransport):
             self._outgoing.close(close_code(rejection.reason), reason=rejection.reason.value)
 
     async def _follow(self, request: Request, outcome: Outcome) -> None:
-        """Start and stop what is sent to the agent on its own."""
+        """Start or stop pushing messages to the agent, as the outcome says."""
         peer = self._peers.get(request.sender.did)
         if peer is None:
             return
@@ -229,7 +229,7 @@ class InboundSocket(InboundTransport):
             peer.live_since = None
             peer.finish()
             return
-        # Asked for once more it goes on where it was: what came meanwhile must not be missing.
+        # A repeated request continues from the first version, so that no message is skipped.
         since = peer.live_since if peer.is_pumping else None
         peer.live_since = since = live.version if since is None else since
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
@@ -260,14 +260,14 @@ class InboundSocket(InboundTransport):
     # ---- pings
 
     def beat(self) -> int:
-        """Send a ping; how many beats in a row brought no pong since the one before."""
+        """Send a ping; return how many beats in a row ended without a pong to their ping."""
         answered = self._ponged >= self._beaten
         self._beats_missed = 0 if answered else self._beats_missed + 1
         self._beaten = self._ping()
         return self._beats_missed
 
     def take_pong(self, data: bytes) -> None:
-        """A pong came: everything sent before its ping has been read."""
+        """Process a pong: the peer has read everything sent before the ping that it answers."""
         if not data.isdigit() or len(data) > len(b"%d" % self._pings):
             return
         self._ponged = max(self._ponged, min(int(data), self._pings))
@@ -280,7 +280,7 @@ class InboundSocket(InboundTransport):
         self._awaited = still
 
     async def _arrived(self) -> bool:
-        """Wait until everything sent so far has been read; False when the socket is gone."""
+        """Wait until the peer has read everything sent so far; False if the socket is gone."""
         awaited: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._awaited.append((self._ping(), awaited))
         return await awaited

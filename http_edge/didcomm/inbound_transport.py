@@ -1,4 +1,4 @@
-"""A connection that messages come in on, and what may go back to their senders there (RFC 0092)."""
+"""Inbound transport: a connection of senders, and what may go back to them on it (RFC 0092)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from actors.host.clock import NewId
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
 
 _SENDERS_MAX: Final = 64
-"""Senders whose wishes for a return route one socket remembers."""
+"""Senders whose return routes one socket remembers."""
 _THREADS_MAX: Final = 64
 """Threads that one sender names on one socket for return route ``thread``."""
 
 
 class ReturnScope(Enum):
-    """What may go back to a sender on a transport, now (RFC 0092)."""
+    """What may now go back to a sender on a transport (RFC 0092)."""
 
     NOTHING = "nothing"
     ANSWER = "answer"
     """The answer to this message."""
     EVERYTHING = "everything"
-    """Whatever there is for it."""
+    """Any message for the sender."""
 
 
 class PeerState(msgspec.Struct, frozen=True):
-    """What a transport has for a sender: see ``Request``."""
+    """What a transport offers a sender: see ``Request``."""
 
     persistent: bool = False
     patient: bool = True
@@ -36,23 +36,24 @@ class PeerState(msgspec.Struct, frozen=True):
 
 
 class InboundTransport:
-    """A connection that messages come in on: one HTTP request, or a socket with its memory."""
+    """An inbound connection: one HTTP request, or a socket, which remembers return routes."""
 
     def __init__(self, new_id: NewId) -> None:
-        """A transport on which no return route was asked for yet."""
+        """Begin with no return routes."""
         self._new_session = new_id
         self._open: set[str] = set()
         self._threads: dict[str, set[str]] = {}
 
     @cached_property
     def session(self) -> str:
-        """The session that holds leases of what is delivered here; a forward needs none."""
+        """The session that holds the leases of messages delivered here; a forward needs none."""
         return self._new_session()
 
     def follow(self, sender: AgentAccount, message: Message) -> ReturnScope:
-        """What may go back to the sender on this transport (RFC 0092)?
+        """Return what may go back to the sender on this transport (RFC 0092).
 
-        What a sender asked for is remembered up to a bound: keys cost nothing, memory does.
+        The number of remembered return routes is bounded: keys cost a sender nothing, but each
+        costs the mediator memory.
         """
         did, route = sender.did, message.return_route
         if route == "all":
@@ -72,8 +73,8 @@ class InboundTransport:
         return ReturnScope.ANSWER if message.thread_id in (threads or ()) else ReturnScope.NOTHING
 
     def took(self) -> None:
-        """A message was taken."""
+        """Note that a message was accepted."""
 
     async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:  # noqa: ARG002
-        """A message is about to be handled: what has this transport for its sender?"""
+        """Return what this transport offers the sender of a message about to be handled."""
         return PeerState()

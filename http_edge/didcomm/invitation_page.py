@@ -1,10 +1,11 @@
-"""``GET /invitation``: how a wallet and its owner come by an invitation (RFC 0434, DIDComm v2).
+"""``GET /invitation``: invitations for wallets and their owners (RFC 0434, DIDComm v2).
 
-Without a query it is the short URL of the public invitation, with ``id`` or ``_oobid`` and
-``label`` that of another one: a redirect to the long URL, or the message itself to a client that
-asks for JSON. With an invitation in the query it is the message to all but a browser, which is
-shown a page: a QR code, a link, nothing else. One code is for wallets of both generations. The page
-holds no script, and of what stands in the query nothing but a label.
+Without a query, this is the short URL of the public invitation; with ``id`` or ``_oobid`` and
+``label`` it is that of another invitation. A short URL redirects to the long URL, or answers a
+client that asks for JSON with the message. With an invitation in the query, this is the long URL:
+it shows a browser a page with a QR code and a link, and answers other clients with the message. One
+code serves wallets of both generations. The page contains no script, and nothing from the query but
+a label.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ EXPIRED: Final = "EXPIRED_INVITATION"
 
 _PAGES_MAX: Final = 64
 _QR_MASK: Final = 3
-"""One of eight that are all valid. To compare them all takes 40 ms in place of 10."""
+"""One of eight valid masks. Comparing all of them takes 40 ms instead of 10."""
 _FRAME: Final = PageFrame("""\
 body { max-width: 26rem; text-align: center; }
 svg { display: block; width: 100%; margin: 1rem 0; border-radius: .5rem; }
@@ -58,13 +59,13 @@ class InvitationPage:
     """Answers ``GET /invitation`` of one mediator."""
 
     def __init__(self, invitations: Invitations, base_url: str, *, clock: Clock) -> None:
-        """The page below the mediator's URL ``base_url``."""
+        """Serve the page below the mediator's URL ``base_url``."""
         self._invitations = invitations
         self._base_url = base_url
         self._clock = clock
 
     async def handle(self, request: web.Request) -> web.Response:
-        """JSON, a redirect or the page; 404 for what is not ours, 410 for what is over.
+        """Answer with JSON, a redirect or the page; 404 if unknown or foreign, 410 if expired.
 
         ``?protocol=connections`` asks for the connections 1.0 form of the public invitation,
         ``?protocol=out-of-band-2`` for the out-of-band 2.0 form alone.
@@ -89,7 +90,7 @@ class InvitationPage:
     def _invitation(
         self, request: web.Request, given: tuple[Protocol, str] | None
     ) -> MediatorInvitation | None:
-        """The invitation that a request names; None where it is not one of ours."""
+        """Return the invitation that a request names; None if it is not one of ours."""
         if given:
             return self._invitations.read(*given)
         invitation_id = request.query.get(SHORT_PARAMETER, request.query.get("id"))
@@ -100,12 +101,12 @@ class InvitationPage:
 
 @lru_cache(_PAGES_MAX)
 def page(invitation: MediatorInvitation, base_url: str, protocol: Protocol) -> str:
-    """The page of an invitation, as HTML; remembered, because a QR code takes 10 ms to make."""
+    """Return an invitation's page as HTML; cached, because a QR code takes 10 ms to make."""
     url = invitation.url(base_url, protocol)
     code = segno.make_qr(invitation.code_url(base_url, protocol), error="l", mask=_QR_MASK)
     body = _BODY.substitute(
         code=code.svg_inline(omitsize=True, light="#fff", title="QR code of the invitation"),
-        # The scheme that wallets register on phones; where none is installed, nothing happens.
+        # The scheme that wallets register on phones; without a wallet the link does nothing.
         link=escape(f"didcomm://invite?{invitation.query(protocol)}"),
         terms=invitation.terms.in_words(),
         url=escape(url),
@@ -114,7 +115,7 @@ def page(invitation: MediatorInvitation, base_url: str, protocol: Protocol) -> s
 
 
 def _given(request: web.Request) -> tuple[Protocol, str] | None:
-    """The invitation in the query, if there is one."""
+    """Return the invitation in the query, if there is one."""
     for protocol, parameter in PARAMETERS.items():
         if parameter in request.query:
             return protocol, request.query[parameter]
@@ -122,7 +123,7 @@ def _given(request: web.Request) -> tuple[Protocol, str] | None:
 
 
 def _protocol(request: web.Request) -> Protocol | None:
-    """The protocol that is asked for; None where it is none of ours."""
+    """Return the requested protocol; None if we have no such protocol."""
     if SHORT_PARAMETER in request.query:
         return "out-of-band-2"
     named = request.query.get("protocol", "out-of-band")
@@ -130,10 +131,10 @@ def _protocol(request: web.Request) -> Protocol | None:
 
 
 def _wants_json(request: web.Request, *, is_long: bool) -> bool:
-    """Does ``Accept`` name JSON and not HTML, which every browser names?
+    """Say whether ``Accept`` names JSON but not HTML, which every browser names.
 
-    At a long URL, where a short one led to, it need not name JSON: some wallets follow the
-    redirect and read what is there, others read the URL.
+    At a long URL ``Accept`` need not name JSON: some wallets follow the redirect from a short URL
+    and read the answer; others read the long URL itself.
     """
     named = accepted(request)
     return HTML not in named and (is_long or JSON in named)

@@ -1,7 +1,8 @@
-"""What is in a message that came in, and whom it is for: unpacked, read, and unwrapped.
+"""Reading of an inbound message: unpack it, unwrap forwards, find its recipient and content.
 
-Reading changes nothing and counts nothing. A DID that the message depends on is learned where that
-is permitted (``unknown_dids``); all else is known here or derived from the message.
+Reading changes nothing and counts nothing. If the message depends on an unknown DID, the reader
+learns that DID where settings permit (``unknown_dids``). All else comes from the message or is
+known to the edge.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from http_edge.listener.body_reads import BodyReads
 from http_edge.settings.settings import DidComm
 
 _DIDS_LEARNED_MAX: Final = 2
-"""DIDs that are learned for one message: its sender's, and the prior one of it."""
+"""DIDs that the reader learns for one message: its sender's, and the sender's prior DID."""
 
 
 class ForUs(msgspec.Struct, frozen=True):
-    """A message for the mediator itself, and the account that packed it if that is proven."""
+    """A message for the mediator itself, and the account that packed it, if proven."""
 
     message: Message
     sender: AgentAccount | None
 
 
 class ToForward(msgspec.Struct, frozen=True):
-    """Envelopes for the owners of these names, and the forward that brought them, if one did."""
+    """Envelopes for the owners of these names, and the forward that carried them, if any."""
 
     recipients: Sequence[str]
     envelopes: ToQueue
@@ -48,7 +49,7 @@ class ToForward(msgspec.Struct, frozen=True):
 
 
 class NotTaken(msgspec.Struct, frozen=True):
-    """A message that could not be opened or read; ``name`` is ``forward`` if it got that far."""
+    """A message that could not be opened or read; ``name`` is set if it is known as a forward."""
 
     reason: RejectionReason
     name: str = ""
@@ -61,14 +62,14 @@ class MessageReader:
     """Reads the messages of one edge."""
 
     def __init__(self, settings: DidComm, envelopes: Envelopes, unknown_dids: UnknownDids) -> None:
-        """Messages in the versions of ``envelopes``."""
+        """Read messages in the versions of ``envelopes``."""
         self._settings = settings
         self._envelopes = envelopes
         self._unknown_dids = unknown_dids
         self._reads = BodyReads()
 
     async def read(self, body: bytes, command: bytes) -> _Read:
-        """What is in a message, whatever it holds; ``command`` is its key in the log."""
+        """Read a message with any content; ``command`` is its key in the log."""
         opened = await self._reads.read(len(body), partial(self._open, body))
         if did := _to_learn(opened):
             return await self._learned(did, opened, body, command)
@@ -78,10 +79,10 @@ class MessageReader:
     async def _learned(
         self, did: str, opened: _Read | UnknownSender, body: bytes, command: bytes
     ) -> _Read:
-        """What is in a message that depends on DIDs which are unknown here.
+        """Learn the unknown DIDs that a message depends on, and read the message again.
 
-        Without its sender it cannot be opened. Without the prior DID of its sender it is a message
-        like any other, because the agent repeats the proof until it is answered.
+        Without its sender's DID the message cannot be opened. Without the sender's prior DID it is
+        read like any other message, because the agent repeats the proof until it is answered.
         """
         for _ in range(_DIDS_LEARNED_MAX):
             reason = await self._unknown_dids.learn(did, command)
@@ -97,7 +98,7 @@ class MessageReader:
         return opened
 
     def _open(self, body: bytes) -> _Read | UnknownSender:
-        """What is in a message as far as it is known here; it may run in a thread."""
+        """Read a message with the DIDs known so far; may run in a thread."""
         depth_max = self._settings.forward_depth_max
         name = ""
         for depth in range(depth_max + 1):
@@ -119,7 +120,7 @@ class MessageReader:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
             if not any(self._envelopes.is_own(name, message) for name in forward.recipients):
                 return ToForward(forward.recipients, self._to_queue(forward, message), message)
-            # Each that is opened costs key agreements: one message makes us open one.
+            # Opening an envelope costs key agreements: a forward may make us open only one.
             if len(forward.recipients) > 1 or len(forward.payloads) > 1:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
             (body,) = forward.payloads
@@ -128,10 +129,10 @@ class MessageReader:
     def _unopened(
         self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes
     ) -> ToForward | NotTaken | UnknownSender:
-        """What becomes of an envelope that was not opened."""
+        """Classify an envelope that was not opened."""
         match found:
             case ForOthers():
-                # Not sealed to us but to those that we hold messages for, one or several.
+                # Not encrypted to us, but to one or more recipients that we may hold messages for.
                 generation = self._envelopes.generation(found.version)
                 return ToForward(found.recipients, ToQueue([body], generation))
             case UnknownSender():
@@ -140,22 +141,22 @@ class MessageReader:
                 return NotTaken(UNPACK_REFUSALS[found])
 
     def _to_queue(self, forward: Forward, message: Message) -> ToQueue:
-        """What a forward asks for, as far as it gets it.
+        """Return what a forward asks for, within the limits of the settings.
 
-        Of a negative delay any part is right (routing 2.0): it is half of it here.
+        A negative delay permits any delay up to its amount (routing 2.0): half is used here.
         """
         wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
         expires_at_s = forward.expires_at_s
         return ToQueue(
             forward.payloads,
             self._envelopes.generation(message.version),
-            0 if expires_at_s is None else max(1, expires_at_s),  # 0 is never there
+            0 if expires_at_s is None else max(1, expires_at_s),  # 0 means never
             min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
         )
 
 
 def _to_learn(opened: _Read | UnknownSender) -> str:
-    """The DID that reading depends on and that is unknown; empty for none."""
+    """Return the unknown DID that reading depends on; empty for none."""
     match opened:
         case UnknownSender(did):
             return did

@@ -1,4 +1,4 @@
-"""Why a message is not taken, whatever carried it: one closed set, and what leads to each."""
+"""Reasons for rejecting a message on any transport: a closed set, and what maps to each reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http_edge.didcomm.protocols.problems import Problem
 
 
 class RejectionReason(Enum):
-    """Why a message was not taken; the transport says so where the sender is unknown."""
+    """Why a message was rejected; the transport gives the reason if the sender is not proven."""
 
     NOT_AN_ENVELOPE = "not-an-envelope"
     UNDECRYPTABLE = "undecryptable"
@@ -20,17 +20,17 @@ class RejectionReason(Enum):
     """Only a forward may come without a proven sender."""
     TOO_DEEP = "forward-too-deep"
     UNKNOWN_RECIPIENT = "unknown-recipient"
-    """Only where the configuration says so; by default it looks like success."""
+    """Only if the settings say so; by default the sender gets the answer of a success."""
     QUEUE_FULL = "queue-full"
     MESSAGE_TOO_LARGE = "message-too-large"
     NOT_QUEUING = "not-queuing"
     EXPIRED = "expired"
-    """The time is over that it was of use for, by its own word (DIDComm v2, ``expires_time``)."""
+    """The message came after its own expiry (DIDComm v2, ``expires_time``)."""
     RATE_LIMITED = "rate-limited"
     INSUFFICIENT_STORAGE = "insufficient-storage"
-    """The mediator is short of disk: what is stored is refused until some is free."""
+    """The mediator is short of disk and refuses what it would have to store until some is free."""
     TRY_AGAIN = "try-again"
-    """The outcome is unknown, or there is too much to do."""
+    """The outcome is unknown, or the mediator is overloaded."""
 
 
 _OF_REFUSALS: Final = {
@@ -54,17 +54,17 @@ REPORTED: Final = {
     RejectionReason.RATE_LIMITED: Problem.RATE_LIMITED,
     RejectionReason.EXPIRED: Problem.EXPIRED,
 }
-"""What a message that was not taken is answered with in an envelope, if its sender is proven."""
+"""The problem reported to the proven sender of a rejected message, in an envelope."""
 _BY_PROBLEM: Final = {problem: reason for reason, problem in REPORTED.items()}
 
 
 def rejected_by(problem: Problem) -> RejectionReason:
-    """How the transport says a problem, where no report can go back; by default it is over soon."""
+    """Return the transport's reason for a problem when no report can go back; else ``TRY_AGAIN``."""
     return _BY_PROBLEM.get(problem, RejectionReason.TRY_AGAIN)
 
 
 def reason_of(refusal: Refusal | None) -> RejectionReason:
-    """Why a message was not taken of which an identity refused a part."""
+    """Return the reason to reject a message after an identity's refusal."""
     if refusal is None:
         return RejectionReason.TRY_AGAIN
     return _OF_REFUSALS.get(refusal, RejectionReason.TRY_AGAIN)

@@ -1,10 +1,10 @@
 """DIDComm over WebSocket: the same URL as HTTP, any number of agents on one socket (RFC 0025).
 
-Trust comes from each envelope, never from the socket. What an agent asked to come back (RFC 0092)
-holds as long as the socket. Messages of one socket are taken one after the other, so that those of
-one sender keep their order; only a message that waits for others is passed by the next.
+Trust comes from each envelope, never from the socket. A return route that an agent asked for
+(RFC 0092) holds as long as the socket. The messages of one socket are handled one after the other,
+so that each sender's messages keep their order; only a long poll may be overtaken by the next.
 
-Answers are binary frames, which every agent reads; both kinds are read.
+Answers are binary frames, which every agent reads; text and binary frames are both accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PINGS_MISSED_MAX: Final = 2
 _CLOSE_S_MAX: Final = 2.0
 _FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
 _UNREAD_MAX: Final = 16
-"""Messages taken from a socket and not handled yet; beyond, the sender's network waits."""
+"""Messages read from a socket and not handled yet; when it is reached, reading pauses."""
 _FRAMES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PING, WSMsgType.PONG})
 
 
@@ -36,11 +36,11 @@ class DidCommSockets:
     """Serves the sockets of one edge."""
 
     def __init__(self, dependencies: SocketDependencies) -> None:
-        """Sockets with what they share."""
+        """Serve sockets that share ``dependencies``."""
         self._dependencies = dependencies
 
     def close_all(self, code: int) -> None:
-        """Close every socket, those included that brought no message yet."""
+        """Close every socket, including sockets that have sent no message yet."""
         for outgoing in self._dependencies.open:
             outgoing.close(code)
 
@@ -72,7 +72,7 @@ class DidCommSockets:
 
 
 class _Socket:
-    """The reading half of one socket, and the task that handles in order what was read."""
+    """The reading half of one socket, and the task that handles the read messages in order."""
 
     def __init__(
         self, dependencies: SocketDependencies, socket: web.WebSocketResponse, outgoing: Outgoing
@@ -86,7 +86,7 @@ class _Socket:
         self._unread: asyncio.Queue[bytes] = asyncio.Queue(_UNREAD_MAX)
 
     async def serve(self) -> None:
-        """Read until the socket closes; what was read by then is handled all the same."""
+        """Read until the socket closes; messages read by then are still handled."""
         handling = asyncio.get_running_loop().create_task(self._handle_all())
         try:
             await self._read_all()
@@ -116,12 +116,12 @@ class _Socket:
                     self._outgoing.close(PONGS_MISSED)
                     return
             elif message.type in _FRAMES:
-                # A flood is slowed down, and nothing of it lost: the network holds it back.
+                # A flood is slowed down and loses no message: the network holds it back.
                 wait_s = taken.take("", loop.time())
                 if wait_s is not None:
                     await asyncio.sleep(wait_s)
                     taken.take("", loop.time())
-                # As a request is: what an address owes for others, it has to pay before.
+                # As for a request: what the address owes for earlier messages is paid first.
                 charge_message()
                 await until_paid()
                 await self._take(message)
@@ -142,7 +142,7 @@ class _Socket:
                 await self._unread.put(frame.data)
 
     async def _receive(self, seconds: float) -> WSMessage | None:
-        """The next frame, or None when the time is over."""
+        """Return the next frame, or None when the time is over."""
         first_s = self._settings.socket_first_message_s
         bound_s = seconds if self._inbound_socket.is_in_use else min(seconds, first_s)
         try:
@@ -161,6 +161,6 @@ class _Socket:
 
 
 def _is_too_large(message: WSMessage) -> bool:
-    """Did the socket end because a message was too large?"""
+    """Say whether the socket ended because a message was too large."""
     error = message.data
     return isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG

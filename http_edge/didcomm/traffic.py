@@ -1,8 +1,8 @@
-"""Tells the hosts which agents are there, where the operator ends those that are silent for long.
+"""Reports of agents' traffic to the hosts, if the operator ends agents that are silent for long.
 
-Any message that an envelope proves to be an agent's is a sign of life, also one that asks nothing
-of its identity. Its owner says when it needs to hear of the next one: a part of the age later
-(``actors.core.idle_agents``). So most messages cost one look into a table.
+Any message that an envelope proves to be an agent's is a sign of life, even one that asks nothing
+of its identity. The identity's owner says when it needs the next report: a part of the idle age
+later (``actors.core.idle_agents``). So most messages cost one lookup in a table.
 """
 
 from __future__ import annotations
@@ -18,29 +18,33 @@ from actors.host.clock import Clock
 from http_edge.didcomm.identities import Identities, speaker
 
 _REFUSED_MS: Final = 3_600_000
-"""Who is no agent, or does not speak for one, is not asked about again for an hour. Who becomes one
-meanwhile does so by an event that counts itself."""
+"""A sender that is no agent, or does not speak for one, is not reported again for an hour. If it
+becomes an agent meanwhile, the event that makes it one counts as a sign of life."""
 _REFUSED: Final = frozenset(
     {Refusal.NOT_CONNECTED, Refusal.NOT_SPEAKING, Refusal.SPEAKS_FOR_ANOTHER}
 )
 
 
 class Traffic:
-    """Of the agents of one edge, when to tell of each again."""
+    """Reports the agents of one edge, and remembers when each is due again."""
 
     def __init__(
         self, identities: Identities, *, idle_agents_s: int, remembered_max: int, clock: Clock
     ) -> None:
-        """Does nothing where ``idle_agents_s`` is 0; else it remembers so many, 200 bytes each."""
+        """Report nothing if ``idle_agents_s`` is 0.
+
+        Remember up to ``remembered_max`` agents, 200 bytes each.
+        """
         self._identities = identities
         self._is_wanted = bool(idle_agents_s)
         self._clock = clock
         self._again_ms: LRUCache[tuple[str, str], int] = LRUCache(remembered_max)
 
     async def note(self, account: str, command: bytes) -> None:
-        """A message of this account came, by the speaker of this context; its key in the log.
+        """Report a message of ``account``, sent by this context's speaker, if a report is due.
 
-        If that cannot be recorded now, the next message tells of it.
+        ``command`` is the message's key in the log. If the report fails, the next message repeats
+        it.
         """
         who = account, speaker()
         if not self._is_wanted or self._clock() < self._again_ms.get(who, 0):

@@ -1,9 +1,9 @@
-"""DIDs that a message depends on and that do not say their document: learned, where one may.
+"""Learning of DIDs that a message depends on and that do not contain their document.
 
-The short form of a DID is the hash of one that its account has stored: the owner of the name knows
-it. A did:web or did:webvh stands with its host, which is asked where the operator allows it
-(``settings.sections.DidWeb``), by fetches that belong to no request and are few at a time
-(``http_edge.dids.fetched``). A message waits for one of them, as long as few others do.
+The short form of a DID is a hash of the long form, which its account has stored: the owner of the
+name knows it. The document of a did:web or did:webvh is on a web host. If the operator allows it
+(``settings.sections.DidWeb``), the edge fetches the document; fetches belong to no request and are
+few at a time (``http_edge.dids.fetched``). A message waits for a fetch only while few others do.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from http_edge.listener.address_charge import charge_unproven
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""
 _WAITING_MAX: Final = 64
-"""Messages of one edge that wait for fetches at once; each holds a request for some seconds."""
+"""Messages of one edge that may wait for fetches at once; each holds a request for seconds."""
 
 
 def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
-    """What the document of a did:web says, which has to be its own."""
+    """Read the document of a did:web; None if its ``id`` is not this DID."""
     try:
         document = parse(body)
     except JsonRefused:
@@ -51,7 +51,7 @@ def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
 
 
 def methods(clock: Clock) -> Mapping[str, FetchedMethod[AgentDocument]]:
-    """How the documents of agents are found and read, by the prefix of their DIDs."""
+    """Return how agents' documents are fetched and read, by DID prefix."""
 
     def of_webvh(did: str, body: bytes, proofs: bytes) -> AgentDocument | None:
         document = webvh.read_log(did, body, clock() / 1000, proofs)
@@ -69,14 +69,17 @@ class UnknownDids:
     def __init__(
         self, identities: Identities, envelopes: Envelopes, fetched: AgentDids | None
     ) -> None:
-        """Ask ``identities`` for hashes, and ``fetched`` for the network's, if not None."""
+        """Ask ``identities`` for hashed DIDs, and ``fetched``, unless None, for web documents."""
         self._identities = identities
         self._envelopes = envelopes
         self._fetched = fetched
         self._waiting = 0
 
     async def learn(self, did: str, command: bytes) -> RejectionReason | None:
-        """Let a DID be known here; why it is not, or None. ``command`` is its message's key."""
+        """Learn a DID; return None, or the reason why the DID remains unknown.
+
+        ``command`` is the key of the message in the log.
+        """
         if did.startswith(FETCHED):
             return await self._fetch(did)
         whole = await self._whole(did, command)
@@ -87,17 +90,18 @@ class UnknownDids:
         return None
 
     async def service_of(self, message: Message) -> MessagingService | None:
-        """Where the sender of a message takes messages, as its document or its mediator's says."""
+        """Return the service of a message's sender from its document or its mediator's document."""
         mediator = self._envelopes.unknown_mediator(message)
         if mediator:
             await self._fetch(mediator)
         return self._envelopes.service_of(message)
 
     async def _whole(self, did: str, command: bytes) -> str | Refusal:
-        """The DID that ``did`` is the hash of, as its account has stored it.
+        """Return the long form of the hashed ``did``, as its account has stored it.
 
-        The owner of the name knows it: every account registers its own DID, and keeps those that
-        it gave up last, so that a sender is refused by name. ``KEY_UNKNOWN`` if none has.
+        The owner of the name knows it: every account registers its own DID, and keeps the DIDs
+        that it gave up last, so that a sender is refused by name. ``KEY_UNKNOWN`` if no account
+        has it.
         """
         owner = await self._identities.ask(key_target(did), FindKeyOwner(), command, KeyOwner)
         if isinstance(owner, Refusal):
@@ -112,7 +116,7 @@ class UnknownDids:
         return next(whole, Refusal.KEY_UNKNOWN)
 
     async def _fetch(self, did: str) -> RejectionReason | None:
-        """Wait for a document; a message that finds no room may be sent again."""
+        """Wait for a document; return TRY_AGAIN if too many messages wait already."""
         fetched = self._fetched
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE

@@ -1,1 +1,1 @@
-"""Waiting messages on their way to sockets and long polls."""
+"""Delivery of waiting messages to sockets and long polls."""

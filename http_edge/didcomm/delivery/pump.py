@@ -1,9 +1,9 @@
-"""Moves waiting envelopes to one socket of one agent: live mode, and implicit pickup.
+"""Delivery of waiting envelopes to one socket of one agent: live mode, and implicit pickup.
 
-Both wait for the same wake-up. Live mode wraps each message in a ``delivery``, and the agent
-acknowledges it (RFC 0685); implicit pickup sends it as it is, and the pong to a ping behind it
-takes the place of the acknowledgement it does not have (RFC 0092, RFC 6455): the other side has
-read everything before it.
+Both wait for the same wake-up. Live mode wraps messages in a ``delivery``, which the agent
+acknowledges (RFC 0685). Implicit pickup sends each message unchanged and has no acknowledgement
+(RFC 0092); instead a ping follows the messages, and its pong (RFC 6455) shows that the agent has
+read everything sent before the ping.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import DidComm
 
 _RETRY_S: Final = 1.0
-"""After an unknown outcome; the host answers again within seconds."""
+"""Pause after an unknown outcome; the host answers again within seconds."""
 _SWEEP_S: Final = 900.0
-"""A wake-up is a hint and can be missing: this often the queue is asked all the same. Each question
+"""A wake-up is a hint and can be lost, so the queue is also asked at this interval. Each question
 is sealed in the log, so thousands of idle sockets must not ask often."""
 _IMPLICIT: Final = "implicit"
 _DELIVERED: Final = "delivered"
@@ -36,13 +36,13 @@ _BATCH: Final = 20
 """Messages in one live delivery or between two pings: enough to fill the pipe."""
 
 LiveDelivery: TypeAlias = Callable[[Sequence[DeliveredMessage]], NewMessage]
-"""Writes messages as a delivery that answers no request."""
+"""Writes messages as an unsolicited delivery."""
 Arrived: TypeAlias = Callable[[], Awaitable[bool]]
-"""Waits until the other side has read everything that was sent; False when it is gone."""
+"""Waits until the agent has read everything that was sent; False if its socket is gone."""
 
 
 class Pump:
-    """Sends one agent's messages to one socket, each time until a wake is over."""
+    """Sends one agent's messages to one socket, each time until a ``Wake`` is over."""
 
     def __init__(  # noqa: PLR0913 - what a socket and its edge know, each said once
         self,
@@ -55,7 +55,7 @@ class Pump:
         outgoing: Outgoing,
         new_id: NewId,
     ) -> None:
-        """A pump for ``agent`` on the socket with this ``session``."""
+        """Send to ``agent`` on the socket with this ``session``."""
         self._settings = settings
         self._envelopes = envelopes
         self._identities = identities
@@ -68,16 +68,17 @@ class Pump:
         self._delivery: LiveDelivery | None = None
 
     def push(self, message: DeliveredMessage) -> None:
-        """Send what was leased to this session as it was queued, behind what is being fetched.
+        """Send a message that was leased to this session when it was queued.
 
-        What comes at once goes in one delivery.
+        It goes out after the messages that are being fetched. Messages pushed together go out in
+        one delivery.
         """
         self._pushed.append(message)
         if len(self._pushed) == 1 and not self._fetching:
             asyncio.get_running_loop().call_soon(self._send_pushed)
 
     def _send_pushed(self) -> None:
-        # What was pushed before live mode was answered waits for that answer.
+        # Messages pushed before the answer to the live mode request wait for that answer.
         if self._fetching or self._delivery is None:
             return
         pushed, self._pushed = self._pushed, []
@@ -92,11 +93,11 @@ class Pump:
     async def live(
         self, wake: Wake, version: int, agent: AgentAccount, delivery: LiveDelivery
     ) -> None:
-        """Deliver what is queued after ``version`` of the identity, until live mode ends.
+        """Deliver messages queued after ``version`` of the identity, until live mode ends.
 
-        ``agent`` is the account that asked, which may come in another message version than the
-        first message of the socket; ``delivery`` is how the protocol of the live mode writes it.
-        What waited before has to be asked for (RFC 0685, live mode).
+        ``agent`` is the account that asked for live mode, perhaps in another message version than
+        the socket's first message; ``delivery`` writes a delivery of the live mode's protocol.
+        The agent has to ask for messages that waited before (RFC 0685, live mode).
         """
         self._agent = agent
         self._delivery = delivery
@@ -107,7 +108,7 @@ class Pump:
             await wake.next(pause_s)
 
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:
-        """Send everything that waits and comes, as it is, until a newer socket takes over."""
+        """Send waiting and new messages unchanged, until a newer socket takes over."""
         while not wake.is_over:
             delivery = await self._take(_IMPLICIT, implicit=True)
             if isinstance(delivery, Refusal):
@@ -127,9 +128,9 @@ class Pump:
                 await wake.next(_SWEEP_S)
 
     async def _deliver_live(self, wake: Wake, version: int) -> float | None:
-        """Deliver until nothing is left: how long to wait then, None when live mode is over."""
+        """Deliver until no message is left; return the pause (s), None if live mode is over."""
         while not wake.is_over:
-            # A reader that is slower than the queue is waited for, not cut off.
+            # Wait for a reader that is slower than the queue; do not cut it off.
             await self._outgoing.written()
             self._fetching += 1
             try:
@@ -145,7 +146,7 @@ class Pump:
             if not delivery.messages:
                 return _SWEEP_S
             if not delivery.state.available:
-                return _SWEEP_S  # whatever has come since has woken this pump
+                return _SWEEP_S  # messages queued since have woken this pump
         return None
 
     async def _take(
@@ -173,5 +174,5 @@ class Pump:
         await self._identities.ask(self._agent.did, removal, self._command(), QueueState)
 
     def _command(self) -> bytes:
-        """A key in the log for a command that no message of the agent asked for."""
+        """Return a key in the log for a command that no message of the agent caused."""
         return command_key(self._agent.did, self._new_id())

@@ -1,7 +1,7 @@
 """Waiting for envelopes: one wake-up path for long polls, live mode and implicit pickup.
 
-A waiter listens at the edge's hub and has a session at the identity's host, which notifies of
-every envelope that can be handed out. A wake-up is a hint: what there is, the queue says.
+A waiter listens at the edge's hub and has a session at the identity's host; the host notifies it
+of every envelope that can be handed out. A wake-up is a hint: the waiter then asks the queue.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Wake:
         self.is_over = False
 
     def notify(self, notice: Notice) -> None:
-        """Wake up if envelopes wait, or if none will any more."""
+        """Wake up if envelopes wait, or if the identity is gone."""
         if isinstance(notice, EnvelopesWaiting):
             self._happened.set()
         elif isinstance(notice, IdentityGone):
             self.close(0)
 
     def close(self, code: int) -> None:  # noqa: ARG002 - the listener's signature
-        """There will be no more notices."""
+        """End the wait: no more notices will come."""
         self.is_over = True
         self._happened.set()
 
     async def next(self, seconds: float) -> bool:
-        """True when envelopes may wait, False when the time is over or no notice will come."""
+        """Wait; True if envelopes may wait, False if the time is over or no notice will come."""
         if self.is_over or seconds <= 0:
             return False
         try:
@@ -57,7 +57,7 @@ class Waiting:
     def __init__(
         self, hub: Hub, identities: Identities, *, waiters_max: int, per_identity_max: int
     ) -> None:
-        """Room for so many at once; one more, when it is full, does not wait."""
+        """Let up to ``waiters_max`` requests wait at once; a further request does not wait."""
         self._per_identity_max = per_identity_max
         self._hub = hub
         self._identities = identities
@@ -66,7 +66,7 @@ class Waiting:
 
     @asynccontextmanager
     async def listening(self, did: str) -> AsyncIterator[Wake]:
-        """Wake up for the envelopes of an identity, from before the block until its end."""
+        """Yield a wake for the envelopes of an identity; it listens from before the block."""
         wake = Wake()
         crowded = self._hub.listeners_of(did) >= self._per_identity_max
         if crowded or self._waiters >= self._waiters_max:
@@ -84,9 +84,9 @@ class Waiting:
             self._hub.remove(did, wake)
 
     async def open_session(self, did: str, implicit: str = "") -> bool:
-        """Have the identity's host notify this edge; there must be a listener at the hub already.
+        """Have the identity's host notify this edge; the hub must already have a listener.
 
-        The session ``implicit`` takes over implicit pickup where it is named.
+        If ``implicit`` names a session, that session takes over implicit pickup.
         """
         await self._hub.session_ended(did)
         reply = await self._identities.ask(did, Listen(self._hub.edge, implicit), b"", Done)

@@ -1,6 +1,6 @@
-"""Message versions of DIDComm behind one seam; pure.
+"""DIDComm message versions behind one interface; pure.
 
-``messages`` has what the rest of the mediator knows of a message, in no version's spelling;
-``versions`` has the interface of a version and the table of them. A version is a package of its
-own (``v1``). ``keys``, ``peer_dids``, ``documents`` and ``signed`` are shared.
+``messages`` defines a message as the rest of the mediator sees it, free of any version's spelling;
+``versions`` defines the interface of a version and the table of versions. Each version is a
+package (``v1``, ``v2``). The versions share ``keys``, ``peer_dids``, ``documents`` and ``signed``.
 """

@@ -1,12 +1,12 @@
-"""DIDs that say their own document, and what DIDComm v2 takes from a document: keys and services.
+"""Resolution of DIDs, and what DIDComm v2 takes from a DID document: keys and services.
 
-Nothing is fetched: an envelope of a stranger must not make this server ask others. did:key,
-did:peer:0, did:peer:2 and the long form of did:peer:4 say their document themselves. A did:peer:3
-and the short form of a did:peer:4 are the hash of one that was seen before. did:web and did:webvh
-are names that prove nothing, unless what was fetched elsewhere is handed in.
+Nothing is fetched here: a stranger's envelope must not make this server ask others. did:key,
+did:peer:0, did:peer:2 and the long form of did:peer:4 contain their document. A did:peer:3 and the
+short form of a did:peer:4 are hashes; they resolve if the hashed DID was seen before. did:web and
+did:webvh resolve only if a document that another module fetched is passed in.
 
-Keys go by the fragment of their id, because agents write an id with the DID and without, with the
-long form of a DID and with the short one.
+Keys are indexed by the fragment of their id, because agents write an id with or without the DID,
+and with the DID's long or short form.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.dids.document import Fetch
 
 METHODS_MAX: Final = 64
-"""Keys of one document that are looked at; those of a did:peer:2 count threefold."""
+"""Keys of one document that are read; those of a did:peer:2 count threefold."""
 KEYS_MAX: Final = 12
-"""Different keys that are taken from one document, and methods without a key that are passed over;
-what follows is missing. A stranger's envelope may name any DID, and a point of a NIST curve takes
-0.2 ms to check, also one that is not on it. Agents list two to nine."""
+"""Different keys that are taken from one document, and unreadable methods that are skipped; the
+rest of the document's keys are left out. A stranger's envelope may name any DID, and checking a
+point of a NIST curve takes 0.2 ms, even if it is not on the curve. Agents list two to nine."""
 SERVICES_MAX: Final = 16
-"""Services, and endpoints of one service, that are looked at."""
+"""Services, and endpoints of one service, that are read."""
 ROUTING_KEYS_MAX: Final = 8
-"""Each is one more envelope around every message; a service with more is not used."""
+"""Each key adds an envelope around every message; a service with more keys is not used."""
 ENDPOINT_CHARS_MAX: Final = 2048
 _DID_KEY: Final = "did:key:"
 _REMEMBERED_MAX: Final = 2048
-"""DIDs whose keys are remembered, 12 KiB each at most and most of them 2 KiB."""
+"""DIDs with remembered documents, 12 KiB each at most and most of them 2 KiB."""
 _SEEN_MAX: Final = 8192
-"""Agents whose short DID is known here, some 2 KiB each."""
+"""Agents with a known short DID, some 2 KiB each."""
 _SHORT: Final = ("did:peer:3", PEER_4)
 FETCHED: Final = ("did:web:", "did:webvh:")
-"""Begins a DID whose document only the network has."""
+"""Prefixes of DIDs whose document must be fetched from the web."""
 _RELATIONS: Final = ("verificationMethod", "authentication", "keyAgreement")
 _MESSAGING: Final = "DIDCommMessaging"
 
 
 class MessagingService(msgspec.Struct, frozen=True):
-    """Where a DIDComm v2 agent takes messages (``DIDCommMessaging``).
+    """The service through which a DIDComm v2 agent receives messages (``DIDCommMessaging``).
 
-    ``uri`` is as written: a URL, a DID, or empty. ``routing_keys`` are DIDs or ids of their keys,
-    from the agent outwards.
+    ``uri`` is as written: a URL, a DID, or empty. ``routing_keys`` are DIDs or ids of DIDs' keys,
+    in the order of the document, from the outside inwards.
     """
 
     uri: str
@@ -77,10 +77,10 @@ class MessagingService(msgspec.Struct, frozen=True):
 
 
 class AgentDocument(msgspec.Struct, frozen=True):
-    """What a DID's document says: its keys by the fragment of their id, and its services.
+    """A DID's document: its keys by the fragment of their id, and its services.
 
-    ``authentication`` are the keys that sign for it, ``agreement`` those that it is sent to, in the
-    order of the document. ``short`` is the DID in its short form.
+    ``authentication`` are the keys that sign for the DID; ``agreement`` are the keys to which
+    messages for it are encrypted, in the order of the document. ``short`` is the DID's short form.
     """
 
     did: str
@@ -90,7 +90,7 @@ class AgentDocument(msgspec.Struct, frozen=True):
     services: Sequence[MessagingService] = ()
 
     def signing_twin(self, key: PublicKey) -> bytes | None:
-        """The Ed25519 key that signs for this DID and maps to the X25519 key ``key``, if any."""
+        """Return the Ed25519 key that signs for this DID and maps to the X25519 ``key``, if any."""
         if key.curve is not Curve.X25519:
             return None
         signing = (one.raw for one in self.authentication.values() if one.curve is Curve.ED25519)
@@ -98,7 +98,7 @@ class AgentDocument(msgspec.Struct, frozen=True):
 
 
 def own_document(did: str) -> Json | None:
-    """The DID document that a DID carries in itself, with relative ids; None if it carries none."""
+    """Return the DID document that a DID contains, with relative ids; None if it contains none."""
     if len(did) > DID_CHARS_MAX:
         return None
     if did.startswith(_DID_KEY):
@@ -111,30 +111,30 @@ def own_document(did: str) -> Json | None:
 
 
 Fetched: TypeAlias = Callable[[str], AgentDocument | Fetch | None]
-"""What was fetched of a DID; ``Fetch.NEEDED`` where that is still to be done. Threads ask it."""
+"""Returns a DID's fetched document; ``Fetch.NEEDED`` if it must be fetched. Called in threads."""
 
 
 @lru_cache(_REMEMBERED_MAX)
 def resolve_document(did: str) -> AgentDocument | None:
-    """The keys of a DID that carries its document, or None."""
+    """Return the document that a DID contains, or None."""
     document = own_document(did)
     return None if document is None else read_agent_document(did, document)
 
 
 class SeenDids:
-    """Resolves DIDs: those that carry their document, and the short forms of those seen before.
+    """Resolves DIDs that contain their document, and the short forms of DIDs seen before.
 
-    A bounded memory of the agents that have proven themselves. Threads may share it.
+    Remembers a bounded number of agents that have proven themselves. Threads may share it.
     """
 
     def __init__(self, dids_max: int = _SEEN_MAX, fetched: Fetched | None = None) -> None:
-        """No DID seen yet, and never more than so many; ``fetched`` where that is permitted."""
+        """Remember at most ``dids_max`` DIDs; ``fetched`` is None if fetching is not permitted."""
         self._seen: LRUCache[str, AgentDocument] = LRUCache(dids_max)
         self._lock = Lock()
         self._fetched = fetched
 
     def resolve(self, did: str) -> AgentDocument | None:
-        """The keys of a DID, or None where it is not known without asking others."""
+        """Return the document of a DID, or None if it is not known without asking others."""
         if did.startswith(FETCHED):
             found = None if self._fetched is None else self._fetched(did)
             return None if isinstance(found, Fetch) else found
@@ -144,23 +144,23 @@ class SeenDids:
             return self._seen.get(did)
 
     def is_to_learn(self, did: str) -> bool:
-        """Is it unknown, and others can be asked: who stored a DID of this hash, or its host?"""
+        """Say whether an unknown DID can be learned, from the account that stored it or the web."""
         if did.startswith(FETCHED):
             return self._fetched is not None and self._fetched(did) is Fetch.NEEDED
         return is_short(did) and canonical_name(did) == did and self.resolve(did) is None
 
     def service_of(self, did: str) -> MessagingService | None:
-        """Where an agent takes messages: its first service with a URL, or None.
+        """Return an agent's first service that leads to a URL, or None.
 
-        An endpoint that is a DID is that of a mediator: its keys come before the routing keys, and
-        its own service says where it is. One such step is taken and no more.
+        If the endpoint is a DID, it is a mediator's: the DID goes before the routing keys, and the
+        mediator's own service has the URL. Only one such step is taken.
         """
         document = self.resolve(did)
         services = () if document is None else document.services
         return next((found for each in services if (found := self._reached(each))), None)
 
     def mediator_to_learn(self, did: str) -> str:
-        """The DID of a mediator that has to be learned before the agent is reached; or empty."""
+        """Return the mediator's DID to learn before the agent can be reached; empty for none."""
         document = self.resolve(did)
         for service in () if document is None else document.services:
             if self._reached(service) is not None:
@@ -180,26 +180,26 @@ class SeenDids:
         return MessagingService(uri, keys) if uri else None
 
     def remember(self, keys: AgentDocument) -> None:
-        """Keep the keys of a DID that has a short form, for who calls it by that."""
+        """Remember the document of a DID that has a short form, under the short form."""
         if keys.short != keys.did and keys.short.startswith(_SHORT):
             with self._lock:
                 self._seen[keys.short] = keys
 
 
 def account_did(did: str) -> str:
-    """The DID of the identity of an agent by its own DID: the short form of it."""
+    """Return the DID of an agent's identity: the short form of the agent's own DID."""
     name = canonical_name(did)
     key = None if name is None else read_key(name)
     return did_key(key) if key is not None else name or did
 
 
 def is_short(did: str) -> bool:
-    """Is a DID the hash of one that carries its document?"""
+    """Say whether a DID is the short form, a hash, of a DID that contains its document."""
     return did.startswith(_SHORT) and ":" not in did[len(PEER_4) :]
 
 
 def read_agent_document(did: str, document: Json) -> AgentDocument:
-    """The keys in a document of ``did``; those that cannot be read or are another's are missing."""
+    """Read a document of ``did``; keys that cannot be read or belong to others are left out."""
     listed = chain.from_iterable(_list(document.get(name)) for name in _RELATIONS)
     methods: dict[str, PublicKey] = {}
     unread = 0
@@ -221,10 +221,10 @@ def read_agent_document(did: str, document: Json) -> AgentDocument:
 
 
 def messaging_services(document: Json) -> Sequence[MessagingService]:
-    """The services of DIDComm v2 in a document, in its order, in all spellings that are in use.
+    """Return the DIDComm v2 services of a document, in its order, read in all spellings in use.
 
-    An endpoint is an object, a list of such (DIDComm 2.0), or a text with ``routingKeys`` beside it
-    (older libraries).
+    An endpoint is an object, a list of objects (DIDComm 2.0), or a text with ``routingKeys`` beside
+    it (older libraries).
     """
     return list(islice(_services(document), SERVICES_MAX))
 
@@ -244,7 +244,7 @@ def _services(document: Json) -> Iterator[MessagingService]:
 
 
 def _key_document(did: str, multibase: str) -> Json | None:
-    """The document of a did:key (W3C did:key 1.0, "Document Creation Algorithm")."""
+    """Return the document of a did:key (W3C did:key 1.0, "Document Creation Algorithm")."""
     key = read_multibase(multibase)
     if key is None:
         return None
@@ -261,7 +261,7 @@ def _key_document(did: str, multibase: str) -> Json | None:
 
 
 def _related(did: str, methods: Mapping[str, PublicKey], listed: object) -> Mapping[str, PublicKey]:
-    """The methods of one relation, under every id that the same key has in the document."""
+    """Return the keys of one relation, under every id that each key has in the document."""
     named = [
         fragment
         for entry in islice(_list(listed), METHODS_MAX)
@@ -273,7 +273,7 @@ def _related(did: str, methods: Mapping[str, PublicKey], listed: object) -> Mapp
 
 
 def _own_fragment(did: str, reference: object) -> str | None:
-    """The fragment of an id in a document; None where the id is another DID's."""
+    """Return the fragment of an id in a document; None if the id belongs to another DID."""
     if not isinstance(reference, str):
         return None
     subject, _, fragment = reference.partition("#")
@@ -282,11 +282,11 @@ def _own_fragment(did: str, reference: object) -> str | None:
 
 
 def _routing_keys(value: object) -> list[str] | None:
-    """DIDs or ids of keys; empty for what is missing, None for what cannot be used."""
+    """Return DIDs or ids of keys; empty if there are none, None if they cannot be used."""
     items = [] if value is None else value
     if not isinstance(items, list) or len(items) > ROUTING_KEYS_MAX:
         return None
-    # A fetched document may be long, and an account keeps what stands here.
+    # A fetched document may have long texts, and an account stores these keys.
     are_right = all(isinstance(item, str) and len(item) <= DID_CHARS_MAX for item in items)
     return items if are_right else None
 

@@ -1,12 +1,12 @@
-"""The DID documents of other agents: which keys they receive with, and where (DIDComm v1).
+"""Reading of agents' DID documents: their recipient keys and endpoint (DIDComm v1).
 
-Agents of ten years write them in many ways: ``publicKey`` or ``verificationMethod``; keys in
+Agents of ten years write documents in many ways: ``publicKey`` or ``verificationMethod``; keys in
 base58, as did:key or by reference; services of type ``IndyAgent`` (RFC 0160) or
 ``did-communication`` (RFC 0067); endpoints as text, object or list, and for an agent without one
-nothing, "", null or ``didcomm:transport/queue``. All of it ends in one ``PeerDocument``.
+nothing, "", null or ``didcomm:transport/queue``. All are read into one ``PeerDocument``.
 
-A document is what a stranger says of itself. Whether it may say so (a signature, the key that
-packed the message) is checked by the handshake, as is the hash in a did:peer:1.
+A document contains a stranger's claims. The handshake checks them, by a signature or by the key
+that packed the message; no module checks the hash in a did:peer:1.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from http_edge.didcomm.envelopes.peer_dids import (
 )
 
 SERVICES_MAX: Final = 16
-"""Services that are looked at; wallets list one or two."""
+"""Services that are read; wallets list one or two."""
 KEYS_MAX: Final = 8
-"""Recipient keys, and routing keys, of one service. Each recipient key is a decryption for the
-sender, each routing key one more envelope around every message. With more it is not used."""
+"""Recipient keys, and routing keys, of one service. Each recipient key costs the sender an
+encryption, each routing key an envelope around every message. A service with more is not used."""
 METHODS_MAX: Final = 64
-"""Keys of one document that are looked at, each a decoding and a map to another curve. Wallets
+"""Keys of one document that are read; each costs a decoding and a map to another curve. Wallets
 list one to three; those of a did:peer:2 count threefold, once for each spelling of their id."""
 ENDPOINT_CHARS_MAX: Final = 2048
 """A longer endpoint counts as none; servers refuse request lines of such length."""
@@ -52,9 +52,9 @@ _URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
 
 
 class PeerDocument(msgspec.Struct, frozen=True):
-    """What is needed of an agent's document: Ed25519 keys of 32 bytes, and one endpoint.
+    """The needed parts of an agent's document: Ed25519 keys of 32 bytes, and one endpoint.
 
-    ``recipient_keys`` has one at least. ``routing_keys`` are in the order of the document, the
+    ``recipient_keys`` has at least one key. ``routing_keys`` are in the order of the document, the
     last one outermost. ``endpoint`` is an http(s) or ws(s) URL; empty for an agent that has none
     and fetches its messages.
     """
@@ -65,14 +65,14 @@ class PeerDocument(msgspec.Struct, frozen=True):
     endpoint: str
 
     def is_of(self, account: AgentAccount) -> bool:
-        """Was a message of this account packed by a key of the document?"""
+        """Say whether a key of the document packed this account's message."""
         return account.address in self.recipient_keys
 
 
 def read_document(did: str, document: object) -> PeerDocument | None:
-    """What a document says of ``did``, an agent's DID of any method, qualified or not.
+    """Read a document of ``did``, an agent's DID of any method, qualified or not.
 
-    None: it is no document, it is another DID's, or there is no usable key in it.
+    None if the value is no document, belongs to another DID, or has no usable key.
     """
     if not isinstance(document, dict) or len(did) > DID_CHARS_MAX or not _DID.match(did):
         return None
@@ -83,7 +83,7 @@ def read_document(did: str, document: object) -> PeerDocument | None:
 
 
 def resolve(did: str) -> PeerDocument | None:
-    """What a DID says of itself: did:peer:0, 2, and 4 in its long form, did:key; else None."""
+    """Read the document in a did:peer:0, did:peer:2, long did:peer:4 or did:key; else None."""
     if did.startswith((_DID_KEY, PEER_0)):
         key = _usable(read_key(_DID_KEY + did.removeprefix(_DID_KEY).removeprefix(PEER_0)))
         return None if key is None else PeerDocument(did, (key,), (), "")
@@ -95,7 +95,7 @@ def resolve(did: str) -> PeerDocument | None:
 
 
 class _Reading:
-    """One document while it is read."""
+    """The reader of one document."""
 
     def __init__(self, did: str, document: Json) -> None:
         self._did = did
@@ -103,10 +103,10 @@ class _Reading:
         self._keys = self._methods()
 
     def result(self) -> PeerDocument | None:
-        """The first service in the order of preference that has an endpoint, else the first.
+        """Return the preferred service that has an endpoint, else the preferred service.
 
-        A document without any service of this kind belongs to an agent that has no endpoint. One
-        whose services cannot be read is refused: messages would not reach it.
+        A document without DIDComm v1 services belongs to an agent that has no endpoint. A document
+        with unreadable services is refused: messages would not reach the agent.
         """
         services = sorted(self._services(), key=_preference)
         if not services:
@@ -116,7 +116,7 @@ class _Reading:
         return next((found for found in readable if found.endpoint), next(iter(readable), None))
 
     def _methods(self) -> Mapping[str, bytes]:
-        """The document's Ed25519 keys by the last part of their ids."""
+        """Return the document's Ed25519 keys by the last part of their ids."""
         listed = chain.from_iterable(_list(self._document.get(name)) for name in _KEY_LISTS)
         found: dict[str, bytes] = {}
         for method in islice(listed, METHODS_MAX):
@@ -127,9 +127,9 @@ class _Reading:
         return found
 
     def _own_keys(self) -> tuple[bytes, ...]:
-        """The keys that authenticate the agent; without any its first key.
+        """Return the keys that authenticate the agent; if there are none, its first key.
 
-        Not all keys of the document: old agents list the keys of their mediators too.
+        Not all keys of the document, because old agents list the keys of their mediators, too.
         """
         found = []
         for entry in islice(_list(self._document.get("authentication")), KEYS_MAX):
@@ -142,7 +142,7 @@ class _Reading:
         return tuple(found) or tuple(islice(self._keys.values(), 1))
 
     def _key(self, reference: object) -> bytes | None:
-        """The key that a service names: itself, or the id of one in this document."""
+        """Return the key that a service names, directly or by its id in this document."""
         if not isinstance(reference, str) or len(reference) > DID_CHARS_MAX:
             return None
         key = read_key(reference)
@@ -159,7 +159,7 @@ class _Reading:
                 yield service
 
     def _service(self, service: Json) -> PeerDocument | None:
-        """What a service says, or None where a key of it cannot be read."""
+        """Read a service; None if it has no recipient key, or a key that cannot be read."""
         listed = _list(service.get("recipientKeys"))
         recipients = self._all_keys(listed) if listed else self._own_keys()
         endpoint, inner_routing = _endpoint(service.get("serviceEndpoint"))
@@ -175,7 +175,7 @@ class _Reading:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Do two spellings name one DID: with did:sov: or without, did:peer:4 long or short?"""
+    """Say whether two spellings name one DID: did:sov: or bare, did:peer:4 long or short."""
     return peer4_short(one.removeprefix(_SOV)) == peer4_short(other.removeprefix(_SOV))
 
 
@@ -184,13 +184,13 @@ def _is_v1(service: Json) -> bool:
 
 
 def _preference(service: Json) -> tuple[bool, float]:
-    """Sorts the types of DIDComm v1 first, then by priority: the lowest number is used first."""
+    """Return a sort key: DIDComm v1 types first, then by priority, the lowest number first."""
     priority = service.get("priority")
     return not _is_v1(service), priority if isinstance(priority, int | float) else 0
 
 
 def _endpoint(value: object) -> tuple[str, list[object]]:
-    """The URL of an endpoint in any of its forms, and the routing keys that stand beside it."""
+    """Return the URL of an endpoint in any of its forms, and the routing keys beside it."""
     for each in value[:SERVICES_MAX] if isinstance(value, list) else [value]:
         uri = each.get("uri") if isinstance(each, dict) else each
         if is_url(uri):
@@ -199,18 +199,18 @@ def _endpoint(value: object) -> tuple[str, list[object]]:
 
 
 def is_url(text: object) -> bool:
-    """Is a text a URL that messages can be sent to, as far as that is seen by it?"""
+    """Say whether a value looks like a URL that messages can be sent to."""
     if not isinstance(text, str) or len(text) > ENDPOINT_CHARS_MAX or not _URL.match(text):
         return False
     try:
         parts = urlsplit(text)
         return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # brackets that do not match, a port that is none
+    except ValueError:  # unbalanced brackets or an invalid port
         return False
 
 
 def _material(method: Json) -> bytes | None:
-    """The Ed25519 key of a verification method, in whichever form it stands there."""
+    """Return the Ed25519 key of a verification method, in any of its forms."""
     match method:
         case {"type": str(kind)} if kind.startswith("X25519"):
             return None
@@ -228,7 +228,7 @@ def _multibase(text: str) -> bytes | None:
     try:
         return multibase_decode(text, ED25519_PREFIX)
     except ValueError:
-        # Early Ed25519VerificationKey2020: the bare key behind the z, without its codec.
+        # Early Ed25519VerificationKey2020: the bare key after the z, without its codec.
         return read_key(text[1:]) if text.startswith("z") else None
 
 
@@ -241,7 +241,7 @@ def _jwk(text: str) -> bytes | None:
 
 
 def _usable(key: bytes | None) -> bytes | None:
-    """A key that a message can be packed to, or None."""
+    """Return the key if a message can be packed to it, else None."""
     return None if key is None or curve_public(key) is None else key
 
 

@@ -1,7 +1,7 @@
-"""Key agreement of DIDComm v2: private keys, shared secrets, and the key that they become.
+"""Key agreement of DIDComm v2: private keys, shared secrets, and wrapping keys derived from them.
 
-ECDH-ES is RFC 7518 section 4.6, ECDH-1PU is draft-madden-jose-ecdh-1pu-04. X25519, which nearly
-every agent has, is by libsodium; the NIST curves are by OpenSSL.
+ECDH-ES is RFC 7518 section 4.6, ECDH-1PU is draft-madden-jose-ecdh-1pu-04. libsodium computes
+X25519, which nearly every agent has; OpenSSL computes the NIST curves.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from http_edge.didcomm.envelopes.public_keys import (
 )
 
 _SECRETS_MAX: Final = 8192
-"""How many correspondents' static secrets are remembered, some 400 bytes each."""
+"""Remembered static secrets, one for each correspondent, some 400 bytes each."""
 _HEADS_MAX: Final = 1024
-"""Senders whose part of a key derivation is remembered, at most 10 KiB each."""
+"""Remembered heads of key derivations, one for each sender, at most 10 KiB each."""
 _ONE_ROUND: Final = (1).to_bytes(4, "big")
 _KEY_BITS: Final = (256).to_bytes(4, "big")
 
@@ -44,23 +44,23 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def of_x25519(cls, secret: bytes) -> PrivateKey:
-        """The pair of an X25519 private key of 32 bytes. Raises ``ValueError`` for others."""
+        """Make the pair of an X25519 private key of 32 bytes. Raises ``ValueError`` for others."""
         return cls(PublicKey(Curve.X25519, x25519.public_key(secret)), secret)
 
     @classmethod
     def of_elliptic(cls, curve: Curve, secret: bytes) -> PrivateKey:
-        """The pair of a scalar of a NIST curve.
+        """Make the pair of a scalar of a NIST curve.
 
         Raises:
-            KeyError: another curve.
-            ValueError: the scalar is none of the curve.
+            KeyError: it is another curve.
+            ValueError: the scalar is not valid on the curve.
         """
         private = elliptic_private(curve, int.from_bytes(secret, "big"))
         return cls(compressed(curve, private.public_key()), secret)
 
     @classmethod
     def new(cls, curve: Curve) -> PrivateKey:
-        """A fresh pair from the system's randomness. Raises ``KeyError`` for Ed25519."""
+        """Make a fresh pair from the system's randomness. Raises ``KeyError`` for Ed25519."""
         if curve is Curve.X25519:
             pair = x25519.new_key_pair()
             return cls(PublicKey(curve, pair.public), pair.private)
@@ -71,7 +71,7 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
-    """The raw shared secret; None for a key of another curve, or an X25519 key of low order."""
+    """Return the raw shared secret; None if the curves differ or an X25519 key has low order."""
     if own.public.curve is not theirs.curve:
         return None
     if theirs.curve is Curve.X25519:
@@ -81,34 +81,35 @@ def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
 
 
 class StaticSecrets:
-    """The shared secrets of static keys, which are the same for every message of two agents.
+    """A cache of the shared secrets of static keys, the same for every message of two agents.
 
-    They are key material: kept in memory, in a bounded number, and never shown. Only those
-    that have proven themselves are kept, or strangers would push them out. Threads may share it.
+    Secrets are key material: kept in memory, in a bounded number, and never shown. Only secrets
+    of correspondents that have proven themselves are kept, or strangers would push them out.
+    Threads may share the cache.
     """
 
     def __init__(self, secrets_max: int = _SECRETS_MAX) -> None:
-        """No secrets yet, and never more than so many."""
+        """Keep at most ``secrets_max`` secrets."""
         self._secrets: LRUCache[tuple[bytes, bytes], bytes] = LRUCache(secrets_max)
         self._lock = Lock()
 
     def agree(self, own: PrivateKey, theirs: PublicKey) -> bytes | None:
-        """The raw shared secret, remembered or made; None as of ``agree``."""
+        """Return the raw shared secret, remembered or computed; None as for ``agree``."""
         with self._lock:
             known = self._secrets.get((own.secret, theirs.raw))
         return agree(own, theirs) if known is None else known
 
     def keep(self, own: PrivateKey, theirs: PublicKey, secret: bytes) -> None:
-        """Remember a secret, now that a message has proven that the other side has its key."""
+        """Remember a secret, after a message has proven that the correspondent has its key."""
         with self._lock:
             self._secrets[own.secret, theirs.raw] = secret
 
 
 def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: bytes) -> bytes:
-    """The key of 32 bytes that content keys are wrapped with (Concat KDF with SHA-256).
+    """Derive the 32-byte key that wraps content keys (Concat KDF with SHA-256).
 
-    ``shared`` is Ze, or Ze and Zs; ``tag`` is that of the content for ECDH-1PU, else empty: only
-    there it is part of the derivation, with its length.
+    ``shared`` is Ze, or Ze and Zs; ``tag`` is the content's tag for ECDH-1PU, else empty: only in
+    ECDH-1PU the tag and its length are part of the derivation.
     """
     head = _head(algorithm, apu, len(apv))
     in_kdf = len(tag).to_bytes(4, "big") + tag if tag else b""
@@ -117,7 +118,7 @@ def wrapping_key(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, tag: b
 
 @lru_cache(_HEADS_MAX)
 def _head(algorithm: bytes, apu: bytes, apv_bytes: int) -> bytes:
-    """What stands between the secret and ``apv``: the same for every message of a sender."""
+    """Return the input between the secret and ``apv``, the same for every message of a sender."""
     length = int.to_bytes
     parts = [length(len(algorithm), 4, "big"), algorithm, length(len(apu), 4, "big"), apu]
     return b"".join([*parts, length(apv_bytes, 4, "big")])

@@ -1,8 +1,8 @@
 """Keys of DIDComm v1: Ed25519 pairs, their Curve25519 halves, and the spellings of a public key.
 
-Inside the mediator a public key is base58 text or 32 raw bytes. Agents write it in base58, as
-did:key (RFC 0360), as did:key with a fragment, and some as ``did:key:`` before plain base58: all
-are one key. Signing keys serve for encryption too, by the birational map (RFC 0019).
+Inside the mediator a public key is base58 text or 32 raw bytes. Agents write the same key in
+base58, as did:key (RFC 0360), as did:key with a fragment, and some as ``did:key:`` before plain
+base58. Signing keys also serve for encryption, by the birational map (RFC 0019).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 
 _DID_KEY: Final = "did:key:"
 _TEXT_CHARS_MAX: Final = 160
-"""did:key and its fragment have 105 characters; whatever is much longer is not looked at."""
+"""did:key and its fragment have 105 characters; a much longer text is not read."""
 _BASE58_KEY: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{32,44}\Z")
-"""What 32 bytes can be in base58. Checked first: decoding takes quadratic time."""
+"""The possible base58 texts of 32 bytes. Checked first, because decoding takes quadratic time."""
 _CACHED_MAX: Final = 8192
-"""How many keys each of the caches below remembers, a few hundred bytes each."""
+"""Keys in each of the caches below, a few hundred bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class KeyPair:
 
     @classmethod
     def from_seed(cls, seed: bytes) -> KeyPair:
-        """The pair of a private seed.
+        """Derive the pair of a private seed.
 
         Raises:
             ValueError: the seed does not have 32 bytes.
@@ -58,22 +58,23 @@ class KeyPair:
 
     @classmethod
     def new(cls) -> KeyPair:
-        """A fresh pair from the system's randomness."""
+        """Make a fresh pair from the system's randomness."""
         return cls.from_seed(secrets.token_bytes(KEY_BYTES))
 
 
 def service_key(keys: MediatorKeys) -> KeyPair:
-    """The mediator's one DIDComm key: of its invitations, its connections and its routing.
+    """Return the mediator's one DIDComm key, for its invitations, its connections and its routing.
 
-    Derived from the signing seed, so that it outlives restarts and is in every backup of it.
+    It is derived from the signing seed, so that it outlives restarts and every backup of the seed
+    includes it.
     """
     return KeyPair.from_seed(service_seed(keys))
 
 
 def read_key(text: object) -> bytes | None:
-    """The 32 bytes of a public key in any of its spellings, or None.
+    """Return the 32 bytes of a public key in any of its spellings, or None.
 
-    It has the shape of an Ed25519 key; whether it is a point of the curve says ``curve_public``.
+    Only the form of an Ed25519 key is checked; ``curve_public`` checks that it is on the curve.
     """
     if not isinstance(text, str) or len(text) > _TEXT_CHARS_MAX:
         return None
@@ -82,30 +83,30 @@ def read_key(text: object) -> bytes | None:
 
 @lru_cache(_CACHED_MAX)
 def base58(key: bytes) -> str:
-    """A key as the mediator writes it in commands, events and envelopes."""
+    """Return a key as the mediator writes it in commands, events and envelopes."""
     digits: bytes = b58encode(key)
     return digits.decode("ascii")
 
 
 @lru_cache(_CACHED_MAX)
 def did_key(key: bytes) -> str:
-    """A key as ``did:key:z…`` (RFC 0360)."""
+    """Return a key as ``did:key:z…`` (RFC 0360)."""
     return _DID_KEY + multibase_encode(ED25519_PREFIX, key)
 
 
 def did_key_reference(key: bytes) -> str:
-    """A key as ``did:key:z…#z…``: the DID and the key in its document."""
+    """Return a key as ``did:key:z…#z…``: the DID and the key in its document."""
     did = did_key(key)
     return f"{did}#{did.removeprefix(_DID_KEY)}"
 
 
 @lru_cache(_CACHED_MAX)
 def curve_public(key: bytes) -> bytes | None:
-    """The Curve25519 half of a public key, or None when no message can be packed to it.
+    """Return the Curve25519 half of a public key, or None if no message can be packed to it.
 
-    Such are bytes that are no point of the curve, and points outside the prime-order group.
+    None is for bytes that are no point of the curve, and points outside the prime-order group.
     """
-    if len(key) != KEY_BYTES:  # the binding hands it to C as it is
+    if len(key) != KEY_BYTES:  # the binding passes it to C unchecked
         return None
     try:
         return crypto_sign_ed25519_pk_to_curve25519(key)

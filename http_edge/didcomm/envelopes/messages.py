@@ -1,10 +1,10 @@
-"""Messages of DIDComm as the mediator knows them, whatever version they are written in.
+"""DIDComm messages as the mediator sees them, whatever version they are written in.
 
-A version (``v1``) makes a ``Message`` of what it has unpacked, and the written form of an
-``Answer`` or a ``NewMessage``. Protocols, delivery and transports know the types of this module
-alone: no decorator, no spelling of a member that is the format's own.
+A version (``v1``, ``v2``) makes a ``Message`` from an unpacked plaintext, and writes an ``Answer``
+or a ``NewMessage`` in its own form. Protocols, delivery and transports know only the types of this
+module: no decorators, and no version's spelling of a member.
 
-A type (RFC 0003) has two spellings, which are one type (RFC 0348).
+The two spellings of a message type (RFC 0003) are one type (RFC 0348).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ WhoRetries: TypeAlias = Literal["you", "none"]
 NEW_PREFIX: Final = "https://didcomm.org/"
 OLD_PREFIX: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
 QUESTION_TYPE: Final = "{type}"
-"""In the code of a problem report: the type of the message that it is about."""
+"""Placeholder in a problem report's code for the type of the message that the report is about."""
 ID_CHARS_MAX: Final = 256
-"""A longer message or thread id is refused: it would be echoed, and is none that an agent makes."""
+"""A longer message or thread id is refused: it would be echoed, and no agent makes such an id."""
 _TYPE: Final = re.compile(
     r"(?P<prefix>https://didcomm\.org/|did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/)"
     r"(?P<family>[a-z0-9._-]{1,64})/(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,3})"
@@ -41,7 +41,7 @@ _TYPE_CHARS_MAX: Final = 256
 _DIGITS: Final = re.compile(r"[0-9]{1,15}\Z")
 """A count that every reader of JSON would take as a number."""
 _TYPES_CACHED_MAX: Final = 1024
-"""Types that are remembered, half a kilobyte each at most: most messages are of a few types."""
+"""Remembered types, at most half a kilobyte each: most messages are of a few types."""
 _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -56,22 +56,22 @@ class MessageType(msgspec.Struct, frozen=True):
 
     @property
     def protocol(self) -> str:
-        """The protocol identifier as it was spelled, without the message's name."""
+        """The protocol identifier as spelled, without the message name."""
         return f"{self.prefix}{self.family}/{self.major}.{self.minor}"
 
     def sibling(self, name: str) -> str:
-        """The type of another message of the same protocol, in the same spelling."""
+        """Return the type of another message of the same protocol, in the same spelling."""
         return f"{self.protocol}/{name}"
 
     def capped(self, minor_max: int | None) -> MessageType:
-        """The type in the highest minor version that is spoken here (RFC 0003); None: any."""
+        """Return the type with its minor version capped (RFC 0003); None: no cap."""
         if minor_max is None or self.minor <= minor_max:
             return self
         return msgspec.structs.replace(self, minor=minor_max)
 
 
 class InvalidMember(msgspec.Struct, frozen=True):
-    """A member of a message that breaks a rule: its name and the rule, never its value.
+    """A message member that breaks a rule: its name and the rule, never its value.
 
     ``rule`` continues the sentence that ``member`` begins: "must be an integer, 0 or more".
     """
@@ -81,7 +81,7 @@ class InvalidMember(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The member and its rule, for the sender."""
+        """A sentence for the sender: the member and its rule."""
         return f"{self.member} {self.rule}"
 
 
@@ -89,8 +89,8 @@ class AgentAccount(msgspec.Struct, frozen=True):
     """An agent, proven by the envelope of a message: the identity that its queue belongs to.
 
     ``did`` names the identity; the message version derives it from the key that packed the
-    message. ``version`` is that message version, and ``address`` is what it packs an answer to;
-    nothing but the version reads it.
+    message. ``version`` is that message version; it packs answers to ``address``, which only the
+    version reads.
     """
 
     did: str
@@ -99,12 +99,13 @@ class AgentAccount(msgspec.Struct, frozen=True):
 
 
 class DidRotation(msgspec.Struct, frozen=True):
-    """A proven change of the sender's DID: its prior one is given up for another, or for none.
+    """A proven change of the sender's DID: the prior DID is given up for another, or for none.
 
-    ``prior_did`` and ``new_did`` are as the sender spells them; ``new_did`` is None where it ends
-    the relationship. ``issued_at_s`` is when it rotated, Unix seconds. The version has verified
-    that a key of ``prior_did`` signed this. ``prior_accounts`` are the identities that it may be
-    here, the likeliest first: that of the key that signed, that of the prior DID.
+    ``prior_did`` and ``new_did`` are as the sender spells them; ``new_did`` is None if the sender
+    ends the relationship. ``issued_at_s`` is the time of the rotation in Unix seconds. The version
+    has verified that a key of ``prior_did`` signed the change. ``prior_accounts`` are the
+    identities that the prior DID may have here, the likeliest first: that of the signing key, then
+    that of the DID.
     """
 
     prior_did: str
@@ -116,23 +117,23 @@ class DidRotation(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """A received message.
 
-    ``body`` holds the members of its protocol; what is no such member must not be looked up in it.
-    ``thread_id`` is its own id where it begins a thread, ``parent_thread_id`` the thread that this
-    one came out of, or empty (RFC 0008). ``return_route`` says what may come back on the
-    connection that brought it, ``return_route_thread`` the only thread that may, with return route
-    ``thread`` (RFC 0092). ``delay_ms`` is how long the sender is ready to wait for the answer, None
-    if it is not (RFC 0032). ``wants_ack``: it asks for an acknowledgement (RFC 0317).
-    ``attachments`` are by the member that they belong to, as written; ``signed.read_attachment``
-    reads them. ``is_forward``: it carries an envelope for others, and has no other use.
+    ``body`` holds the members of the message's protocol; look up no other members in it.
+    ``thread_id`` is the message's own id if it begins a thread; ``parent_thread_id`` is the thread
+    that its thread came from, or empty (RFC 0008). ``return_route`` says what may go back on the
+    message's connection, ``return_route_thread`` the only thread that may, with return route
+    ``thread`` (RFC 0092). ``delay_ms`` is how long the sender will wait for the answer, None if it
+    will not wait (RFC 0032). ``wants_ack``: the sender asks for an acknowledgement (RFC 0317).
+    ``attachments`` are as written, by the member that they belong to; ``signed.read_attachment``
+    reads them. ``is_forward``: the message only carries an envelope for others.
 
-    ``addressed_to`` is the DID of ours that the envelope was made for, ``sender_did`` the one that
-    the sender says it is, both as spelled there; empty where the version names none. ``whole_did``
-    is the latter in the form that carries its document, where that is another. After
-    ``expires_at_s``, Unix seconds, the message is not to be handled. ``rotation``: the sender has
-    changed its DID; ``is_prior_unproven``: it says so, and that is not proven; ``unknown_prior`` is
-    the prior one where it has to be learned before that can be verified. ``acknowledges`` are the
-    ids of messages of ours that it confirms. ``names_another``: it says for whom it is, and that is
-    another, although our key opens it.
+    ``addressed_to`` is the DID of ours that the envelope was made for; ``sender_did`` is the DID
+    that the sender names as its own; both as spelled, and empty if the version names none.
+    ``whole_did`` is the long form of ``sender_did``, which contains its document, if the sender
+    used the short form. After ``expires_at_s``, Unix seconds, the message must not be handled.
+    ``rotation``: the sender has changed its DID; ``is_prior_unproven``: the sender claims a change
+    that is not proven; ``unknown_prior`` is the prior DID if it has to be learned before the change
+    can be verified. ``acknowledges`` are the ids of our messages that this one confirms.
+    ``names_another``: the message names only other recipients, although our key opens it.
     """
 
     version: str
@@ -158,12 +159,12 @@ class Message(msgspec.Struct, frozen=True):
     names_another: bool = False
 
     def text(self, name: str) -> str | None:
-        """A member that is a text; None where it is anything else."""
+        """Return a member that is a text; None for anything else."""
         value = self.body.get(name)
         return value if isinstance(value, str) else None
 
     def optional_text(self, name: str, chars_max: int) -> str | InvalidMember | None:
-        """A text that is short enough to be echoed, or None where there is none."""
+        """Return a text that is short enough to be echoed, or None if there is none."""
         value = self.body.get(name)
         if value is None or (isinstance(value, str) and len(value) <= chars_max):
             return value
@@ -172,9 +173,9 @@ class Message(msgspec.Struct, frozen=True):
     def count(
         self, name: str, default: int | None = None, *, or_digits: bool = False
     ) -> int | InvalidMember:
-        """A member that counts something; ``default`` where it is missing or null.
+        """Return a member that is a count; ``default`` if it is missing or null.
 
-        With ``or_digits`` a text of its digits is taken too.
+        With ``or_digits`` a text of digits counts as the number.
         """
         value = self.body.get(name)
         value = default if value is None else value
@@ -185,17 +186,17 @@ class Message(msgspec.Struct, frozen=True):
         return InvalidMember(name, "must be an integer, 0 or more")
 
     def flag(self, name: str) -> bool | InvalidMember:
-        """A member that is true or false."""
+        """Return a member that is true or false."""
         value = self.body.get(name)
         return value if isinstance(value, bool) else InvalidMember(name, "must be true or false")
 
     def items(self, name: str) -> list[object] | InvalidMember:
-        """A member that is a list of anything."""
+        """Return a member that is a list of anything."""
         value = self.body.get(name)
         return value if isinstance(value, list) else InvalidMember(name, "must be a list")
 
     def texts(self, name: str, items_max: int) -> list[str] | InvalidMember:
-        """A member that is a list of at most ``items_max`` texts."""
+        """Return a member that is a list of at most ``items_max`` texts."""
         value = self.body.get(name)
         texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
         if not isinstance(value, list) or not len(texts) == len(value) <= items_max:
@@ -207,7 +208,7 @@ class Attachment(msgspec.Struct, frozen=True):
     """Content that goes with a message (RFC 0017).
 
     ``jws`` is a detached signature of ``content`` (``signed.sign_attachment``). ``inlined``: the
-    content is a message, and stands in the attachment as JSON (pickup 1.0, RFC 0212).
+    content is a message, written into the attachment as JSON (pickup 1.0, RFC 0212).
     """
 
     id: str
@@ -218,7 +219,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class SignedValue(msgspec.Struct, frozen=True):
-    """A member that is signed by ``key`` at a time in Unix seconds (RFC 0234)."""
+    """A member to be signed by ``key``; ``at_s`` is the time in Unix seconds (RFC 0234)."""
 
     value: Json
     key: KeyPair
@@ -226,13 +227,12 @@ class SignedValue(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A message ``name`` of the protocol of the question, in its thread.
+    """An answer: the message ``name`` of the question's protocol, in the question's thread.
 
-    ``attachments`` belong to the whole message, and an empty list of them is written as one; None
-    is a message without. ``member_attachments`` belong to the member that they are listed by;
-    ``signed`` are members with their signature. A question in a minor version above ``minor_max``
-    is answered in that one (RFC 0003). ``names_parent``: the answer repeats the parent thread of
-    the question.
+    ``attachments`` belong to the whole message; an empty list is written, None is not.
+    ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
+    signed. A question in a minor version above ``minor_max`` is answered in ``minor_max``
+    (RFC 0003). ``names_parent``: the answer repeats the parent thread of the question.
     """
 
     name: str
@@ -249,10 +249,10 @@ class Reply(msgspec.Struct, frozen=True):
 class ProblemReport(msgspec.Struct, frozen=True):
     """What went wrong with the question: a code, and one sentence in English.
 
-    ``code`` is of RFC 0035, ``code_2`` of report-problem 2.0; ``QUESTION_TYPE`` in it stands for
-    the type of the question. ``is_own``: the report is a message of the protocol of the question
-    instead of one of a protocol for reports alone (message-pickup 4.0), and its code is ``code_2``
-    in every form.
+    ``code`` is the code of RFC 0035, ``code_2`` that of report-problem 2.0, in which
+    ``QUESTION_TYPE`` stands for the type of the question. ``is_own``: the report is a message of
+    the question's own protocol (message-pickup 4.0), not of a report protocol, and its code is
+    ``code_2`` in every version.
     """
 
     code: str
@@ -262,12 +262,12 @@ class ProblemReport(msgspec.Struct, frozen=True):
     is_own: bool = False
 
     def code_of(self, question: Message) -> str:
-        """``code_2`` as it is written in the answer to a question."""
+        """Return ``code_2`` as written in the answer to ``question``."""
         return self.code_2.replace(QUESTION_TYPE, question.type.sibling(question.type.name))
 
 
 class OpenReport(msgspec.Struct, frozen=True):
-    """A problem report for a sender that is not proven, which anyone can read."""
+    """A problem report that anyone can read, for a sender that is not proven."""
 
     body: bytes
     media_type: str
@@ -281,9 +281,9 @@ Answer: TypeAlias = Reply | ProblemReport | Acknowledgement
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A message of ours that answers none; ``kind`` is protocol, version and name.
+    """An unsolicited message of ours; ``kind`` is protocol, version and name.
 
-    ``id`` is empty for one that may be any.
+    If ``id`` is empty, the message gets a new id when it is written.
     """
 
     kind: str
@@ -293,13 +293,13 @@ class NewMessage(msgspec.Struct, frozen=True):
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """One or several messages to hand on.
+    """One or more envelopes to forward.
 
-    ``recipients`` are names that a queue may be known by, none twice: a key is in base58. Those
-    that cannot be one are missing, so there may be none: the recipient is unknown here.
-    ``payloads`` are the envelopes for them, JSON, one at least, to be queued in this order and all
-    or none. After ``expires_at_s``, Unix seconds, they are of no use. They should wait for
-    ``delay_ms`` before they are handed on.
+    ``recipients`` are names of queues (``recipient_names``), none twice: a key is in base58. Texts
+    that are no valid name are left out, so the list may be empty: the recipient is unknown here.
+    ``payloads`` are the envelopes as JSON, at least one, to be queued in this order, all or none.
+    They expire at ``expires_at_s``, Unix seconds, and should wait for ``delay_ms`` before they are
+    handed on.
     """
 
     recipients: Sequence[str]
@@ -311,8 +311,8 @@ class Forward(msgspec.Struct, frozen=True):
 class Unpacked(msgspec.Struct, frozen=True):
     """An opened envelope of one message version; ``sender`` is None if none is proven.
 
-    ``addressed_to`` is the DID of ours that it was made for, where the version has such. ``parsed``
-    is the message as JSON, where the version had to look into it already.
+    ``addressed_to`` is the DID of ours that the envelope was made for, if the version has DIDs.
+    ``parsed`` is the message as JSON, if the version has parsed it already.
     """
 
     version: str
@@ -323,9 +323,9 @@ class Unpacked(msgspec.Struct, frozen=True):
 
 
 class ForOthers(msgspec.Struct, frozen=True):
-    """An envelope for the owners of these names (see ``Forward``), none twice, and not for us.
+    """An envelope not for us but for the owners of these names (see ``Forward``), none twice.
 
-    ``version`` is the message version that it is of.
+    ``version`` is the envelope's message version.
     """
 
     recipients: Sequence[str]
@@ -333,7 +333,7 @@ class ForOthers(msgspec.Struct, frozen=True):
 
 
 class UnknownSender(msgspec.Struct, frozen=True):
-    """An envelope that can be opened once ``did`` is learned: a hash, or one to be fetched."""
+    """An envelope that can be opened once ``did``, a hash or a web DID, is learned."""
 
     did: str
 
@@ -342,22 +342,22 @@ class UnpackRefusal(Enum):
     """Why an envelope was not opened."""
 
     NOT_AN_ENVELOPE = auto()
-    """Plaintext, an envelope of an unknown version or algorithm, or no sense at all."""
+    """The body is plaintext, or an envelope of an unknown version or algorithm, or garbage."""
     NOT_FOR_US = auto()
     """None of its recipients is a key of ours."""
     UNDECRYPTABLE = auto()
-    """It names a key of ours, and was made for another, was changed, or lacks something."""
+    """It names a key of ours, but was made for another key, was changed, or is incomplete."""
 
 
 def read_type(text: object) -> MessageType | None:
-    """A message type in either spelling (RFC 0348), or None."""
+    """Parse a message type in either spelling (RFC 0348), or return None."""
     return _read_type(text) if isinstance(text, str) and len(text) <= _TYPE_CHARS_MAX else None
 
 
 def read_any_type(text: object) -> MessageType | None:
-    """A message type; one of a form that no protocol here has is of an unknown protocol.
+    """Parse a message type; a type of another form becomes that of an unknown protocol.
 
-    Of such a one the name alone is known, by which a problem report is not answered with another.
+    Of such a type only the name is known, which prevents a problem report in answer to another.
     """
     kind = read_type(text)
     if kind is None and isinstance(text, str) and 0 < len(text) <= _TYPE_CHARS_MAX:

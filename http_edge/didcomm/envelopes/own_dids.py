@@ -1,9 +1,10 @@
-"""The mediator's own DIDs of DIDComm v2: one key pair under several names.
+"""The mediator's own DIDComm v2 DIDs: several DIDs of one key pair.
 
-Peers differ in the methods that they resolve, so the same keys are did:key, did:peer:2, did:peer:4
-and, with a name of its own, did:web. An agent that uses one of them is answered under it. The key
-for key agreement is the X25519 image of the signing key: agents that merge both into one curve see
-one key, and wrap a forward once. There is no key of another curve, so no agent has to choose.
+Peers differ in the DID methods that they resolve, so the same keys have a did:key, a did:peer:2, a
+did:peer:4 and, if one is given, a did:web. The mediator answers an agent under the DID that it
+used. The key agreement key is the X25519 image of the signing key: agents that map both to one
+curve see one key, and wrap a forward once. There is no key of another curve, so no agent has to
+choose.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from http_edge.didcomm.envelopes.peer_dids import PEER_2, encode_peer2, encode_p
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
 
 PROFILE: Final = "didcomm/v2"
-"""What a service accepts, and an invitation."""
+"""The profile that our services and invitations accept."""
 _SIGNING: Final = "#key-1"
 _AGREEMENT: Final = "#key-2"
-"""Relative ids, alike in all documents here; of this form in a did:peer:2 by its specification."""
+"""Relative ids, the same in all our documents; the did:peer:2 specification prescribes the form."""
 _DOCUMENT_CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
     "https://w3id.org/security/multikey/v1",
@@ -33,9 +34,9 @@ _DOCUMENT_CONTEXT: Final = (
 
 
 class OwnDid(msgspec.Struct, frozen=True):
-    """One name of ours: the DID as it is written, and the ids of its two keys as DID URLs.
+    """One DID of ours as it is written, and the ids of its two keys as DID URLs.
 
-    ``agreement`` is the key that what comes for this name is opened with.
+    ``agreement`` is the private key that opens envelopes for this DID.
     """
 
     did: str
@@ -45,7 +46,7 @@ class OwnDid(msgspec.Struct, frozen=True):
 
 
 class OwnDids:
-    """The DIDs of one key pair, and a table of every id that its agreement key is called by."""
+    """The DIDs of one key pair, and a table of all ids of its agreement key."""
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class OwnDids:
         web_did: str = "",
         other_keys: Mapping[str, PrivateKey] | None = None,
     ) -> None:
-        """The DIDs of ``key``; their documents have ``services`` (``mediator_services``).
+        """Make the DIDs of ``key``; their documents have ``services`` (``mediator_services``).
 
-        ``web_did`` is a DID whose document is served elsewhere (``merged``), or empty.
-        ``other_keys`` are the further keys for key agreement that this document lists, by their
-        fragment: a sender may take any of them.
+        ``web_did`` is a DID whose document another module serves (``merged``), or empty.
+        ``other_keys`` are the other key agreement keys in that document, by fragment: a sender may
+        use any of them.
         """
         self.key = key
         self.agreement = PrivateKey.of_x25519(key.curve_private)
@@ -67,7 +68,7 @@ class OwnDids:
         self._services = services
         self.did_key = did_key(key.public)
         self.x25519 = x25519_name(key.curve_public)
-        """The same key agreement key as a did:key of its own."""
+        """The key agreement key as a did:key of its own."""
         bare = [{name: part for name, part in each.items() if name != "id"} for each in services]
         self.peer2 = encode_peer2([key.public], bare, agreement_keys=[key.curve_public])
         self.peer4 = encode_peer4(self._document())
@@ -76,9 +77,9 @@ class OwnDids:
 
     @cached_property
     def by_kid(self) -> Mapping[str, OwnDid]:
-        """Whose key is meant by an id, in every spelling of it that is in use.
+        """Our DIDs by the id of an agreement key, in every spelling in use.
 
-        A DID without a fragment means its only agreement key.
+        A DID without a fragment stands for its only agreement key.
         """
         ids: dict[str, OwnDid] = {}
         for own in self._all:
@@ -90,18 +91,18 @@ class OwnDids:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that a forward may have for this mediator (``recipient_names``)."""
+        """The names by which a forward may address this mediator (``recipient_names``)."""
         found = (canonical_name(own.did) for own in self._all)
         return frozenset(name for name in found if name is not None)
 
     def named(self, did: str) -> OwnDid | None:
-        """One of these DIDs in its spelling here, or None for another's."""
+        """Return our DID with this spelling or key id; None if it is not ours."""
         return self.by_kid.get(did)
 
     def merged(self, document: Json) -> Json:
-        """The document of ``web`` with the keys and services of DIDComm behind what it has.
+        """Return the document of ``web`` with the DIDComm keys and services appended.
 
-        What stands first stays first: readers take the first key of a kind.
+        Existing entries stay first, because readers take the first key of a kind.
         """
         did = str(document.get("id", self.web))
         methods = self._methods(did)
@@ -123,14 +124,14 @@ class OwnDids:
         signing, agreement = self.did_key.split(":")[2], self.x25519.split(":")[2]
         own = [
             OwnDid(self.did_key, f"{self.did_key}#{signing}", f"{self.did_key}#{agreement}", key),
-            # A key for key agreement alone does not sign; its other name does.
+            # An X25519 key cannot sign; the did:key of the signing key does.
             OwnDid(self.x25519, f"{self.did_key}#{signing}", f"{self.x25519}#{agreement}", key),
         ]
         dids = [self.peer2, self.peer4, self.peer4_short, canonical_name(self.peer2), self.web]
         return own + [OwnDid(did, did + _SIGNING, did + _AGREEMENT, key) for did in dids if did]
 
     def _fragments(self, did: str) -> Sequence[str]:
-        """The ways to name the agreement key within a DID of ours."""
+        """Return the fragments in use for the agreement key of one of our DIDs."""
         image = self.x25519.split(":")[2]
         if did.startswith("did:key:"):
             return ["", f"#{image}", f"#{did.split(':')[2]}"]
@@ -138,7 +139,7 @@ class OwnDids:
         return ["", _AGREEMENT, *older]
 
     def _document(self) -> Json:
-        """The document with relative ids, without its own."""
+        """Return the DID document with relative ids, without an ``id`` of its own."""
         return {
             "@context": list(_DOCUMENT_CONTEXT),
             "verificationMethod": self._methods(""),
@@ -160,7 +161,7 @@ class OwnDids:
 
 
 def mediator_services(http_url: str, ws_url: str) -> Sequence[Json]:
-    """The services of a mediator: HTTP first, because some agents read the first one alone."""
+    """Return a mediator's services: HTTP first, because some agents read only the first."""
     return [
         {
             "id": f"#didcomm-{scheme}",
@@ -172,5 +173,5 @@ def mediator_services(http_url: str, ws_url: str) -> Sequence[Json]:
 
 
 def own_services(endpoint: str) -> Sequence[Json]:
-    """The services of a mediator with one endpoint for both, an http or https URL."""
+    """Return a mediator's services with one http(s) ``endpoint`` for HTTP and WebSocket."""
     return mediator_services(endpoint, "ws" + endpoint.removeprefix("http"))

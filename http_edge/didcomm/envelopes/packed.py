@@ -1,4 +1,4 @@
-"""Encrypted envelopes inside messages: what a forward of any version carries, in all its forms."""
+"""Reading of encrypted envelopes inside forwards of any version, in all their forms."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MEMBERS: Final = ("protected", "iv", "ciphertext", "tag")
 
 
 def read_packed(msg: object) -> bytes | None:
-    """An envelope as JSON: from an object, its text, or its text in base64 of any dialect.
+    """Return an envelope as JSON from an object, its text, or its text in base64 of any dialect.
 
-    None for whatever is no encrypted envelope: nothing else may enter a queue (RFC 0685).
+    None if it is not an encrypted envelope: nothing else may enter a queue (RFC 0685).
     """
     if not isinstance(msg, str):
         return orjson.dumps(msg) if _is_envelope(msg) else None
@@ -33,7 +33,7 @@ def read_packed(msg: object) -> bytes | None:
 
 
 def _is_envelope(value: object) -> TypeGuard[Json]:
-    """Is it an encrypted envelope (RFC 0019; the members are those of any JWE)?"""
+    """Say whether a value is an encrypted envelope (RFC 0019; the members are those of any JWE)."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), str) and value[name] for name in _MEMBERS
     )

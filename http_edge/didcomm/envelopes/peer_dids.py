@@ -1,8 +1,8 @@
-"""did:peer 2 and 4: DIDs that carry their document, read and written (did:peer method, v1 spec).
+"""Reading and writing of did:peer 2 and 4, which contain their document (did:peer method, v1 spec).
 
-Both readers make one plain DID document of the DID, for ``documents`` to understand. A did:peer:4
-is ``did:peer:4`` + hash + ``:`` + encoded document (the long form); without its last part it is
-the short form of the same DID. A did:peer:2 is a row of keys and services.
+Both readers return a plain DID document, for ``documents`` to read. A did:peer:4 in the long form
+is ``did:peer:4`` + hash + ``:`` + encoded document; without the last part it is the short form of
+the same DID. A did:peer:2 is a sequence of keys and services.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PEER_0: Final = "did:peer:0"
 PEER_2: Final = "did:peer:2"
 PEER_4: Final = "did:peer:4"
 DID_CHARS_MAX: Final = 4096
-"""A longer DID is not read. Wallets make some 1,000 characters; base58 takes half a millisecond for
-this many, and more than twice that for twice as many."""
+"""A longer DID is not read. Wallets' DIDs have some 1,000 characters; base58 takes half a
+millisecond for this many, and more than twice that for twice as many."""
 
 PEER_2_ELEMENTS_MAX: Final = 64
 """Keys and services of a did:peer:2; agents have three to six."""
@@ -45,16 +45,16 @@ _PEER_2_WHOLE: Final = re.compile(
 _ALPHABET: Final[str] = BITCOIN_ALPHABET.decode("ascii")
 _VALUES: Final = bytes.maketrans(_ALPHABET.encode(), bytes(range(len(_ALPHABET))))
 _MASKS_MAX: Final = 128
-"""For every length of a DID, a power of two, and every step: 4 KiB each at most, 100 KiB
-in all."""
+"""One mask for each number of lanes (a power of two) and each step: 4 KiB each at most, 100 KiB in
+all."""
 _PAIRS: Final[list[str]] = [high + low for high, low in product(_ALPHABET, repeat=2)]
-"""Two digits each, by their value."""
+"""Pairs of digits, by their value."""
 _JSON_CODEC: Final = b"\x80\x04"
 """Multicodec 0x0200, JSON, as a varint."""
 _SHA2_256: Final = b"\x12\x20"
 """Multihash: SHA2-256, of 32 bytes."""
 _HASHES_MAX: Final = 8192
-"""How many hashes are remembered as text, some 200 bytes each: base58 costs more than the hash."""
+"""Hashes remembered as text, some 200 bytes each: base58 costs more than the hash."""
 _RELATIONSHIPS: Final[Mapping[str, str]] = {
     "A": "assertionMethod",
     "D": "capabilityDelegation",
@@ -73,17 +73,17 @@ _MESSAGING: Final = {"dm": "DIDCommMessaging"}
 
 
 def peer4_short(did: str) -> str:
-    """The short form of a did:peer:4, by which it is compared; any other DID as it is."""
+    """Return the short form of a did:peer:4, for comparison; any other DID unchanged."""
     return ":".join(did.split(":", 3)[:3]) if did.startswith(PEER_4) else did
 
 
 def multihash(text: str) -> str:
-    """The hash that a did:peer:3 and a did:peer:4 name their content by: ``z`` and base58."""
+    """Return the hash that a did:peer:3 or did:peer:4 has for its content: ``z`` and base58."""
     return _multihash(sha256(text.encode("ascii")).digest())
 
 
 def peer4_document(did: str) -> Json | None:
-    """The document in the long form of a did:peer:4, or None: malformed, or of another hash."""
+    """Return the document in a long did:peer:4; None if malformed or the hash differs."""
     found = _PEER_4_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
     if found is None or multihash(found[2]) != found[1]:
         return None
@@ -93,16 +93,16 @@ def peer4_document(did: str) -> Json | None:
 
 
 def encode_peer4(document: Json) -> str:
-    """The long form of the did:peer:4 of a document whose ids are relative."""
+    """Return the long form of the did:peer:4 of a document with relative ids."""
     encoded = _base58(_JSON_CODEC + orjson.dumps(document))
     return f"{PEER_4}{multihash(encoded)}:{encoded}"
 
 
 def peer2_document(did: str) -> Json | None:
-    """The document of a did:peer:2, or None where it is malformed.
+    """Return the document of a did:peer:2, or None if it is malformed.
 
-    Each key stands there under the ids that are in use: ``#key-N`` in the order of appearance
-    (the specification), and its own digits with and without ``z`` (older libraries).
+    The document lists each key under all ids in use: ``#key-N`` in the order of appearance (the
+    specification), and the key's own digits with and without ``z`` (older libraries).
     """
     if len(did) > DID_CHARS_MAX or did.count(".") > PEER_2_ELEMENTS_MAX:
         return None
@@ -135,7 +135,7 @@ def encode_peer2(
     *,
     agreement_keys: Sequence[bytes] = (),
 ) -> str:
-    """The did:peer:2 of Ed25519 keys, X25519 keys (``#key-1`` and on) and services, ``.S`` each."""
+    """Return the did:peer:2 of Ed25519 keys, X25519 keys (``#key-1`` and on), and services."""
     keys = [".V" + multibase_encode(ED25519_PREFIX, key) for key in authentication_keys]
     keys += [".E" + multibase_encode(X25519_PREFIX, key) for key in agreement_keys]
     rest = [".S" + b64encode(orjson.dumps(_abbreviated(service))) for service in services]
@@ -148,10 +148,10 @@ def _multihash(digest: bytes) -> str:
 
 
 def _base58(content: bytes) -> str:
-    """``z`` and the base58btc digits of a content.
+    """Return ``z`` and the base58btc digits of a content.
 
-    The number is halved until each part is two digits, so few divisions are of large numbers: 700
-    bytes take 0.1 ms, and 0.5 ms where one digit is divided off after the other.
+    The number is split in halves until each part has two digits, so that few divisions are of large
+    numbers: 700 bytes take 0.1 ms, against 0.5 ms for dividing off one digit after the other.
     """
     number = int.from_bytes(content, "big")
     bases = []
@@ -167,11 +167,11 @@ def _base58(content: bytes) -> str:
 
 
 def _from_base58(digits: str) -> bytes:
-    """What base58btc digits say, all of which are digits.
+    """Decode base58btc digits, which must all be valid.
 
-    One large number has a lane of 8 bits for each digit; lanes are joined with their neighbours,
-    all at once, until one is left: 25 us for a usual DID and 0.5 ms for the longest, where adding
-    one digit after the other takes 10. A stranger's envelope may name any DID.
+    One large number has a lane of 8 bits for each digit; all lanes are joined with their neighbours
+    at once, until one is left: 25 us for a usual DID and 0.5 ms for the longest, against 10 ms for
+    adding one digit after the other. Speed matters, as a stranger's envelope may name any DID.
     """
     lanes = 1 << (len(digits) - 1).bit_length() if digits else 1
     values = digits.encode().translate(_VALUES)
@@ -187,7 +187,7 @@ def _from_base58(digits: str) -> bytes:
 
 @lru_cache(_MASKS_MAX)
 def _every_other(bits: int, lanes: int) -> int:
-    """Every other one of so many lanes of so many bits, the lowest among them."""
+    """Return a mask of every other one of ``lanes`` lanes of ``bits`` bits, from the lowest."""
     lane = ((1 << bits) - 1).to_bytes(bits // 4, "big")
     return int.from_bytes(lane * (lanes // 2), "big")
 
@@ -204,7 +204,7 @@ def _method(key_id: str, multibase: str) -> Json:
 
 
 def _expanded(value: object) -> object:
-    """A service with its abbreviations written out, at every level (the parser bounds them)."""
+    """Write out a service's abbreviations, at every level (the parser bounds the levels)."""
     if isinstance(value, list):
         return [_expanded(each) for each in value]
     if not isinstance(value, dict):
@@ -217,7 +217,7 @@ def _expanded(value: object) -> object:
 
 
 def _abbreviated(value: object) -> object:
-    """The reverse of ``_expanded``."""
+    """Abbreviate a service: the reverse of ``_expanded``."""
     if isinstance(value, list):
         return [_abbreviated(each) for each in value]
     if not isinstance(value, dict):

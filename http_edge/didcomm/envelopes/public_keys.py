@@ -1,9 +1,9 @@
-"""Public keys of the curves that agents have, and their spellings: multibase, JWK, DID documents.
+"""Public keys on the curves that agents use, and their spellings: multibase, JWK, DID documents.
 
-Multibase with a multicodec prefix is how did:key and did:peer write a key (W3C did:key 1.0); JWK
-is how a JWE carries an ephemeral one (RFC 7517, RFC 8037). A key of a NIST curve or of secp256k1
-is its compressed point (SEC 1, section 2.3.3), and is a point of its curve: that is checked here,
-once. Keys of Curve25519 are 32 bytes, and any 32 bytes are one.
+did:key and did:peer write a key in multibase with a multicodec prefix (W3C did:key 1.0); a JWE
+carries an ephemeral key as JWK (RFC 7517, RFC 8037). A key of a NIST curve or of secp256k1 is kept
+as its compressed point (SEC 1, section 2.3.3); this module checks once that the point is on its
+curve. Keys of Curve25519 are any 32 bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JWK_CHARS_MAX: Final = 128
 
 
 class Curve(Enum):
-    """A curve by its name in JWK."""
+    """A curve; the value is its name in JWK."""
 
     ED25519 = "Ed25519"
     X25519 = "X25519"
@@ -46,7 +46,7 @@ class PublicKey(msgspec.Struct, frozen=True):
 
 
 _REMEMBERED_MAX: Final = 8192
-"""Keys whose text is remembered, some 300 bytes each: base58 costs more than a look-up."""
+"""Keys with remembered text, some 300 bytes each: base58 costs more than a look-up."""
 _PREFIXES: Final[Mapping[Curve, bytes]] = {
     Curve.ED25519: b"\xed\x01",
     Curve.X25519: b"\xec\x01",
@@ -68,7 +68,7 @@ _BY_NAME: Final = {curve.value: curve for curve in Curve}
 
 
 def read_multibase(text: str) -> PublicKey | None:
-    """A key as ``z`` and base58 of its multicodec prefix and itself, or None."""
+    """Read a key from ``z`` and the base58 of its multicodec prefix and its bytes, or None."""
     if not text.startswith("z") or len(text) > MULTIBASE_CHARS_MAX or not text.isalnum():
         return None
     return _from_multibase(text)
@@ -86,13 +86,13 @@ def _from_multibase(text: str) -> PublicKey | None:
 
 @lru_cache(_REMEMBERED_MAX)
 def write_multibase(key: PublicKey) -> str:
-    """The same key as text."""
+    """Write a key as multibase text."""
     digits: bytes = b58encode(_PREFIXES[key.curve] + key.raw)
     return "z" + digits.decode("ascii")
 
 
 def read_jwk(jwk: object) -> PublicKey | None:
-    """The public key of a JWK, whatever else is in it; None where it is none of a curve here."""
+    """Read the public key of a JWK, ignoring other members; None if its curve is not supported."""
     if not isinstance(jwk, dict):
         return None
     kty, crv, x, y = jwk.get("kty"), jwk.get("crv"), jwk.get("x"), jwk.get("y")
@@ -110,7 +110,7 @@ def read_jwk(jwk: object) -> PublicKey | None:
 
 
 def write_jwk(key: PublicKey) -> Json:
-    """A key as a JWK with nothing but what is needed."""
+    """Write a key as a JWK with only the necessary members."""
     if key.curve not in _POINTS:
         return {"kty": "OKP", "crv": key.curve.value, "x": b64encode(key.raw)}
     size = coordinate_bytes(key.curve)
@@ -120,7 +120,7 @@ def write_jwk(key: PublicKey) -> Json:
 
 
 def read_method(method: Mapping[str, object]) -> PublicKey | None:
-    """The key of a verification method of a DID document, in whichever form it stands there."""
+    """Read the key of a verification method of a DID document, in any of its forms."""
     match method:
         case {"publicKeyMultibase": str(text)}:
             return read_multibase(text)
@@ -135,42 +135,42 @@ def read_method(method: Mapping[str, object]) -> PublicKey | None:
 
 
 def coordinate_bytes(curve: Curve) -> int:
-    """How many bytes a coordinate, and an ECDH secret, has on a curve."""
+    """Return the number of bytes of a coordinate, and of an ECDH secret, on a curve."""
     point = _POINTS.get(curve)
     return KEY_BYTES if point is None else (point.key_size + 7) // 8
 
 
 def elliptic(key: PublicKey) -> ec.EllipticCurvePublicKey:
-    """A key of a Weierstrass curve as the library has it.
+    """Return a key of a Weierstrass curve as the library's object.
 
     Raises:
-        KeyError: it is of another curve.
+        KeyError: the key is of another curve.
     """
     return ec.EllipticCurvePublicKey.from_encoded_point(_POINTS[key.curve], key.raw)
 
 
 def elliptic_private(curve: Curve, scalar: int) -> ec.EllipticCurvePrivateKey:
-    """A private key of a Weierstrass curve as the library has it.
+    """Return a private key of a Weierstrass curve as the library's object.
 
     Raises:
-        KeyError: another curve.
-        ValueError: the scalar is none of the curve.
+        KeyError: it is another curve.
+        ValueError: the scalar is not valid on the curve.
     """
     return ec.derive_private_key(scalar, _POINTS[curve])
 
 
 def new_elliptic(curve: Curve) -> ec.EllipticCurvePrivateKey:
-    """A fresh private key of a Weierstrass curve. Raises ``KeyError`` for another one."""
+    """Make a fresh private key of a Weierstrass curve. Raises ``KeyError`` for another curve."""
     return ec.generate_private_key(_POINTS[curve])
 
 
 def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
-    """A key of the library as it is kept here."""
+    """Return a key of the library as a ``PublicKey``, with its compressed point."""
     return PublicKey(curve, public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint))
 
 
 def _checked(curve: Curve, raw: bytes) -> PublicKey | None:
-    """A key of the right size and, where that is a question, on its curve."""
+    """Return the key if it has the right size and, for a Weierstrass curve, is on it; else None."""
     point = _POINTS.get(curve)
     if point is None:
         return PublicKey(curve, raw) if len(raw) == KEY_BYTES else None
@@ -191,7 +191,7 @@ def _coordinate(text: str, size: int) -> bytes | None:
 
 
 def _base58(curve: Curve, text: str) -> PublicKey | None:
-    """A bare key of 32 bytes, as documents of 2018 and 2019 write it."""
+    """Read a bare key of 32 bytes, as documents of 2018 and 2019 write it."""
     if len(text) > MULTIBASE_CHARS_MAX or not text.isalnum():
         return None
     try:

@@ -1,7 +1,7 @@
-"""Names that a queue is known by: one name for each key or DID, whatever its spelling.
+"""Canonical names of recipients: one name for each key or DID, whatever its spelling.
 
-A keylist, the stream that says whose a name is, and a forward use the same name, so a forward finds
-what was registered in another spelling:
+Keylists, the streams of name owners, and forwards use the same name, so a forward finds a recipient
+that was registered in another spelling:
 
 =====================================================  =======================================
 spelling                                               name
@@ -13,10 +13,10 @@ did:peer:2, did:peer:3                                 did:peer:3 and the hash
 any other DID                                          the DID
 =====================================================  =======================================
 
-A DID URL with a fragment names its DID. Nothing is fetched, and a name is short whatever its
-spelling. An Ed25519 key and the X25519 key that it maps to are two names, because a wallet may have
-either for itself; ``twins`` says which names belong to each other. Sources: did:key, did:peer
-specifications; RFC 0360.
+A DID URL with a fragment has the name of its DID. Nothing is fetched, and every name is short. An
+Ed25519 key and the X25519 key that it maps to have two names, because a wallet may have either
+alone; ``twins`` says which names belong together. Sources: did:key, did:peer specifications;
+RFC 0360.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from http_edge.didcomm.envelopes.keys import base58, curve_public, read_key
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, PEER_0, PEER_2, PEER_4, multihash
 
 NAME_CHARS_MAX: Final = 255
-"""A longer name is none; the DIDs that carry a document have a short form."""
+"""A longer text is no name; DIDs that contain a document have a short form."""
 ED25519: Final = "ed25519"
-"""The form of a name that is a key of DIDComm v1."""
+"""The form of a name that is a DIDComm v1 key."""
 NO_NAME: Final = "none"
-"""The form of what is no name."""
+"""The form of a text that is no name."""
 _FRAGMENT_CHARS_MAX: Final = 256
 _REMEMBERED_MAX: Final = 8_192
-"""Spellings of at most ``NAME_CHARS_MAX`` characters whose name is remembered."""
+"""Spellings of at most ``NAME_CHARS_MAX`` characters with a remembered name."""
 _DID_KEY: Final = "did:key:"
 _PEER_3: Final = "did:peer:3"
 _ED25519: Final = "did:key:z6Mk"
@@ -59,23 +59,23 @@ _SIGN: Final = 1 << 255
 
 
 def canonical_name(text: object) -> str | None:
-    """The name of a key or DID in any of its spellings, or None where it is none."""
+    """Return the name of a key or DID in any of its spellings; None for any other value."""
     if not isinstance(text, str) or len(text) > DID_CHARS_MAX + _FRAGMENT_CHARS_MAX:
         return None
-    # Long spellings are worth a hash each time, not kilobytes of memory.
+    # A long spelling is hashed each time, rather than remembered at the cost of kilobytes.
     return _remembered(text) if len(text) <= NAME_CHARS_MAX else _name(text)
 
 
 def x25519_name(key: bytes) -> str:
-    """The name of an X25519 key of 32 bytes."""
+    """Return the name of an X25519 key of 32 bytes."""
     return _DID_KEY + multibase_encode(X25519_PREFIX, key)
 
 
 def twins(name: str) -> Sequence[str]:
-    """The names of the same key on the other curve: what is sealed to one, the owner can open.
+    """Return the names of the same key on the other curve, whose envelopes the owner can open.
 
-    An Ed25519 key has one, an X25519 key has two or none (points that differ by their sign), and
-    what is no key has none.
+    An Ed25519 key has one twin, an X25519 key two or none (points that differ by their sign); a
+    name that is no key has none.
     """
     if name.startswith(_X25519):
         key = multibase_decode(name.removeprefix(_DID_KEY), X25519_PREFIX)
@@ -88,7 +88,7 @@ def twins(name: str) -> Sequence[str]:
 
 
 def name_form(name: str) -> str:
-    """What kind of name it is, in one of a few words: ``ed25519``, ``did:peer:4`` and the like."""
+    """Return the form of a name, one of a few words: ``ed25519``, ``did:peer:4`` and the like."""
     if not name.startswith("did:"):
         return ED25519
     if name.startswith(_X25519):
@@ -105,7 +105,7 @@ def _remembered(text: str) -> str | None:
 
 
 def _name(text: str) -> str | None:
-    """The name, by the form of the DID before the fragment."""
+    """Return the name, by the form of the DID before the fragment."""
     did = text.partition("#")[0]
     if did.startswith(PEER_0):
         did = _DID_KEY + did.removeprefix(PEER_0)
@@ -135,7 +135,7 @@ def _x25519(did: str) -> str | None:
 
 
 def _edwards(key: bytes) -> Sequence[bytes]:
-    """The two points that map to an X25519 key: y = (u - 1) / (u + 1) (RFC 7748, section 4.1)."""
+    """Return the two points that map to an X25519 key: y = (u - 1) / (u + 1) (RFC 7748, 4.1)."""
     u = int.from_bytes(key, "little") % _SIGN % _P
     if u == _P - 1:
         return []

@@ -1,12 +1,11 @@
 """Signatures inside DIDComm v1 messages: of attachments, and of single members.
 
-An attachment carries a detached JWS over its content (RFC 0017, RFC 7515), as DID exchange needs
-it for documents and rotations. ``connection~sig`` carries its value and the signature of the same
-bytes (RFC 0234). Both are Ed25519; neither says who the signer is, only which
-key it was.
+An attachment carries a detached JWS over its content (RFC 0017, RFC 7515); DID exchange uses it for
+documents and rotations. ``connection~sig`` carries its value and the signature of the same bytes
+(RFC 0234). Both are Ed25519; neither says who the signer is, only which key signed.
 
-Agents differ in the base64 that they can read. So JSON is written with blanks behind it, to a
-length that needs no padding in any dialect; parsers of JSON do not mind.
+Agents differ in the base64 that they can read. So JSON is written with trailing blanks, to a length
+that needs no padding in any dialect; JSON parsers ignore the blanks.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Attachment, Json, r
 
 JSON_TYPE: Final = "application/json"
 TEXT_TYPE: Final = "text/string"
-"""How agents name the type of an attached DID (RFC 0023, ``did_rotate~attach``)."""
+"""The media type of an attached DID (RFC 0023, ``did_rotate~attach``)."""
 
 _SIGNATURES_MAX: Final = 16
-"""A document is signed by the keys in it, one or a few; each signature costs a verification."""
+"""One or a few of its keys sign a document; each signature costs a verification."""
 _MEMBER_TYPE: Final = ("signature", 1, "ed25519Sha512_single")
 _TIME_BYTES: Final = 8
 _BASE64_BLOCK_BYTES: Final = 3
 
 
 class SignedContent(NamedTuple):
-    """What is in an attachment, and the raw keys whose signatures of it are right."""
+    """The content of an attachment, and the raw keys that have validly signed it."""
 
     content: bytes
     signers: tuple[bytes, ...]
 
     @property
     def signer(self) -> bytes | None:
-        """The first signer, or None of an attachment without signature."""
+        """The first signer, or None if the attachment has no signature."""
         return self.signers[0] if self.signers else None
 
 
@@ -81,10 +80,10 @@ class _Member(msgspec.Struct, frozen=True):
 
 
 def sign_attachment(content: bytes, key: KeyPair, *, media_type: str = JSON_TYPE) -> Attachment:
-    """An attachment with ``content`` signed by ``key``, as ACA-Py and Credo write and check it.
+    """Sign ``content`` with ``key`` as an attachment, as ACA-Py and Credo write and check it.
 
-    The key stands in the JWS twice, as ``jwk`` and as did:key: some agents look at one alone. It
-    must not stand in the protected header as ``kid`` besides: Credo refuses that.
+    The JWS has the key twice, as ``jwk`` and as did:key, because some agents read only one of them.
+    The protected header must not also have it as ``kid``: Credo refuses that.
     """
     did = did_key(key.public)
     jwk = {"kty": "OKP", "crv": "Ed25519", "x": b64encode(key.public), "kid": did}
@@ -96,15 +95,15 @@ def sign_attachment(content: bytes, key: KeyPair, *, media_type: str = JSON_TYPE
         "protected": protected,
         "signature": b64encode(signature),
     }
-    # Unique in its message is all that an id has to be.
+    # The id only has to be unique in its message.
     return Attachment("signed", content, media_type, jws)
 
 
 def read_attachment(attachment: object) -> SignedContent | None:
-    """The content of an attachment and who signed it.
+    """Return the content of an attachment and the keys that signed it.
 
-    None when it is no attachment with its content in itself, or when any signature is wrong, for
-    then the content is not what its signer meant.
+    None if the value is not an attachment with embedded content, or if any signature is wrong,
+    because then the content is not what its signer signed.
     """
     data = attachment.get("data") if isinstance(attachment, dict) else None
     if not isinstance(data, dict):
@@ -116,14 +115,14 @@ def read_attachment(attachment: object) -> SignedContent | None:
     try:
         content = b64decode(text)
         signers = [_signer(signature, content) for signature in _signatures(jws)]
-    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     right = tuple(signer for signer in signers if signer is not None)
     return SignedContent(content, right) if len(right) == len(signers) else None
 
 
 def sign_member(value: Json, key: KeyPair, now_s: int) -> Json:
-    """The signed form of ``value``, to stand in a message as ``<member>~sig``."""
+    """Return the signed form of ``value``, for the member ``<member>~sig`` of a message."""
     signed = _without_padding(now_s.to_bytes(_TIME_BYTES, "big") + orjson.dumps(value))
     return {
         "@type": f"{NEW_PREFIX}signature/1.0/ed25519Sha512_single",
@@ -134,9 +133,9 @@ def sign_member(value: Json, key: KeyPair, now_s: int) -> Json:
 
 
 def verify_member(signed: object) -> tuple[Json, bytes] | None:
-    """The value of a signed member and the raw key that signed it; None when that is not so.
+    """Return the value of a signed member and the raw key that signed it; None if invalid.
 
-    The time in it is not checked: clocks differ, and some agents write zero.
+    The time in the member is not checked: clocks differ, and some agents write zero.
     """
     try:
         member = msgspec.convert(signed, _Member)
@@ -153,7 +152,7 @@ def verify_member(signed: object) -> tuple[Json, bytes] | None:
 
 
 def _signatures(jws: object) -> list[_Signature]:
-    """The signatures in a JWS, in either of its JSON forms (RFC 7515 section 7.2).
+    """Return the signatures in a JWS, in either of its JSON forms (RFC 7515 section 7.2).
 
     Raises:
         ValueError: there are none, or too many.
@@ -169,13 +168,13 @@ def _signatures(jws: object) -> list[_Signature]:
 
 
 def _signer(signature: _Signature, content: bytes) -> bytes | None:
-    """The key that made this signature; None when none did, or when it names two keys.
+    """Return the key that made this signature; None if it is wrong or names no or several keys.
 
     Raises:
         ValueError: a part cannot be read.
     """
     protected = msgspec.convert(parse(b64decode(signature.protected)), _Protected)
-    if protected.crit is not None:  # RFC 7515 section 4.1.11: not understood is not valid
+    if protected.crit is not None:  # RFC 7515 section 4.1.11: not understood, so not valid
         return None
     jwk, header = protected.jwk, signature.header
     kids = [protected.kid, jwk.kid if jwk else None, header.kid if header else None]

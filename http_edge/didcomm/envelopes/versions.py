@@ -1,10 +1,10 @@
-"""The seam: what a message version of DIDComm is, and the table of those that are spoken.
+"""The interface of a DIDComm message version, and the table of supported versions.
 
-An envelope is unpacked by the version that it is of, and everything that follows (reading its
-message, answering it in the form of the question, packing the answer) is done by the same one. The
-rest of the mediator sees an account, a message and an answer in no version's spelling.
+The version of an envelope unpacks it, and does everything that follows: it reads the message,
+writes the answer in the form of the question, and packs the answer. The rest of the mediator sees
+accounts, messages and answers that are free of any version's spelling.
 
-Another version is a package of its own and an entry in ``_spoken`` and ``MEDIA_TYPES`` here.
+A new version needs a package of its own and an entry in ``_spoken`` and ``MEDIA_TYPES`` here.
 """
 
 from __future__ import annotations
@@ -46,51 +46,51 @@ class MessageVersion(Protocol):
 
     @property
     def name(self) -> str:
-        """What accounts and messages of this version carry as ``version``."""
+        """The ``version`` of this version's accounts and messages."""
 
     @property
     def generation(self) -> int:
-        """The generation of DIDComm: 1 or 2. What is stored for an agent says it."""
+        """The generation of DIDComm, 1 or 2; stored messages record it."""
 
     def is_own(self, recipient: str) -> bool:
-        """Does a forward mean this mediator by the name of this recipient?"""
+        """Say whether a forward with this recipient name is for the mediator itself."""
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
-        """What is in a parsed envelope; None where it is of another version."""
+        """Unpack a parsed envelope; None if it is of another version."""
 
     def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """A written message in an envelope for an agent of this version."""
+        """Pack a written message in an envelope for an agent of this version."""
 
     def read(self, unpacked: Unpacked) -> Message | None:
-        """An unpacked message, or None where it is none."""
+        """Read an unpacked message; None if it is not a message."""
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:
-        """What a forward says, or None where it cannot be followed."""
+        """Read a forward; None if it cannot be followed."""
 
     def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
-        """A message for an agent that answers none."""
+        """Write an unsolicited message for an agent."""
 
     def write_answer(
         self, answer: Answer, question: Message, to: AgentAccount, message_id: str
     ) -> bytes:
-        """An answer for an agent, in the form of its question."""
+        """Write an answer for an agent, in the form of its question."""
 
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
-        """A problem report on a message whose sender is not proven."""
+        """Write a problem report on a message whose sender is not proven."""
 
     def learn(self, did: str) -> None:
-        """Know a DID from now on by its hash too."""
+        """Learn a DID, so that its short form can be resolved, too."""
 
     def service_of(self, did: str) -> MessagingService | None:
-        """Where an agent takes messages, if its DID says so by itself and is of this version."""
+        """Return an agent's service, if this version finds it in the documents known here."""
 
     def unknown_mediator(self, did: str) -> str:
-        """The DID that has to be learned before that is known; empty for none."""
+        """Return the mediator's DID to learn before ``service_of`` can answer; empty for none."""
 
     def media_type(self, used: str) -> str:
-        """The media type for an answer to an envelope that came with the type ``used``."""
+        """Return the media type for an answer to an envelope that came with the type ``used``."""
 
 
 def _spoken(
@@ -99,7 +99,7 @@ def _spoken(
     now_s: Callable[[], int] | None,
     fetched: Fetched | None,
 ) -> tuple[MessageVersion, ...]:
-    """The table: every message version, the one that knows its envelopes at a glance first."""
+    """Return all message versions, the one that recognizes its envelopes fastest first."""
     return (v2.V2(own_dids, now_s, fetched), v1.V1(key))
 
 
@@ -113,7 +113,7 @@ MEDIA_TYPES: Final = (
         "text/plain",
     }
 )
-"""What agents name an envelope of any version; the browser forms of ``fetch`` among them."""
+"""The media types that agents give envelopes, including the defaults of ``fetch`` in browsers."""
 
 
 class Envelopes:
@@ -126,11 +126,11 @@ class Envelopes:
         now_s: Callable[[], int] | None = None,
         fetched: Fetched | None = None,
     ) -> None:
-        """Envelopes to and from the mediator's one key.
+        """Pack and unpack with the mediator's one key.
 
-        ``own_dids`` are the names of this key, by default those that need no services; ``now_s``
-        is the time in Unix seconds for versions that write it into messages; ``fetched`` says
-        what is known of DIDs that only the network has, None where nothing may be fetched.
+        ``own_dids`` are the DIDs of this key, by default without services; ``now_s`` returns Unix
+        seconds for versions that write the time into messages; ``fetched`` returns the fetched
+        document of a web DID, or is None if fetching is not allowed.
         """
         self.own_dids = own_dids or OwnDids(key)
         self._versions: Mapping[str, MessageVersion] = {
@@ -138,7 +138,7 @@ class Envelopes:
         }
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
-        """What is in an envelope that came in, or why it was not opened."""
+        """Unpack an inbound envelope, or return why it was not opened."""
         try:
             value = parse(body)
         except JsonRefused:
@@ -153,69 +153,69 @@ class Envelopes:
         return UnpackRefusal.NOT_AN_ENVELOPE
 
     def read(self, unpacked: Unpacked) -> Message | None:
-        """The message in an envelope, or None where it is none."""
+        """Read the message of an envelope; None if the plaintext is not a message."""
         return self._versions[unpacked.version].read(unpacked)
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:
-        """What a forward says, or None when it cannot be followed.
+        """Read a forward; None if it cannot be followed.
 
-        That is so where it names no recipient or more than ``recipients_max`` (part of them would
-        be lost unseen), or carries no encrypted envelope: nothing else may enter a queue (RFC
-        0685).
+        A forward cannot be followed if it names no recipient, or more than ``recipients_max`` (some
+        would be lost unseen), or if it does not carry an encrypted envelope: nothing else may enter
+        a queue (RFC 0685).
         """
         version = self._versions[message.version]
         return version.read_forward(message, recipients_max=recipients_max)
 
     def is_own(self, recipient: str, message: Message) -> bool:
-        """Does a forward like this one mean the mediator itself by the name of this recipient?"""
+        """Say whether a forward of this version with this recipient is for the mediator itself."""
         return self._versions[message.version].is_own(recipient)
 
     def generation(self, version: str) -> int:
-        """The generation of DIDComm that a message version is of."""
+        """Return the DIDComm generation of a message version."""
         return self._versions[version].generation
 
     def answer(self, question: Message, answer: Answer, to: AgentAccount, message_id: str) -> bytes:
-        """An answer in the form of the question, packed for the sender of the question."""
+        """Write an answer in the form of the question, and pack it for the question's sender."""
         version = self._versions[question.version]
         return version.pack(version.write_answer(answer, question, to, message_id), to)
 
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
-        """A problem report on a message whose sender is not proven, in the form of the message."""
+        """Write a problem report in the form of the question, whose sender is not proven."""
         return self._versions[question.version].report_openly(question, report, message_id)
 
     def pack(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
-        """A message of ours that answers none, packed for an agent."""
+        """Write and pack an unsolicited message for an agent."""
         version = self._versions[to.version]
         return version.pack(version.write(message, to, message_id), to)
 
     def learn(self, did: str) -> None:
-        """Know a DID from now on by its hash too: an account has stored it, so it was proven."""
+        """Learn the short form of a DID, too: an account has stored the DID, so it was proven."""
         for version in self._versions.values():
             version.learn(did)
 
     def service_of(self, message: Message) -> MessagingService | None:
-        """Where the sender of a message takes messages, as the DID that it names says by itself.
+        """Return the service of a message's sender from the document of the DID that it names.
 
-        None where it names none, or one that says nothing.
+        None if the message names no DID, or if the DID has no known document or service.
         """
         return self._versions[message.version].service_of(message.sender_did)
 
     def unknown_mediator(self, message: Message) -> str:
-        """The DID of a mediator of the sender that is to be learned first; empty for none."""
+        """Return the DID of the sender's mediator if it must be learned first; empty for none."""
         return self._versions[message.version].unknown_mediator(message.sender_did)
 
     def media_type(self, to: AgentAccount, used: str) -> str:
-        """How to name an envelope to an agent whose own envelope came with the type ``used``."""
+        """Return the envelope media type for an agent that ``used`` this type for its own."""
         return self._versions[to.version].media_type(used)
 
 
 def media_type_of(envelope: bytes) -> str:
-    """The media type that an envelope is delivered to an endpoint with.
+    """Return the media type for delivering an envelope to an endpoint.
 
-    Of DIDComm v1, ACA-Py takes every type but application/json as an envelope; Credo and other
-    agents of the Aries Interop Profile 2 take this one and the older application/ssi-agent-wire.
+    For DIDComm v1, ACA-Py accepts every type but application/json as an envelope; Credo and other
+    agents of the Aries Interop Profile 2 accept this type and the older application/ssi-agent-wire.
     """
     return v2.MEDIA_TYPE if _is_v2(envelope) else v1.MEDIA_TYPE
 
@@ -228,11 +228,11 @@ def wrap(
     new_id: Callable[[], str],
     fetched: Fetched | None = None,
 ) -> bytes | None:
-    """An envelope for the agent ``did`` behind mediators of its own, as the outermost takes it.
+    """Wrap an envelope for the agent ``did`` in forwards for the mediators in front of it.
 
-    ``peer_did`` is what the agent calls itself, which is what mediators of DIDComm v2 know it by.
-    ``routing_keys`` are in the order from the agent outwards, ``fetched`` what is known of those
-    that only the network has. None when it cannot be wrapped.
+    ``peer_did`` is the agent's own DID, by which mediators of DIDComm v2 know it. ``routing_keys``
+    are in the order from the agent outwards; ``fetched`` returns the fetched documents of web DIDs
+    among them. Return None if the envelope cannot be wrapped.
     """
     if _is_v2(envelope) or any(read_key(text) is None for text in routing_keys):
         return forward_v2.wrap(envelope, peer4_short(peer_did), routing_keys, new_id, fetched)
@@ -240,14 +240,14 @@ def wrap(
 
 
 def _is_v2(envelope: bytes) -> bool:
-    """Is it an envelope of DIDComm v2? In v1 this member is within the encoded header."""
+    """Say whether an envelope is of DIDComm v2; v1 has this member inside its encoded header."""
     return b'"recipients"' in envelope
 
 
 def write_invitation(message: NewMessage, sender_did: str = "") -> Json:
-    """An invitation of ours as JSON: it travels in a URL, unpacked.
+    """Write an invitation of ours as JSON, which travels unpacked in a URL.
 
-    With the DID that invites it is one of DIDComm v2, without it one of v1.
+    With ``sender_did`` it is a DIDComm v2 invitation, without one a v1 invitation.
     """
     if sender_did:
         return {"from": sender_did, **plaintext_v2.write(message, message.id)}
@@ -255,7 +255,7 @@ def write_invitation(message: NewMessage, sender_did: str = "") -> Json:
 
 
 def read_invitation(value: Json) -> Message | None:
-    """A parsed invitation of either version, or None where it is no message."""
+    """Read a parsed invitation of either version; None if it is not a message."""
     if "type" in value:
         return plaintext_v2.read(value, "", None)
     return plaintext_v1.read_parsed(value)

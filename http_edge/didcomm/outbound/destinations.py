@@ -1,10 +1,10 @@
-"""One message to one endpoint, by POST or WebSocket (RFC 0025), through every gate.
+"""Checked delivery of one message to one endpoint, by POST or WebSocket (RFC 0025).
 
-A stranger names the endpoint. What passes as one is a URL with one plain reading, so that the host
-that is checked is the host that is connected to. Then: one look-up of its name, public addresses
-only (or those of networks that the operator allows), connections to those very addresses, no
-redirect, no proxy, no cookie, a bounded time, nothing read of what is answered, and bounds of
-deliveries under way (``places``) for each address: many names for one host do not make it many.
+A stranger names the endpoint. An endpoint must be a URL that all parsers read alike, so that the
+checked host is the host that is connected to. Then: one look-up of its name, public addresses only
+(or those of networks that the operator allows), connections only to the looked-up addresses, no
+redirect, no proxy, no cookie, a bounded time, no reading of the answer's body, and bounds on the
+deliveries under way (``places``) to each address, so that many names for one host gain nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from http_edge.settings.settings import Outbound
 
 CHARS_MAX: Final = 2_048
 SOCKET_SCHEMES: Final = frozenset({"ws", "wss"})
-# One scheme, one host, maybe a port; no user, and no character that some reader drops or changes.
+# One scheme, one host, maybe a port; no user, and no character that some parser drops or changes.
 _SHAPE: Final = re.compile(
     r"(?:https?|wss?)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?(?:[/?#][!#-;=?-\[\]_a-z~]*)?\Z",
     re.IGNORECASE | re.ASCII,
 )
-# A last label of digits alone makes an address in an old spelling ("127.1") of a name.
+# A last label of only digits would be an address in an old spelling ("127.1").
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
     r"(?![0-9]+\Z)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\Z",
@@ -47,11 +47,11 @@ _NAME: Final = re.compile(
 )
 _HEADERS: Final = {"User-Agent": "poste", "Accept-Encoding": "identity"}
 _ADDRESSES_MAX: Final = 4
-"""Addresses of one name that are tried; each is bounded on its own."""
+"""Addresses of one name that are tried; each has bounds of its own."""
 _ANSWER_BYTES_MAX: Final = 65_536
-"""A longer frame of the other side ends a WebSocket: nothing is expected there."""
+"""A longer frame from the endpoint ends a WebSocket: no frame is expected."""
 _LOOKUPS_MAX: Final = 8
-"""Threads for names at once, of endpoints that answer and of others; a look-up blocks its own."""
+"""Look-up threads for quick endpoints, and as many for others; a look-up blocks its thread."""
 _REFUSALS: Final = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -63,7 +63,7 @@ _REFUSALS: Final = frozenset(
     }
 )
 _CLOSE_ACCEPTANCES: Final = frozenset({0, aiohttp.WSCloseCode.OK})
-"""0 is how the library reads a close frame without a code, which is a proper one (RFC 6455)."""
+"""The library reads a close frame without a code, which is valid (RFC 6455), as 0."""
 _CLOSE_REFUSALS: Final = frozenset(
     {
         aiohttp.WSCloseCode.UNSUPPORTED_DATA,
@@ -76,14 +76,15 @@ _CLOSE_REFUSALS: Final = frozenset(
 
 
 class DeliveryOutcome(Enum):
-    """What became of a message. All but the first leave it in its queue."""
+    """The outcome of a delivery. All but ``ACCEPTED`` leave the message in its queue."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
-    """The endpoint works and does not take this message: ACA-Py answers 400, in some versions 500,
-    to an envelope that it cannot open."""
+    """The endpoint works but refuses this message: ACA-Py answers 400, in some versions 500, to an
+    envelope that it cannot open."""
     UNAVAILABLE = "unavailable"
-    """Not reached, or it answered what says nothing about the message, a redirect included."""
+    """The endpoint was not reached, or its answer says nothing about the message; a redirect, for
+    example."""
     TIMED_OUT = "timed_out"
 
 
@@ -91,7 +92,7 @@ _ANSWERS: Final = frozenset({DeliveryOutcome.ACCEPTED, DeliveryOutcome.REFUSED})
 
 
 def read_endpoint(text: str) -> URL | None:
-    """An http, https, ws or wss URL with a host and without user information, or None."""
+    """Parse an http, https, ws or wss URL with a host and without user information, else None."""
     if len(text) > CHARS_MAX or not _SHAPE.match(text):
         return None
     try:
@@ -105,12 +106,12 @@ def read_endpoint(text: str) -> URL | None:
 
 
 def host_of(url: URL) -> str:
-    """The host of an endpoint, without brackets: all that may be logged of it."""
+    """Return the host of an endpoint, without brackets; no other part of it may be logged."""
     return url.raw_host or ""
 
 
 def is_address(host: str) -> bool:
-    """Is this a numeric address, in its one usual spelling?"""
+    """Say whether a host is a numeric address, in its one usual spelling."""
     try:
         ip_address(host)
     except ValueError:
@@ -119,7 +120,7 @@ def is_address(host: str) -> bool:
 
 
 class Destination:
-    """An endpoint whose addresses are known and permitted, for a few messages one by one."""
+    """An endpoint with known and permitted addresses, for a few messages one by one."""
 
     def __init__(
         self, session: aiohttp.ClientSession, endpoint: URL, timeout_s: float, turn: Turn
@@ -131,7 +132,7 @@ class Destination:
         self._timeout_s = timeout_s
 
     async def send(self, envelope: bytes) -> DeliveryOutcome:
-        """Deliver one envelope. Whatever goes wrong is an outcome."""
+        """Deliver one envelope; return every failure as an outcome."""
         outcome = await self._turn.timed(self._outcome(envelope)) or DeliveryOutcome.TIMED_OUT
         if outcome in _ANSWERS:
             self._turn.answered()
@@ -166,7 +167,7 @@ class Destination:
             )
 
     async def _send_frame(self, envelope: bytes) -> DeliveryOutcome:
-        """A socket for one binary frame; the closing handshake says that it was read."""
+        """Open a socket for one binary frame; the closing handshake confirms its reception."""
         async with self._session.ws_connect(
             self._endpoint,
             timeout=aiohttp.ClientWSTimeout(ws_close=self._timeout_s),
@@ -181,9 +182,9 @@ class Destination:
 
 
 class Destinations:
-    """The way out of one edge, and how many may be on it at once.
+    """Makes the destinations of one edge, within the bounds of deliveries under way.
 
-    ``lookup``, ``permitted`` and ``tls`` are there so that the same gates can be driven against a
+    ``lookup``, ``permitted`` and ``tls`` exist so that tests can run the same checks against a
     server on this machine.
     """
 
@@ -196,11 +197,11 @@ class Destinations:
         tls: ssl.SSLContext | None = None,
         via: str = "",
     ) -> None:
-        """Deliveries within the operator's settings; ``via`` is what this mediator is known by."""
+        """Deliver within the operator's settings; ``via`` is this mediator's pseudonym."""
         self._settings = settings
         self._headers = {**_HEADERS, hdrs.VIA: f"1.1 {via}"} if via else _HEADERS
         self._permitted = permitted or self._is_allowed
-        # Those of strangers cannot be waited for by the threads that others need.
+        # Look-ups for unknown endpoints must not block the threads that known endpoints need.
         known = lookup or lookup_in_threads("known-names", _LOOKUPS_MAX)
         others = lookup or lookup_in_threads("other-names", _LOOKUPS_MAX)
         self._known_names = CheckedNames(known, self._permitted)
@@ -210,9 +211,9 @@ class Destinations:
 
     @asynccontextmanager
     async def to(self, endpoint: URL, agent: str = "") -> AsyncIterator[Destination | None]:
-        """The destination at the endpoint of an agent, None if it has no permitted address.
+        """Yield the destination at an agent's endpoint, None if it has no permitted address.
 
-        Waits for its turn, and keeps it to the end of the context.
+        Wait for the endpoint's turn, and keep the turn until the context ends.
         """
         async with self._places.turn(agent, str(endpoint)) as turn:
             addresses = await self._addresses(endpoint, turn)
@@ -257,7 +258,7 @@ class Destinations:
 
 
 class _Pinned(AbstractResolver):
-    """The addresses that were checked, whatever the name says by now."""
+    """A resolver that returns the checked addresses, even if the name has changed since."""
 
     def __init__(self, addresses: Sequence[ResolveResult]) -> None:
         self._addresses = list(addresses)
@@ -271,17 +272,17 @@ class _Pinned(AbstractResolver):
         return self._addresses
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the resolver holds no resources."""
 
 
 def _session(
     addresses: Sequence[ResolveResult], tls: ssl.SSLContext, headers: Mapping[str, str]
 ) -> aiohttp.ClientSession:
-    """A session that reaches these addresses and no other."""
+    """Open a session that reaches only these addresses."""
     reachable = frozenset(address["host"] for address in addresses)
 
     def open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-        # The last gate: whatever the library made of names, literals and answers.
+        # The last check, however the library has read names, literals and answers.
         family, kind, protocol, _, place = address
         if place[0] not in reachable:
             raise OSError("not an address of this destination")
@@ -307,7 +308,7 @@ def _session(
 async def _refuse_redirect(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Opening a WebSocket would follow a redirect, and has no switch for that."""
+    """Refuse redirects, which the library always follows when it opens a WebSocket."""
     response = await handler(request)
     if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
         response.close()

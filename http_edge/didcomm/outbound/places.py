@@ -1,9 +1,10 @@
-"""Places for deliveries under way: who has them, so that no endpoint holds up another.
+"""Places for deliveries under way, allotted so that no endpoint holds up another.
 
-A stranger names an endpoint, and nothing tells beforehand whether it will answer. So what is known
-of it decides which pool its places come from: one that answered quickly the last time, a new one,
-or a slow one. New ones have a share of the places, slow ones have places of their own. An endpoint
-is remembered as that of one agent: no agent spoils what another one has at the same host.
+A stranger names an endpoint, and it is not known beforehand whether the endpoint will answer. So
+its responsiveness decides which pool its places come from: quick (it answered quickly the last
+time), new, or slow. New endpoints may use a share of the places; slow endpoints have places of
+their own. An endpoint is remembered per agent, so that no agent can spoil another's at the same
+host.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _R = TypeVar("_R")
 
 
 class Responsiveness(Enum):
-    """What is known of an endpoint."""
+    """How quickly an endpoint has answered so far."""
 
     NEW = auto()
     QUICK = auto()
@@ -36,7 +37,7 @@ class Places:
     """The places of one edge, and the responsiveness of the endpoints that it delivered to."""
 
     def __init__(self, settings: Outbound) -> None:
-        """All places are free, and no endpoint is known."""
+        """Begin with all places free and no endpoint known."""
         self.slow_s = settings.slow_s
         whole = asyncio.Semaphore(settings.in_flight_max)
         self._pools = {
@@ -51,9 +52,9 @@ class Places:
 
     @asynccontextmanager
     async def turn(self, agent: str, endpoint: str) -> AsyncIterator[Turn]:
-        """A turn for an agent's endpoint; the places that it has taken are given back at its end.
+        """Open a turn for an agent's endpoint; its places are given back when the context ends.
 
-        It has none yet: see ``Turn.take``.
+        The turn begins without places: see ``Turn.take``.
         """
         turn = Turn(self, f"{agent} {endpoint}")
         try:
@@ -62,11 +63,11 @@ class Places:
             turn.give_back()
 
     def responsiveness(self, name: str) -> Responsiveness:
-        """What is known of an endpoint by the name that it is remembered by."""
+        """Return the responsiveness of an endpoint by the name under which it is remembered."""
         return self._known.get(name, Responsiveness.NEW)
 
     def remember(self, name: str, responsiveness: Responsiveness) -> None:
-        """From now on this is known; of too many the longest unused is forgotten."""
+        """Remember an endpoint's responsiveness; forget the longest unused if too many."""
         self._known[name] = responsiveness
         self._known.move_to_end(name)
         if len(self._known) > self._known_max:
@@ -75,11 +76,11 @@ class Places:
     def of(
         self, responsiveness: Responsiveness, addresses: Collection[str]
     ) -> Sequence[asyncio.Semaphore]:
-        """The places that a delivery to these addresses takes, in the one order for all."""
+        """Return the places that a delivery to these addresses takes, in the order for all."""
         return self._pools[responsiveness].places(addresses)
 
     def held(self) -> int:
-        """Addresses and networks that some delivery has a place at."""
+        """Return the number of addresses and networks at which some delivery has a place."""
         return sum(len(pool.at) for pool in self._pools.values())
 
 
@@ -93,8 +94,8 @@ class _Pool:
         self.at: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def places(self, addresses: Collection[str]) -> Sequence[asyncio.Semaphore]:
-        # In one order for all, or two could wait for each other. An address is waited for without
-        # a place of the whole pool, which others can use meanwhile.
+        # In one order for all, or two deliveries could wait for each other. A delivery waits for an
+        # address before it takes a place of the whole pool, which others can use meanwhile.
         networks = sorted({_network(address) for address in addresses})
         return [
             *[self._at(address, self._per_address) for address in sorted(addresses)],
@@ -107,10 +108,10 @@ class _Pool:
 
 
 class Turn:
-    """One agent's turn to be delivered to, and the places that it holds."""
+    """The turn of one agent's endpoint, and the places that it holds."""
 
     def __init__(self, places: Places, name: str) -> None:
-        """A turn for the endpoint that is remembered by this name; it holds nothing yet."""
+        """Begin a turn without places, for the endpoint remembered as ``name``."""
         self._places = places
         self._name = name
         self._responsiveness = places.responsiveness(name)
@@ -120,26 +121,26 @@ class Turn:
 
     @property
     def responsiveness(self) -> Responsiveness:
-        """What the endpoint was at the beginning of the turn, or slow if it has become so."""
+        """The endpoint's responsiveness when the turn began, or slow if it has become slow."""
         return self._responsiveness
 
     async def take(self, addresses: Collection[str] = ()) -> None:
-        """Wait for places for these addresses, or of the pool alone where none is known yet."""
+        """Wait for places for these addresses, or only in the pool if no address is known yet."""
         self._addresses = addresses
         for place in self._places.of(self._responsiveness, addresses):
             await place.acquire()
             self._held.append(place)
 
     def give_back(self) -> None:
-        """Give all places back that are held."""
+        """Give back all held places."""
         for place in self._held:
             place.release()
         self._held = []
 
     async def timed(self, work: Coroutine[Any, Any, _R]) -> _R | None:
-        """What the work for this endpoint results in; it goes on in a slow place if it is slow.
+        """Run work for this endpoint and return its result; move slow work to a slow place.
 
-        None when it was given up, because it was slow and every slow place is taken.
+        Return None if the work was cancelled because it was slow and no slow place was free.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -154,16 +155,16 @@ class Turn:
                 await asyncio.wait({task})
 
     def answered(self) -> None:
-        """The last work ended with an answer of the endpoint: it is known as quick if it was."""
+        """Remember the endpoint as quick if its answer to the last work was not late."""
         if not self._late:
             self._places.remember(self._name, Responsiveness.QUICK)
 
     def timed_out(self) -> None:
-        """The last work ended without an answer: the endpoint is known as slow."""
+        """Remember the endpoint as slow, because the last work ended without an answer."""
         self._places.remember(self._name, Responsiveness.SLOW)
 
     async def _slow_down(self) -> bool:
-        """Change to slow places; False if one of them is taken."""
+        """Change to slow places; False if any of them is taken."""
         self._places.remember(self._name, Responsiveness.SLOW)
         if self._responsiveness is Responsiveness.SLOW:
             return True
@@ -171,7 +172,7 @@ class Turn:
         if any(place.locked() for place in wanted):
             return False
         for place in wanted:
-            await place.acquire()  # at once: all are free, and nothing else runs between
+            await place.acquire()  # never waits: all are free, and no other task runs meanwhile
         self.give_back()
         self._held = [*wanted]
         self._responsiveness = Responsiveness.SLOW
@@ -179,7 +180,7 @@ class Turn:
 
 
 def _network(address: str) -> str:
-    """The network that one party has as a rule: /24 of IPv4, /48 of IPv6."""
+    """Return the network that usually belongs to one operator: /24 of IPv4, /48 of IPv6."""
     parsed = ip_address(address)
     bits = _IPV4_NETWORK_BITS if isinstance(parsed, IPv4Address) else _IPV6_NETWORK_BITS
     return str(ip_network((parsed, bits), strict=False))

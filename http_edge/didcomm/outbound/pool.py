@@ -1,7 +1,7 @@
-"""The delivery workers of one edge: one for each agent with something on its way, up to a bound.
+"""The delivery workers of one edge: one for each agent with messages to deliver, up to a bound.
 
-A worker starts when messages wait for its agent and ends when none is left. An agent for which
-there was no room is found again by the sweep through the queues (``found_waiting``).
+A worker starts when messages wait for its agent and ends when none is left. If there is no room for
+a worker, the sweep through the queues finds its agent again (``found_waiting``).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeliveryWorkers:
-    """Delivers what waits for agents that have an endpoint; one for each edge process."""
+    """Delivers waiting messages to agents that have an endpoint; one for each edge process."""
 
     def __init__(self, queue: DeliveryQueue) -> None:
-        """Workers over a queue; none runs yet."""
+        """Begin without workers; all will deliver from ``queue``."""
         self._queue = queue
         self._agents: dict[str, DeliveryWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
     def wake(self, did: str) -> None:
-        """There may be something for the agent ``did``. Never waits.
+        """Start or wake the worker of agent ``did``, who may have messages. Never waits.
 
-        When there are too many workers, one that waits for its next try is stopped.
+        If there are too many workers, one that waits for its next try is stopped.
         """
         worker = self._agents.get(did)
         if worker is not None:
@@ -38,13 +38,13 @@ class DeliveryWorkers:
             self._start(did)
 
     def sender_seen(self, did: str) -> None:
-        """A message of the agent came in: if it has a worker, its endpoint is tried at once."""
+        """Try the endpoint of an agent at once, if it has a worker: a message of it came in."""
         worker = self._agents.get(did)
         if worker is not None:
             worker.try_again()
 
     def found_waiting(self, dids: Iterable[str]) -> None:
-        """Messages wait for these agents; no other is forgotten in favour of them."""
+        """Start or wake workers for agents with waiting messages; stop no other for them."""
         for did in dids:
             if did in self._agents:
                 self._agents[did].wake()
@@ -52,7 +52,7 @@ class DeliveryWorkers:
                 self._start(did)
 
     def figures(self) -> dict[str, int]:
-        """Messages delivered and tries failed since the start, and agents with a worker."""
+        """Return counts of delivered messages and failed tries since the start, and of workers."""
         counts = self._queue.counts
         return {
             "delivered": counts["delivered"],
@@ -61,9 +61,10 @@ class DeliveryWorkers:
         }
 
     async def close(self, seconds_max: float) -> None:
-        """Let the messages that are on their way arrive, begin no other, and end.
+        """Complete the deliveries under way, begin no others, and end.
 
-        What takes longer than ``seconds_max`` breaks off: it stays queued and is delivered again.
+        A delivery that takes longer than ``seconds_max`` is cancelled: its message stays queued and
+        is delivered again.
         """
         self._closing = True
         for worker in self._agents.values():
@@ -103,6 +104,6 @@ class DeliveryWorkers:
         except Exception:  # noqa: BLE001 - one agent's failure is not another's
             _LOG.exception("outbound delivery broke off")
         finally:
-            # In one step with the end of the worker: what has ended cannot be woken.
+            # In one step with the end of the worker, so that no ended worker can be woken.
             if self._agents.get(did) is worker:
                 del self._agents[did]

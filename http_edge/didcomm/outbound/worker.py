@@ -1,15 +1,15 @@
-"""Delivers the queue of one agent: look what waits, lease some, deliver in order, remove.
+"""Delivery of one agent's queue: query the queue, lease messages, deliver in order, remove.
 
-A message is removed as soon as the endpoint has accepted it, while the next one is on its way.
-What the endpoint did not accept stays in the queue:
+A message is removed as soon as the endpoint has accepted it, while the next one is being sent. A
+message that the endpoint did not accept stays in the queue:
 
-- it could not be reached, or does not work: the lease ends at once, and the agent is tried again
-  after a pause that grows, with one message alone until it works;
-- it refused this message (a stranger can send an agent what it cannot open): the message is set
-  aside under a long lease, so that it does not hold up those behind it.
+- if the endpoint could not be reached, or does not work, the lease ends at once, and the worker
+  tries again after a growing pause, with only one message until the endpoint works;
+- if the endpoint refused this message (a stranger can send an agent a message that it cannot open),
+  the message is set aside under a long lease, so that it does not hold up later messages.
 
 A lease of another session means that another edge delivers, or that the agent fetches its messages
-itself: the worker waits for a while then, because two at once would not keep the order.
+itself: the worker then waits for a while, because two deliveries at once would not keep the order.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
 DELIVERED: Final = "delivered"
 BATCH_MESSAGES_MAX: Final = 20
-"""Messages leased at once. A batch ends early after ``slow_s``: others wait for its place."""
+"""Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its place."""
 _BATCH_BYTES_MAX: Final = 1_048_576
-"""Bytes of messages leased at once, one message at least: what one delivery holds in memory."""
+"""Bytes of messages leased at once, at least one message: the memory of one delivery."""
 _MARGIN_MS: Final = 10_000
-"""What a lease has beyond the time for sending, for the ways to the host and back."""
+"""Added to a lease beyond the time for sending, for the calls to the host."""
 ASIDE_MS: Final = 600_000
 """A message that the endpoint refused is not tried again for this long."""
 _REFUSALS_MAX: Final = 3
-"""Batches that were refused whole before their messages are set aside."""
+"""Completely refused batches in a row before the messages of the next are set aside."""
 _DOUBLINGS_MAX: Final = 32
 _SPREAD_BYTES: Final = 4
 _R = TypeVar("_R", bound=Reply)
 
 
 def pause_s(attempt: int, name: str, *, first_s: float, longest_s: float) -> float:
-    """Seconds to wait after the failed try number ``attempt`` (from 1).
+    """Return the seconds to wait after the failed try number ``attempt`` (from 1).
 
-    Between half of the time and all of it, by ``name`` and attempt: agents behind one endpoint
-    that fails do not come back to it together.
+    ``name`` and ``attempt`` choose a pause between half of the backoff time and all of it, so that
+    the agents behind one failing endpoint do not retry together.
     """
     ceiling_s = min(longest_s, first_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX))
     digest = blake2b(f"{name} {attempt}".encode(), digest_size=_SPREAD_BYTES).digest()
@@ -82,7 +82,7 @@ def pause_s(attempt: int, name: str, *, first_s: float, longest_s: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class DeliveryQueue:
-    """The port to the queues of agents, and what the workers of one edge share."""
+    """The port to the queues of agents, and the state that the workers of one edge share."""
 
     edge: str
     settings: Outbound
@@ -91,20 +91,20 @@ class DeliveryQueue:
     clock: Clock
     new_id: NewId
     fetched: FetchedDids[AgentDocument] | None = None
-    """What fetches the documents of mediators, where the operator allows it."""
+    """Fetcher of mediators' DID documents, if the operator allows fetching."""
     counts: Counter[str] = field(default_factory=Counter)
     paused: dict[DeliveryWorker, None] = field(default_factory=dict)
-    """Those that wait for their next try, the longest paused first."""
+    """The workers that wait for their next try, the longest paused first."""
 
     async def ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
-        """The answer of the agent's identity to a command."""
+        """Send a command to the agent's identity and return its reply."""
         key = command_key(did, self.new_id())
         return await self.identities.ask(did, command, key, reply)
 
     async def lease(
         self, did: str, session: str, limit: int, lease_ms: int, ids: Sequence[str] | None = None
     ) -> list[DeliveredMessage] | Refusal:
-        """Up to ``limit`` messages of the agent, leased to ``session``; of ``ids`` if given."""
+        """Lease up to ``limit`` messages of the agent to ``session``; only ``ids`` if given."""
         message_ids = None if ids is None else list(ids)
         command = DeliverMessages(
             session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=message_ids
@@ -113,13 +113,13 @@ class DeliveryQueue:
         return delivery if isinstance(delivery, Refusal) else delivery.messages
 
     async def learn(self, routing_keys: Sequence[str]) -> None:
-        """Let the mediators be known whose documents only the network has."""
+        """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed."""
         for did in {key.partition("#")[0] for key in routing_keys}:
             if self.fetched is not None and self.fetched.known(did) is Fetch.NEEDED:
                 await self.fetched.resolve(did)
 
     async def release(self, did: str, session: str) -> None:
-        """End the leases of a session. If this fails they end by themselves."""
+        """End the leases of a session. If this fails, they end by themselves."""
         await self.ask(did, ReleaseLeases(session), Done)
 
 
@@ -128,19 +128,19 @@ class _Round(Enum):
 
     DELIVERED = auto()
     NOTHING = auto()
-    """Nothing waits that may be handed out now."""
+    """No message waits that may be delivered now."""
     FAILED = auto()
     OTHERS = auto()
-    """Another session hands out messages."""
+    """Another session delivers messages."""
     GONE = auto()
-    """The agent has no endpoint, or is none."""
+    """The agent has no endpoint, or the identity is no agent."""
 
 
 class DeliveryWorker:
-    """Everything that waits for one agent, delivered. ``run`` ends when nothing is left."""
+    """Delivers all waiting messages of one agent. ``run`` ends when none is left."""
 
     def __init__(self, did: str, queue: DeliveryQueue) -> None:
-        """A worker for the agent ``did``; see ``run``."""
+        """Deliver to the agent ``did``; see ``run``."""
         self.did = did
         self._queue = queue
         timeout_ms = round(queue.settings.timeout_s * 1000)
@@ -155,25 +155,25 @@ class DeliveryWorker:
         self._accepted: dict[str, None] = {}
         self._removing: asyncio.Task[bool] | None = None
         self._aside: list[tuple[int, int]] = []
-        """Until when (Unix ms) how many refused messages are leased."""
+        """Refused messages under lease: the end of the lease (Unix ms), and their number."""
         self._patience_until_ms = 0
 
     def wake(self) -> None:
-        """There may be something new for the agent."""
+        """Look for new messages of the agent."""
         self._woken.set()
 
     def try_again(self) -> None:
-        """The agent is alive: its failures are forgotten, and it is tried at once."""
+        """Forget the agent's failures and try it at once, because it is alive."""
         self._woken.set()
         self._alive.set()
 
     def end(self) -> None:
-        """Finish the message that is on its way, and ``run`` ends."""
+        """Let ``run`` end after the message that is being sent."""
         self._ending = True
         self.try_again()
 
     async def run(self) -> None:
-        """Deliver until nothing is left."""
+        """Deliver until no message is left."""
         try:
             while not self._ending:
                 self._woken.clear()
@@ -185,14 +185,14 @@ class DeliveryWorker:
                 self._removing.cancel()
 
     async def _go_on(self, ended: _Round) -> bool:
-        """Wait as long as the end of a round asks for; is there another one?"""
+        """Wait as the end of a round requires; return whether there is another round."""
         settings = self._queue.settings
         match ended:
             case _Round.DELIVERED:
                 self._failures = 0
                 self._refusing = False
             case _Round.NOTHING | _Round.GONE if self._woken.is_set():
-                pass  # something came after the look, an endpoint maybe
+                pass  # a message or an endpoint may have come after the queries
             case _Round.NOTHING if self._aside:
                 until_ms = min(until_ms for until_ms, _ in self._aside)
                 await self._sleep(self._woken, (until_ms - self._queue.clock()) / 1000)
@@ -255,7 +255,7 @@ class DeliveryWorker:
         return outcome
 
     def _others_deliver(self, state: QueueState, now_ms: int) -> bool:
-        """Does another session hold messages, and not for longer than a delivery takes?"""
+        """Say whether another session holds messages, for no longer yet than a delivery takes."""
         own = sum(count for _, count in self._aside)
         if state.messages - state.available - state.held_back <= own:
             self._patience_until_ms = 0
@@ -266,7 +266,7 @@ class DeliveryWorker:
     async def _batch(
         self, destination: Destination, connection: Connection
     ) -> _Round | DeliveryOutcome:
-        """Lease some messages and deliver them; a ``DeliveryOutcome`` says why it failed."""
+        """Lease some messages and deliver them; return a ``DeliveryOutcome`` if that failed."""
         queue = self._queue
         session = f"{queue.edge}/{CHANNEL}/{queue.new_id()}"
         send_until_ms = queue.clock() + self._sending_ms
@@ -303,7 +303,7 @@ class DeliveryWorker:
         if delivered:
             self._refusals = 0
         if refused and not delivered and self._refusals < _REFUSALS_MAX:
-            # An endpoint that takes nothing at all is out of order rather than particular.
+            # An endpoint that refuses every message is probably out of order.
             self._refusals += 1
             await self._queue.release(self.did, session)
             return DeliveryOutcome.REFUSED
@@ -333,14 +333,14 @@ class DeliveryWorker:
         return outcome
 
     def _failed(self, host: str, reason: str) -> _Round:
-        if not self._failures:  # the first of a row, so that a dead endpoint fills no log
+        if not self._failures:  # only the first in a row, so that a dead endpoint fills no log
             _LOG.info("outbound delivery failed", extra={"host": host, "reason": reason})
         return _Round.FAILED
 
     # ---- the queue
 
     async def _set_aside(self, session: str, refused: Sequence[str]) -> None:
-        """Lease refused messages for a long time; what the session did not finish is offered."""
+        """Lease refused messages for a long time, so that later messages can be delivered."""
         until_ms = self._queue.clock() + ASIDE_MS
         again = await self._queue.lease(self.did, session, len(refused), ASIDE_MS, refused)
         if not isinstance(again, Refusal) and again:
@@ -352,7 +352,7 @@ class DeliveryWorker:
             self._removing = asyncio.create_task(self._remove())
 
     async def _remove_accepted(self) -> bool:
-        """Is everything removed that was accepted?"""
+        """Remove all accepted messages from the queue; False if that failed."""
         if self._removing is not None:
             await self._removing
             self._removing = None

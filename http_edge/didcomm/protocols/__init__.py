@@ -1,1 +1,1 @@
-"""The protocols of DIDComm that are spoken, one module each; ``didcomm.composition`` lists them."""
+"""The DIDComm protocols that the mediator speaks, one module each; see ``didcomm.composition``."""

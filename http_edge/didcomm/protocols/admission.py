@@ -1,10 +1,10 @@
 """Registration control: who may connect as a DIDComm agent.
 
-``DidComm.registration`` says whom the mediator takes. An agent that is connected already may always
-connect again, whatever the setting has become: a wallet that repeats its handshake loses nothing.
-An invitation of ours binds in every mode: one that has expired, or that another agent has used up,
-admits none. Invitations are not stored; their ids carry a MAC (``protocols.invitations``), and
-what is not made by this mediator is no invitation at all.
+``DidComm.registration`` says whom the mediator admits. An agent that is already connected may
+always connect again, even if the setting has changed: a wallet that repeats its handshake loses
+nothing. Our own invitations are checked in every mode: one that has expired, or that another agent
+has used up, admits no agent. Invitations are not stored; their ids carry a MAC
+(``protocols.invitations``), and an invitation that this mediator did not make counts as none.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ class NotAdmitted(Enum):
     """Why an agent may not connect, or may not use an invitation."""
 
     NOT_OPEN = auto()
-    """The mediator does not take new agents, or not this one; the answer does not say which."""
+    """The mediator admits no new agents, or not this one; the answer does not say which."""
     INVITATION_UNKNOWN = auto()
-    """It was not made by this mediator, or there is none."""
+    """There is no invitation, or this mediator did not make it."""
     INVITATION_EXPIRED = auto()
     INVITATION_USED = auto()
-    """It was for one use, and another agent has used it."""
+    """The invitation was for one use, and another agent has used it."""
     TOO_MANY = auto()
-    """More agents connect than may at a time; the same request may be sent again."""
+    """Too many agents connect at a time; the same request may be sent again."""
     UNAVAILABLE = auto()
     """The owner could not be asked; the same request may be sent again."""
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """The agent may connect; ``invitation_id`` is empty where it needed no invitation of ours."""
+    """Permission to connect; ``invitation_id`` is empty if no invitation of ours was used."""
 
     invitation_id: str
 
 
 class Admission:
-    """Decides who may connect, before anything of it is stored."""
+    """Decides which agents may connect, before anything of them is stored."""
 
     def __init__(
         self, settings: DidComm, invitations: Invitations, identities: Identities, *, clock: Clock
@@ -61,11 +61,11 @@ class Admission:
         self._clock = clock
 
     async def admit(self, request: Request, invitation_id: str) -> Admitted | NotAdmitted:
-        """May the sender connect with this invitation (empty for none)?
+        """Decide whether the sender may connect with this invitation (empty for none).
 
-        A single-use invitation is used up by a sender that is admitted; the same sender may use it
-        again, so a repeated request gets the same answer. Each try counts, and costs the sender's
-        address: the next identity costs a stranger a key.
+        An admitted sender uses up a single-use invitation; the same sender may use it again, so a
+        repeated request gets the same answer. Each try counts against the registration rate of the
+        sender's address, because a new identity costs a stranger only a key.
         """
         is_early = registration_wait_s() is not None
         rejection: NotAdmitted | None = NotAdmitted.TOO_MANY
@@ -83,14 +83,14 @@ class Admission:
         return NotAdmitted.UNAVAILABLE if is_unavailable else rejection
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:
-        """Use an invitation; what is against it, or None."""
+        """Use an invitation; return None, or the reason why the sender may not use it."""
         terms = self._invitations.read_id(invitation_id)
         if terms is None:
             return NotAdmitted.INVITATION_UNKNOWN
         return await self._use(request, terms)
 
     async def connection_of(self, request: Request) -> Connected | Refusal:
-        """The sender as an agent that has connected, or why nothing is known of it."""
+        """Return the sender's connection, or a refusal if none is known."""
         return await self._identities.ask(
             request.sender.did, QueryConnection(), request.command, Connected
         )
@@ -105,7 +105,7 @@ class Admission:
                 return await self.use(request, invitation_id)
             case _:
                 terms = self._invitations.read_id(invitation_id)
-                # A DID, or the id of another kind of invitation: it promises nothing of ours.
+                # Any other parent thread is a DID or the id of someone else's invitation.
                 return None if terms is None else await self._use(request, terms)
 
     async def _use(self, request: Request, terms: InvitationTerms) -> NotAdmitted | None:
@@ -126,5 +126,5 @@ class Admission:
 
 
 def _names(request: Request) -> set[str | None]:
-    """What the sender is known by: its account, and the DID that it proves to send from."""
+    """Return the sender's names: its account's, and that of the DID that it proves to send from."""
     return {canonical_name(request.sender.did), canonical_name(request.message.sender_did)} - {None}

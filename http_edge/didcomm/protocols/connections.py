@@ -1,9 +1,9 @@
-"""Connections 1.0 (RFC 0160), role inviter: how the older wallets connect.
+"""Connections 1.0 (RFC 0160), role inviter: the handshake of older wallets.
 
-The request names a DID and carries its document; what vouches for the document is that the
-request was packed by a key of it. The response carries the mediator's own document, signed by
-the key of the invitation, and the protocol is over: the ping or the
-acknowledgement that wallets send next is of a family of its own.
+The request names a DID and carries its document; the document is trusted because one of its keys
+packed the request. The response carries the mediator's own document, signed by the invitation's
+key, and ends the protocol: the ping or the acknowledgement that wallets send next belongs to
+another family.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Connections:
     def __init__(
         self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair, *, clock: Clock
     ) -> None:
-        """Connections of one mediator; ``key`` is the key of its invitations."""
+        """Answer for one mediator; ``key`` is the key of its invitations."""
         self._handshake = handshake
         self._own = own
         self._key = key
         self._clock = clock
 
     def family(self) -> Family:
-        """The family, with the mediator as inviter."""
+        """Return the family, with the mediator as inviter."""
         return Family(
             name="connections",
             major=1,

@@ -1,14 +1,15 @@
-"""Coordinate mediation: may I be reached through you, and by which names?
+"""Coordinate mediation: grants mediation to agents, and keeps the keylists of their recipients.
 
-Versions 1.0 (RFC 0211), 2.0 and 3.0 (didcomm.org) share one flow; in what they differ, the members
-above all, says a ``MediationForm``. In 1.0 a recipient is a key, and an agent has connected before.
-In 2.0 and 3.0 it is a DID, and the request for mediation itself makes the account
-(``protocols.enrolment``); what is granted is the DID by which the mediator was addressed.
+Versions 1.0 (RFC 0211), 2.0 and 3.0 (didcomm.org) share one flow; a ``MediationForm`` defines what
+differs, above all members. In 1.0 a recipient is a key, and the agent has connected before. In 2.0
+and 3.0 a recipient is a DID, the request for mediation itself creates the account
+(``protocols.enrolment``), and the grant names the DID by which the mediator was addressed.
 
-The owner of a name decides whose it is, the identity which names it has: a name is claimed before
-it enters a keylist and released before it leaves it. All of it can be sent again and heals what a
-failure in between has left. Keys are written as did:key (RFC 0360); only results of updates are in
-the client's own spelling, by which it finds its recipients again.
+The owner of a name decides which identity has it, and the identity decides which names are in its
+keylist: a name is claimed before it enters a keylist, and released after it has left. Every message
+can be repeated, and heals what a failure between the two steps has left. Keys are written as
+did:key (RFC 0360); only the results of updates use the client's own spelling, by which the client
+recognizes its recipients.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _NO_LIMIT: Final = -1
 
 
 class MediationTerms(msgspec.Struct, frozen=True):
-    """Where messages for mediated agents go: our endpoint, and the key that forwards are for.
+    """The address for mediated agents' messages: our endpoint, and the key that forwards are for.
 
-    ``own_names`` are all names of the mediator itself (``envelopes.recipient_names``), ``own_did``
-    is the DID that is granted where the version has no address of ours.
+    ``own_names`` are all names of the mediator itself (``envelopes.recipient_names``); ``own_did``
+    is the DID to grant if the message does not name the DID of ours that it was addressed to.
     """
 
     endpoint: str
@@ -53,12 +54,12 @@ class MediationTerms(msgspec.Struct, frozen=True):
 
 
 class MediationForm(msgspec.Struct, frozen=True):
-    """In what the versions differ.
+    """The differences between the versions of coordinate mediation.
 
-    ``recipient`` is the member that names one, ``name_of`` how it is read. ``update``, ``query``
-    and ``listing`` are names of messages, ``listed`` the member of a listing. ``repeated_add`` is
-    the result of an add of what is there already. ``grant`` writes what is granted, of the terms
-    and the DID that the mediator was addressed by.
+    ``recipient`` is the member that names a recipient; ``name_of`` reads it. ``update``, ``query``
+    and ``listing`` are names of messages; ``listed`` is the list member of a listing.
+    ``repeated_add`` is the result of adding a recipient that is already in the keylist. ``grant``
+    writes the body of a grant from the terms and the DID that the mediator was addressed by.
     """
 
     major: int
@@ -82,7 +83,7 @@ def _endpoint_and_key(terms: MediationTerms, _addressed_to: str) -> Json:
 
 
 def _one_did(_terms: MediationTerms, addressed_to: str) -> Json:
-    # The specification lists DIDs in its example and the clients read a text.
+    # The specification's example has a list of DIDs, but the clients read a text.
     return {"routing_did": addressed_to}
 
 
@@ -127,14 +128,14 @@ FORMS: Final = (FORM_1, FORM_2, FORM_3)
 
 
 class _Update(msgspec.Struct, frozen=True):
-    """One wanted change as it was written, with nothing for what is no text."""
+    """One wanted change as it was written; a member that is no text is empty."""
 
     recipient: str
     action: str
 
     @classmethod
     def read(cls, item: object, member: str) -> _Update:
-        """The change in an item of ``updates``, whatever it is."""
+        """Read the change in an item of ``updates``, which may be any JSON value."""
         written = item if isinstance(item, dict) else {}
         recipient, action = written.get(member), written.get("action")
         return cls(
@@ -144,7 +145,7 @@ class _Update(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Does it name both, well or badly?"""
+        """Whether it names both a recipient and an action, valid or not."""
         return bool(self.recipient and self.action)
 
 
@@ -167,7 +168,7 @@ class CoordinateMediation:
         self._keylists = Keylists(identities, keys_max=settings.keylist_keys_max)
 
     def family(self) -> Family:
-        """The protocol, for the table of families."""
+        """Return the protocol for the table of families."""
         handlers = {
             "mediate-request": self._request,
             self._form.update: self._update,
@@ -176,7 +177,7 @@ class CoordinateMediation:
         return Family("coordinate-mediation", self._form.major, (0,), ("mediator",), handlers)
 
     async def _request(self, request: Request) -> Outcome:
-        """Grant mediation, again and again; deny it to an agent that may not have it."""
+        """Grant mediation, any number of times; deny it to an agent that may not have it."""
         refused = await self._enrolment.grant(request)
         if isinstance(refused, Problem):
             return _report(refused)
@@ -193,9 +194,9 @@ class CoordinateMediation:
     async def _update(self, request: Request) -> Outcome:
         """Add and remove recipients.
 
-        Only ``keylist_updates_max`` changes of a message are looked at. Those after them are
-        ``client_error``, or left out where they do not even name a recipient and an action: the
-        answer must not be much longer than the question.
+        Only the first ``keylist_updates_max`` changes of a message are processed. Further changes
+        get ``client_error``, or are left out if they do not even name a recipient and an action:
+        the answer must not be much longer than the request.
         """
         wanted = request.message.items("updates")
         if isinstance(wanted, InvalidMember):
@@ -221,9 +222,9 @@ class CoordinateMediation:
         )
 
     def _name(self, update: _Update) -> str | None:
-        """The name that a change is about, or None when it cannot be carried out."""
+        """Return the name that a change is about, or None if the change is invalid."""
         name = self._form.name_of(update.recipient)
-        # Our own has no owner: an agent that had it would take the forwards for all others.
+        # No agent may own a name of ours: it would receive the forwards for all others.
         if name in self._terms.own_names or update.action not in {_ADD, _REMOVE}:
             return None
         return name
@@ -231,7 +232,7 @@ class CoordinateMediation:
     def _results(
         self, updates: Sequence[tuple[_Update, str | None]], changed: Changed
     ) -> list[tuple[_Update, Result]]:
-        """What becomes of each update, as if they had been carried out one after the other."""
+        """Return each update's result, as if the updates had been carried out one by one."""
         is_there = dict(changed.was_there)
         results: list[tuple[_Update, Result]] = []
         for update, name in updates:
@@ -247,7 +248,7 @@ class CoordinateMediation:
         return results
 
     def _result(self, update: _Update, result: Result) -> Json:
-        """A change with its result, for the client."""
+        """Return a change with its result, for the client."""
         return {
             self._form.recipient: update.recipient,
             "action": update.action,
@@ -257,10 +258,10 @@ class CoordinateMediation:
     async def _query(self, request: Request) -> Outcome:
         """List recipients, oldest first.
 
-        ``keylist_page_max`` bounds every answer: a larger ``limit`` is taken as this, and so is a
-        negative one, which ACA-Py writes for none. A negative ``offset``, and what is no integer,
-        is refused. ``pagination`` is in the answer where a page was asked for, and where some are
-        left out; not where all of them were asked for, because ACA-Py cannot read it.
+        ``keylist_page_max`` bounds every answer: it replaces a larger ``limit``, and a negative
+        one, by which ACA-Py means no limit. A negative ``offset`` is refused, and so is any value
+        that is not an integer. The answer has ``pagination`` if the query asked for a page, or if
+        recipients are left out; else it has none, because ACA-Py cannot read it.
         """
         page = _page(request.message)
         if isinstance(page, InvalidMember):
@@ -289,7 +290,7 @@ def _report(problem: Problem | InvalidMember) -> Outcome:
 
 
 def _held(message: Message) -> frozenset[str]:
-    """The names whose keys the sender is proven to hold: those of its DID and of its key."""
+    """Return the names whose keys the sender is proven to hold: those of its DID and its key."""
     own = map(canonical_name, (message.sender_did, speaker()))
     return frozenset(name for each in own if each is not None for name in (each, *twins(each)))
 
@@ -297,7 +298,7 @@ def _held(message: Message) -> frozenset[str]:
 def _changes(
     updates: Sequence[tuple[_Update, str | None]], held: frozenset[str] | None
 ) -> KeyChanges:
-    """The last word about each key is what is carried out."""
+    """Return the changes to make: for each key, its last update counts."""
     last = {key: update.action for update, key in updates if key is not None}
     tried = frozenset(key for update, key in updates if key is not None and update.action == _ADD)
     return KeyChanges(
@@ -309,7 +310,7 @@ def _changes(
 
 
 def _page(message: Message) -> tuple[int, int] | InvalidMember:
-    """Limit and offset of a query; -1 and 0 where they are not named."""
+    """Return limit and offset of a query; the defaults are -1 and 0."""
     paginate = message.body.get("paginate", {})
     if not isinstance(paginate, dict):
         return InvalidMember("paginate", "must be an object")
@@ -326,6 +327,6 @@ def _whole(value: object) -> int | None:
 
 
 def _shown(name: str) -> str:
-    """A name in a listing: a key as did:key, a DID as it is."""
+    """Return a name as listed: a key as did:key, a DID unchanged."""
     key = keys.read_key(name)
     return name if key is None else keys.did_key(key)

@@ -1,11 +1,11 @@
-"""DID exchange 1.0 and 1.1 (RFC 0023), role responder: how today's wallets connect.
+"""DID exchange 1.0 and 1.1 (RFC 0023), role responder: the handshake of today's wallets.
 
-A DID that holds its document (did:peer:0, 2, and 4 in its long form, did:key) speaks for itself;
+A DID that contains its document (did:peer:0, 2, and 4 in its long form, did:key) is sent alone;
 did:peer:1, did:sov and a DID without a method come with their document attached (``did_doc``). The
-mediator answers in kind, for that is what an agent is sure to read: a DID that holds its document,
-vouched for by the attachment ``did_rotate``, or a DID with its document attached. Both are signed
-by the key of the invitation. The message ``complete`` changes nothing: the connection stands before
-it, and some agents cannot build it.
+mediator answers in the same form, which the agent is sure to read: a DID that contains its
+document, with the attachment ``did_rotate``, or a DID with its document attached. Both attachments
+are signed by the invitation's key. The message ``complete`` changes nothing: the connection exists
+before it, and some agents cannot send it.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class DidExchange:
     """Answers the messages of DID exchange 1.x."""
 
     def __init__(self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair) -> None:
-        """Exchanges of one mediator; ``key`` is the key of its invitations."""
+        """Answer for one mediator; ``key`` is the key of its invitations."""
         self._handshake = handshake
         peer1 = _genesis_document(own, key.public)
-        # Made once: neither the DIDs nor the signatures ever differ.
+        # Made once, because DIDs and signatures never change.
         self._peer4 = _rotated(own.peer4, key)
         self._peer2 = _rotated(own.peer2, key)
         self._peer1 = _attached(str(peer1["id"]), peer1, key)
         self._legacy = _attached(own.legacy_did, own.legacy_document(), key)
 
     def family(self) -> Family:
-        """The family, with the mediator as responder."""
+        """Return the family, with the mediator as responder."""
         return Family(
             name="didexchange",
             major=1,
@@ -80,7 +80,7 @@ class DidExchange:
         return self._handshake.accept(self._response(did))
 
     def _response(self, did: str) -> Reply:
-        """The mediator's DID in the form in which the agent wrote its own."""
+        """Return the mediator's DID in the form of the agent's own DID."""
         if did.startswith((PEER_4, _DID_KEY)):
             return self._peer4
         if did.startswith((PEER_0, PEER_2)):
@@ -89,11 +89,11 @@ class DidExchange:
 
 
 def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
-    """The agent's document: from the DID itself, or attached and signed by a key in it.
+    """Return the agent's document: from the DID itself, or attached and signed by one of its keys.
 
-    An unsigned one is taken too: only the holder of a key in it can have packed the request
-    (``HandshakeResponder.connect``), which says as much as the signature. For the same reason the
-    hash in a did:peer:1 is not looked at; agents differ in what they hash.
+    An unsigned attachment is accepted, too: only the holder of a key in the document can have
+    packed the request (``HandshakeResponder.connect``), which proves as much as a signature. For
+    the same reason the hash in a did:peer:1 is not checked; agents differ in what they hash.
     """
     if did.startswith((PEER_0, PEER_2, PEER_4, _DID_KEY)):
         return resolve(did) or HandshakeRejection.NO_DOCUMENT
@@ -116,22 +116,22 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
 
 
 def _rotated(did: str, key: KeyPair) -> Reply:
-    """A DID that holds its document, vouched for by the key of the invitation."""
+    """Return a response with a DID that contains its document, signed by the invitation's key."""
     signed = sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)
     return Reply("response", {"did": did}, member_attachments={"did_rotate": signed})
 
 
 def _attached(did: str, document: Json, key: KeyPair) -> Reply:
-    """A DID with its document, signed by the key of the invitation."""
+    """Return a response with a DID and its document, signed by the invitation's key."""
     signed = sign_attachment(orjson.dumps(document), key)
     return Reply("response", {"did": did}, member_attachments={"did_doc": signed})
 
 
 def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
-    """The mediator's did:peer:1 document, for wallets from before did:peer:4 (AFJ, Credo 0.5).
+    """Return the mediator's did:peer:1 document, for wallets before did:peer:4 (AFJ, Credo 0.5).
 
-    The services are those of its did:peer:4; the key has the type that all of these wallets read.
-    The DID is the hash of the stored variant: without ``id``, and with ``#id`` in its place
+    The services are those of the did:peer:4; the key has the type that all of these wallets read.
+    The DID is the hash of the stored variant, which has no ``id``, and ``#id`` as controller
     (did:peer method, numalgo 1).
     """
     modern = peer4_document(own.peer4)

@@ -1,8 +1,8 @@
-"""Discover features 1.0 (RFC 0031) and 2.0 (RFC 0557, DIDComm v2): what is spoken here.
+"""Discover features 1.0 (RFC 0031) and 2.0 (RFC 0557, DIDComm v2): discloses supported features.
 
-Both generations of agents get both generations of protocols, everything and in a fixed order: a
-mediator is a public service and has no fingerprint to hide. A query for a type of feature that is
-not known here finds nothing.
+Agents of both generations see the protocols of both generations, all of them and in a fixed order:
+a mediator is a public service and has no fingerprint to hide. A query for an unknown feature type
+finds nothing.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from http_edge.didcomm.protocols.invitations import GOAL_CODES
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
 Families: TypeAlias = Callable[[], Sequence[Family]]
-"""All families that are spoken; a callable, because these two are among them."""
+"""Returns all supported families; a callable, because these two are among them."""
 
 QUERIES_MAX: Final = 32
-"""Queries of one message that are answered; there are fewer types of features than that."""
+"""Queries answered per message; there are fewer feature types than that."""
 _NAME: Final = "discover-features"
 _ROLES: Final = ("responder",)
 _PROTOCOL: Final = "protocol"
 _INTEROP_PROFILES: Final = ("AIP2.0/MEDIATE",)
-"""RFC 0302: coordinate mediation. The base profile has credentials in it, which are not here."""
+"""RFC 0302: coordinate mediation. The base profile includes credentials, unsupported here."""
 _HEADERS: Final = ("expires_time", "please_ack", "return_route")
-"""Headers of DIDComm v2, beyond those of every message, that something follows from."""
+"""DIDComm v2 headers, beyond those of every message, that the mediator acts on."""
 
 
 class DiscoverFeatures:
     """Answers queries for features."""
 
     def __init__(self, spoken: Families, max_receive_bytes: int) -> None:
-        """Discloses the families ``spoken`` and the size of the largest message taken."""
+        """Disclose the families ``spoken`` and the size of the largest accepted message."""
         self._spoken = spoken
         named = {"aip": _INTEROP_PROFILES, "goal-code": GOAL_CODES, "header": _HEADERS}
         features: list[Json] = [
@@ -44,7 +44,7 @@ class DiscoverFeatures:
         self._features = (*features, {**size, **values})
 
     def families(self) -> tuple[Family, Family]:
-        """Version 1.0 and version 2.0, for the table of families."""
+        """Return versions 1.0 and 2.0 for the table of families."""
         return (
             Family(_NAME, 1, (0,), _ROLES, {"query": self._query, "disclose": no_answer}),
             Family(
@@ -69,7 +69,7 @@ class DiscoverFeatures:
         queries = request.message.items("queries")
         if isinstance(queries, InvalidMember):
             return refusal(queries)
-        # By type and id, so that what several queries match is disclosed once.
+        # By type and id, so that a feature that several queries match is disclosed once.
         found: dict[tuple[object, object], Json] = {}
         for query in queries[:QUERIES_MAX]:
             for feature in self._matching(query):
@@ -90,10 +90,10 @@ class DiscoverFeatures:
                 yield feature
 
     def _protocols(self, query: str, prefix: str) -> Iterator[tuple[str, Family]]:
-        """The protocols that match, each in the spelling of the query.
+        """Yield the matching protocols, each in the spelling of the query.
 
-        Both spellings are taken in every family (RFC 0348). Where the query leaves it open, as
-        ``*`` does, ``prefix`` decides.
+        Every family accepts both spellings (RFC 0348). If the query matches both, as ``*`` does,
+        ``prefix`` decides.
         """
         spellings = (prefix, OLD_PREFIX if prefix == NEW_PREFIX else NEW_PREFIX)
         for family in self._spoken():
@@ -106,5 +106,5 @@ class DiscoverFeatures:
 
 
 def _matches(query: str, feature: str) -> bool:
-    """Does a feature match? ``*`` at the end stands for anything, and nowhere else."""
+    """Say whether a feature matches; only a final ``*`` is a wildcard."""
     return feature.startswith(query[:-1]) if query.endswith("*") else feature == query

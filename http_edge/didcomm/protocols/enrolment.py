@@ -1,11 +1,11 @@
-"""How an agent becomes mediated: by a grant, and where there was no handshake by the same message.
+"""Enrolment of agents: grants mediation, and connects an agent that has had no handshake.
 
 DIDComm v1 agents have connected before they ask (RFC 0160, RFC 0023). DIDComm v2 has no handshake:
-the first message, a request for mediation, makes the relation. What the agent states of itself is
-its DID, which is proven by the envelope; its endpoint and routing keys stand in the DID's document.
-The DID is registered as a recipient by itself, because its senders may forward to it.
+the first message, a request for mediation, creates the relation. The agent states only its DID,
+which the envelope proves; its endpoint and routing keys come from the DID's document. The DID is
+registered as a recipient without being asked for, because the agent's senders may forward to it.
 
-Everything here can be asked again, and the second time changes nothing.
+Every operation can be repeated, and changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
 
 Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
-"""Where the sender of a message takes messages, as far as its document is known."""
+"""Returns the service of a message's sender, as far as its document is known."""
 _TO_RETRY = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE, Refusal.RATE_LIMITED}
 )
 
 
 class NotEnrolled(msgspec.Struct, frozen=True):
-    """An agent that is denied mediation; ``refused`` is why, for the operator."""
+    """A denial of mediation; ``refused`` gives the operator the reason."""
 
     refused: str
     is_connected: bool = False
 
 
 class Enrolment:
-    """Grants mediation to those that may have it."""
+    """Grants mediation to agents that may have it."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Enrolment:
         own_url: str,
         own_names: frozenset[str],
     ) -> None:
-        """``own_url`` and ``own_names`` are the mediator's, and no way to an agent."""
+        """Enrol agents; none can be reached by ``own_url`` or ``own_names``, the mediator's own."""
         self._identities = identities
         self._admission = admission
         self._keylists = keylists
@@ -64,24 +64,24 @@ class Enrolment:
         self._own_host = host_of(own_url)
 
     async def grant(self, request: Request) -> NotEnrolled | Problem | None:
-        """Grant mediation to the sender; what is against it, or None."""
+        """Grant mediation to the sender; return None, or the reason for the denial."""
         did = request.message.sender_did
         granted = await (self._enrol(request, did) if did else self._grant(request))
         return _not_granted(granted) if isinstance(granted, Refusal) else granted
 
     async def reach(self, message: Message) -> tuple[str, list[str]]:
-        """Where the sender of a message is reached by its document: endpoint and routing keys.
+        """Return endpoint and routing keys of a message's sender, from its document.
 
-        The keys are DIDs or ids of their keys, in the order from the agent outwards. Both are
-        empty for an agent that fetches its messages, and for one whose document leads back to
-        this mediator: a message sent there would be queued for it, for ever.
+        The keys are DIDs or ids of DIDs' keys, in the order from the agent outwards. Endpoint and
+        keys are empty for an agent that fetches its messages, and for an agent whose document leads
+        back to this mediator: a message sent there would be queued for the agent again, for ever.
         """
         service = await self._services(message)
         if service is None or host_of(service.uri) == self._own_host:
             return "", []
         if any(canonical_name(key) in self._own_names for key in service.routing_keys):
             return "", []
-        # A document lists them from the outside inwards: what the sender reaches is first.
+        # A document lists the keys from the outside inwards: the mediator reached first is first.
         return service.uri, list(reversed(service.routing_keys))
 
     async def _grant(self, request: Request) -> Refusal | None:
@@ -93,7 +93,7 @@ class Enrolment:
     async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:
         """Connect the sender, if it may be an agent of ours, and register its own DID.
 
-        Clients that know no keylist rely on the latter.
+        Clients without a keylist rely on the registration.
         """
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if admitted is NotAdmitted.UNAVAILABLE:
@@ -106,7 +106,7 @@ class Enrolment:
         name = canonical_name(did)
         kind = request.message.type
         connection = Connection(
-            # By its short form alone it would be unknown to an edge that starts.
+            # An edge that starts could not read the DID from its short form alone.
             peer_did=request.message.whole_did or did,
             label="",
             endpoint=endpoint,

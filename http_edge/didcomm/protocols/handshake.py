@@ -1,9 +1,9 @@
-"""What both handshakes share: admission, connection, refusal, and the mediator's own documents.
+"""Common parts of both handshakes: admission, connection, refusal, and the mediator's documents.
 
-RFC 0160 (connections 1.0) and RFC 0023 (DID exchange) differ in how an agent shows its DID
-document and how the mediator shows its own. In both the key that packed the request is the agent
-from then on, so it must be a key of the document: no agent connects in another's name. In both a
-request may be repeated, and gets a valid answer again.
+RFC 0160 (connections 1.0) and RFC 0023 (DID exchange) differ in how the agent and the mediator show
+their DID documents. In both, the key that packed the request identifies the agent from then on, so
+it must be a key of the document: no agent can connect in another's name. In both, a request may be
+repeated and gets a valid answer again.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from http_edge.didcomm.protocols.protocol import Outcome, Request
 PROBLEM_REPORT: Final = "problem_report"
 """The name in RFC 0160, RFC 0023 and RFC 0434, with an underscore (RFC 0035 has a hyphen)."""
 _LABEL_CHARS_MAX: Final = 128
-"""A label is shown to persons and proves nothing; what is longer is cut."""
+"""A label is shown to persons and proves nothing; a longer one is cut."""
 LEGACY_CONTEXT: Final = "https://w3id.org/did/v1"
-"""Credo refuses a document of connections 1.0 with any other."""
+"""Credo refuses a connections 1.0 document with any other context."""
 _CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
     "https://w3id.org/security/suites/ed25519-2020/v1",
 )
 _KEY_ID: Final = "#key-1"
-"""Relative; of this form in a did:peer:2 by its specification."""
+"""A relative id; the did:peer:2 specification prescribes this form."""
 _LEGACY_DID_BYTES: Final = 16
 """An unqualified did:sov is the first half of its key."""
 
 
 class HandshakeRejection(Enum):
-    """Why a request fails: what RFC 0160 and RFC 0023 call ``problem-code`` and ``explain``.
+    """Why a request fails, with the ``problem-code`` and ``explain`` of RFC 0160 and RFC 0023.
 
-    Each explanation names the member that is wrong and the rule, never a value.
+    Each explanation names the wrong member and the rule, never a value.
     """
 
     NO_DID = ("request_not_accepted", "The request names no DID (did, connection.DID).")
@@ -79,44 +79,43 @@ class HandshakeRejection(Enum):
 
     @property
     def refused(self) -> str:
-        """Its name for the operator (``Outcome.refused``): it says more than the agent gets."""
+        """Its name for the operator (``Outcome.refused``), more specific than the agent's code."""
         is_unknown = self is HandshakeRejection.UNAVAILABLE
         return "" if is_unknown else self.name.lower().replace("_", "-")
 
 
 def described(code: str, explanation: str) -> Json:
-    """The member ``description`` of a problem report (RFC 0035)."""
+    """Return the member ``description`` of a problem report (RFC 0035)."""
     return {"code": code, "en": explanation}
 
 
 def host_of(url: str) -> str:
-    """Host and port of an endpoint as they are compared; empty where it has none."""
+    """Return host and port of an endpoint in a comparable form; empty if it has none."""
     return urlsplit(url).netloc.lower()
 
 
 class MediatorDocuments:
     """The mediator's own DIDs and documents, made once from its key and its two endpoints.
 
-    All hold one key, the service key, and two services of DIDComm v1: HTTP first, because ACA-Py
-    takes the first that it can send to; WebSocket second, where Credo finds it for live mode. The
-    key is an ``Ed25519VerificationKey2020``: of the ways to write it, the one that ACA-Py from 0.10
-    and Credo from 0.4 both read. There is no key agreement key; in DIDComm v1 the signing key
-    serves.
+    Each document holds one key, the service key, and two DIDComm v1 services: HTTP first, because
+    ACA-Py takes the first that it can send to; WebSocket second, where Credo finds it for live
+    mode. The key is written as ``Ed25519VerificationKey2020``, the form that both ACA-Py from 0.10
+    and Credo from 0.4 read. There is no key agreement key, because DIDComm v1 uses the signing key.
     """
 
     def __init__(self, key: KeyPair, http_url: str, ws_url: str) -> None:
-        """Documents with the public half of ``key``."""
+        """Make the documents with the public half of ``key``."""
         self._key = key.public
         self._endpoints = (http_url, ws_url)
         self.peer4 = encode_peer4(self._document())
-        """The did:peer:4 in its long form, which resolves by itself."""
+        """The did:peer:4 in its long form, which contains its document."""
         self.peer2 = encode_peer2([self._key], self._services())
-        """The same as did:peer:2."""
+        """The same key and services as a did:peer:2."""
         self.legacy_did = base58(self._key[:_LEGACY_DID_BYTES])
-        """The unqualified DID of connections 1.0; its document has to come with it."""
+        """The unqualified DID of connections 1.0; it must be sent with its document."""
 
     def legacy_document(self) -> Json:
-        """The DIDDoc of ``legacy_did`` (RFC 0160), as agents of that time write theirs."""
+        """Return the DIDDoc of ``legacy_did`` (RFC 0160), in the form of agents of that time."""
         did = f"did:sov:{self.legacy_did}"
         key_id = f"{did}#1"
         return {
@@ -147,7 +146,7 @@ class MediatorDocuments:
         }
 
     def _document(self) -> Json:
-        """Without ``id`` and ``controller``, which a did:peer:4 adds when it is resolved."""
+        """Return the document without the ``id`` and ``controller`` that a resolver adds."""
         return {
             "@context": list(_CONTEXT),
             "verificationMethod": [
@@ -187,9 +186,10 @@ class HandshakeResponder:
         own_url: str,
         minor_max: int,
     ) -> None:
-        """The handshake of a protocol with minor versions up to ``minor_max``.
+        """Answer handshakes of a protocol with minor versions up to ``minor_max``.
 
-        ``own_key`` and ``own_url`` are the mediator's: no routing key and no endpoint for an agent.
+        ``own_key`` and ``own_url`` are the mediator's: an agent may not use them as routing key or
+        endpoint.
         """
         self._identities = identities
         self._admission = admission
@@ -198,11 +198,11 @@ class HandshakeResponder:
         self._minor_max = minor_max
 
     async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
-        """Admit and connect the agent that packed the request; what is against it, or None."""
+        """Admit and connect the agent that packed the request; return None, or the rejection."""
         if not document.is_of(request.sender):
             return HandshakeRejection.NOT_PACKED
         if self._own_key in document.routing_keys or self._is_own(document.endpoint):
-            # A message for it would come back to be queued for it, for ever.
+            # A message for the agent would come back and be queued for it again, for ever.
             return HandshakeRejection.LEADS_BACK
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
@@ -226,13 +226,13 @@ class HandshakeResponder:
         return bool(endpoint) and host_of(endpoint) == self._own_host
 
     def accept(self, response: Reply) -> Outcome:
-        """The ``response``. It may wait: agents with an endpoint are sent it."""
+        """Answer with ``response``. It may wait in the queue, for delivery to an endpoint."""
         return Outcome(reply=self._in_thread(response))
 
     def refuse(self, rejection: HandshakeRejection) -> Outcome:
-        """The problem report of the protocol. It does not wait: strangers have no queue.
+        """Answer with the protocol's problem report. It does not wait: strangers have no queue.
 
-        Members of both forms are in it: RFC 0160 and RFC 0023 write ``problem-code`` and
+        The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
         ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
         """
         body: Json = {
@@ -244,5 +244,5 @@ class HandshakeResponder:
         return Outcome(reply=report, may_wait=False, refused=rejection.refused)
 
     def _in_thread(self, reply: Reply) -> Reply:
-        """ACA-Py cannot complete a DID exchange unless the response repeats the parent thread."""
+        """Repeat the parent thread in a reply; ACA-Py cannot complete a DID exchange without it."""
         return msgspec.structs.replace(reply, minor_max=self._minor_max, names_parent=True)

@@ -1,13 +1,13 @@
 """Invitations of the mediator: out-of-band 1.1 (RFC 0434) and 2.0, connections 1.0 (RFC 0160).
 
-One invitation is written in all of these forms. A URL with the out-of-band forms holds both, each
-in its own parameter: a wallet of either generation finds the one that it reads.
+Each invitation can be written in all of these forms. An out-of-band URL holds both out-of-band
+forms, each in its own parameter: a wallet of either generation finds the form that it reads.
 
-Nothing is stored of an invitation. Its id carries its terms (for one use or many, until when) and
-a MAC made with the service key's seed, so every process that has the key file knows an invitation
-of ours by its id; what is not ours looks like what never was.
+Invitations are not stored. An id carries the invitation's terms (single or multiple use, expiry)
+and a MAC made with the service key's seed, so every process that has the key file recognizes the
+mediator's invitations by their ids; a foreign id looks like one that never existed.
 
-What an id is: ``http_edge.crypto.invitation_ids``.
+``http_edge.crypto.invitation_ids`` defines the ids.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from http_edge.didcomm.envelopes.versions import read_invitation, write_invitati
 Protocol: TypeAlias = Literal["out-of-band", "out-of-band-2", "connections"]
 
 INVITATION_PATH: Final = "/invitation"
-"""Where the page of invitations stands below the mediator's URL."""
+"""Path of the invitation page below the mediator's URL."""
 PARAMETERS: Final[dict[Protocol, str]] = {
     "out-of-band": "oob",
     "out-of-band-2": "_oob",
@@ -49,23 +49,23 @@ SHORT_PARAMETER: Final = "_oobid"
 HANDSHAKES: Final = tuple(
     NEW_PREFIX + protocol for protocol in ("didexchange/1.1", "didexchange/1.0", "connections/1.0")
 )
-"""The handshakes that an out-of-band invitation offers, in the order of preference."""
+"""The handshakes that an out-of-band invitation offers, in order of preference."""
 GOAL_CODE: Final = "aries.vc.mediate"
-"""By this wallets built on Bifold know a mediator's invitation; no RFC lists a goal code for it."""
+"""Wallets built on Bifold recognize a mediator's invitation by this code, which no RFC lists."""
 GOAL_CODE_2: Final = "request-mediate"
-"""The goal code of invitations to DIDComm v2, as mediators of that generation write it."""
+"""The goal code of DIDComm v2 invitations, as mediators of that generation write it."""
 GOAL_CODES: Final = (GOAL_CODE, GOAL_CODE_2)
 GOAL: Final = "Receive your messages through this mediator"
-"""Shown to persons. ACA-Py refuses a goal code without it."""
+"""Shown to persons. ACA-Py refuses a goal code without a goal."""
 LABEL_CHARS_MAX: Final = 64
 """Longest label, as in the settings; each character makes the QR code denser."""
 EXPIRES_S_MAX: Final = 253_402_300_799
-"""The last second of the year 9999, the last one that a date can be written for."""
+"""The last second of the year 9999, the last one that can be written as a date."""
 ENCODED_CHARS_MAX: Final = 4096
-"""Longest invitation in a URL that is read; ours have 800 characters or so."""
+"""Longest accepted invitation in a URL; ours have about 800 characters."""
 CODE_CHARS_MAX: Final = 2_048
-"""Longest URL in a QR code (version 34 of 40): a denser one is read by few cameras. The usual one
-with the invitations for both generations has 1,600 characters."""
+"""Longest URL in a QR code (version 34 of 40): few cameras read a denser code. The usual URL with
+the invitations for both generations has 1,600 characters."""
 
 _ACCEPT: Final = ("didcomm/aip1", "didcomm/aip2;env=rfc19")
 _KINDS: Final[dict[Protocol, str]] = {
@@ -81,7 +81,7 @@ _FAMILIES: Final[dict[Protocol, tuple[str, int]]] = {
 
 
 class MediatorInvitation(msgspec.Struct, frozen=True):
-    """One invitation to an endpoint, a key of 32 bytes, and the DID that says the same."""
+    """An invitation to an endpoint and a key of 32 bytes; ``did`` is a DID that encodes both."""
 
     terms: InvitationTerms
     label: str
@@ -90,7 +90,7 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
     did: str
 
     def out_of_band(self) -> Json:
-        """As an out-of-band 1.1 message, with one service alone: ACA-Py refuses two."""
+        """Return an out-of-band 1.1 message with only one service, because ACA-Py refuses two."""
         body: Json = {
             "label": self.label,
             "goal_code": GOAL_CODE,
@@ -109,7 +109,7 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         return write_invitation(NewMessage(_KINDS["out-of-band"], body, id=self.terms.id))
 
     def out_of_band_2(self) -> Json:
-        """As an out-of-band 2.0 message. The label is ours to know the invitation again by."""
+        """Return an out-of-band 2.0 message. By its label we recognize the invitation later."""
         body: Json = {
             "label": self.label,
             "goal_code": GOAL_CODE_2,
@@ -120,7 +120,7 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         return write_invitation(message, self.did)
 
     def connections(self) -> Json:
-        """As a connections 1.0 message, for wallets that know no other."""
+        """Return a connections 1.0 message, for wallets that know no other form."""
         body: Json = {
             "label": self.label,
             "recipientKeys": [base58(self.key)],
@@ -129,7 +129,7 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         return write_invitation(NewMessage(_KINDS["connections"], body, id=self.terms.id))
 
     def message(self, protocol: Protocol) -> Json:
-        """As a message of one protocol."""
+        """Return the invitation as a message of ``protocol``."""
         match protocol:
             case "out-of-band":
                 return self.out_of_band()
@@ -139,40 +139,40 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
                 return self.connections()
 
     def query(self, protocol: Protocol) -> str:
-        """As a query: ``oob=…&_oob=…``, ``_oob=…`` or ``c_i=…``, in base64url without padding.
+        """Return a query: ``oob=…&_oob=…``, ``_oob=…`` or ``c_i=…``, in base64url without padding.
 
-        Who is given the older out-of-band form is given the newer one behind it.
+        The older out-of-band form is followed by the newer one.
         """
         if protocol == "out-of-band":
             return f"{self._parameter(protocol)}&{self._parameter('out-of-band-2')}"
         return self._parameter(protocol)
 
     def _parameter(self, protocol: Protocol) -> str:
-        # ASCII, with other letters escaped: some readers decode the bytes as nothing else.
+        # ASCII, with other characters escaped: some wallets decode the bytes only as ASCII.
         text = json.dumps(self.message(protocol), separators=(",", ":"))
         return f"{PARAMETERS[protocol]}={b64encode(text.encode('ascii'))}"
 
     def oob_url(self, base: str) -> str:
-        """The URL of the out-of-band message below the mediator's URL ``base``."""
+        """Return the URL of the out-of-band message below the mediator's URL ``base``."""
         return self.url(base, "out-of-band")
 
     def connections_url(self, base: str) -> str:
-        """The URL of the connections 1.0 message below the mediator's URL ``base``."""
+        """Return the URL of the connections 1.0 message below the mediator's URL ``base``."""
         return self.url(base, "connections")
 
     def url(self, base: str, protocol: Protocol) -> str:
-        """The URL of the message of one protocol below the mediator's URL ``base``."""
+        """Return the URL of the message of ``protocol`` below the mediator's URL ``base``."""
         return f"{base}{INVITATION_PATH}?{self.query(protocol)}"
 
     def code_url(self, base: str, protocol: Protocol) -> str:
-        """The URL for a QR code: the long one, unless a label makes it too long for that."""
+        """Return the URL for a QR code: the long one, or the short one if the label is too long."""
         long = self.url(base, protocol)
         return long if len(long) <= CODE_CHARS_MAX else self.short_url(base, protocol)
 
     def short_url(self, base: str, protocol: Protocol) -> str:
-        """A URL that the mediator answers with the message, or by a redirect to ``url``.
+        """Return a URL that the mediator answers with the message, or with a redirect to ``url``.
 
-        RFC 0434 calls it URL shortening. A wallet needs to reach the mediator to read it.
+        RFC 0434 calls this URL shortening. A wallet has to reach the mediator to read the message.
         """
         if protocol == "out-of-band-2":
             named = {SHORT_PARAMETER: self.terms.id, "label": self.label}
@@ -184,29 +184,29 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
 
 
 class Invitations:
-    """Makes the invitations of one mediator, and knows them again."""
+    """Makes the invitations of one mediator, and recognizes them."""
 
     def __init__(self, key: KeyPair, label: str, endpoint: str, *, public: bool = True) -> None:
-        """Invitations to the HTTP ``endpoint``, with ``label`` where none is given.
+        """Make invitations to the HTTP ``endpoint``, with ``label`` as the default.
 
-        ``public`` says whether there is a public invitation. Without it the id of that
-        one is as good as unknown, wherever it was once printed.
+        ``public`` says whether there is a public invitation. If not, its id counts as unknown,
+        even if it was printed somewhere before.
         """
         self._key = key
         self._ids = InvitationIds(key.seed, public=public)
         self._label = label
         self._endpoint = endpoint
-        # Of the DIDs that carry their services the one that the most agents resolve.
+        # Of the DIDs that contain their services, most agents resolve did:peer:2.
         self._did = OwnDids(key, own_services(endpoint)).peer2
         self._public = public
 
     def make(
         self, *, single_use: bool, expires_at_s: int | None, label: str | None, new_id: NewId
     ) -> MediatorInvitation:
-        """A new invitation; ``expires_at_s`` is Unix seconds, None for never.
+        """Make a new invitation; ``expires_at_s`` is in Unix seconds, None for never.
 
         Raises:
-            ValueError: the expiry is no date up to the year 9999, or the label is not fit to show.
+            ValueError: the expiry is not a date up to the year 9999, or the label is invalid.
         """
         if expires_at_s is not None and not 0 < expires_at_s <= EXPIRES_S_MAX:
             raise ValueError("an invitation ends between the years 1970 and 9999")
@@ -218,20 +218,20 @@ class Invitations:
         )
 
     def public(self) -> MediatorInvitation | None:
-        """The public invitation, always the same, or None where there is none."""
+        """Return the public invitation, always the same, or None if there is none."""
         return self._invitation(PUBLIC, self._label) if self._public else None
 
     def read_id(self, text: str) -> InvitationTerms | None:
-        """The terms of an invitation of ours by its id; None for any other text.
+        """Return the terms of an invitation of ours by its id; None for any other text.
 
-        Whether it has expired or is used up is not looked at.
+        The id is not checked for expiry or use.
         """
         return self._ids.read(text)
 
     def read(self, protocol: Protocol, encoded: str) -> MediatorInvitation | None:
-        """An invitation of ours from its URL's parameter; None for anything else.
+        """Return an invitation of ours from its URL's parameter; None for anything else.
 
-        It is made anew from its id and its label; the rest of the text is not looked at.
+        The invitation is made anew from its id and label; the rest of the text is not used.
         """
         message = read_invitation(_message(encoded))
         if message is None:
@@ -245,9 +245,9 @@ class Invitations:
         return self.read_short(message.id, message.text("label"))
 
     def read_short(self, invitation_id: str, label: object) -> MediatorInvitation | None:
-        """An invitation of ours by its id and its label, as a short URL has them.
+        """Return an invitation of ours by the id and label in its short URL.
 
-        None for anything else, also for a label that is not the invitation's.
+        None for anything else, including a label that is not the invitation's.
         """
         terms = self.read_id(invitation_id)
         if terms is None or not isinstance(label, str):
@@ -269,12 +269,12 @@ class Invitations:
 
 
 def is_label(value: object) -> TypeGuard[str]:
-    """Is it fit to be shown as a label: printable, on one line, and not too long?"""
+    """Say whether a value is a valid label: printable, on one line, and not too long."""
     return isinstance(value, str) and 0 < len(value) <= LABEL_CHARS_MAX and value.isprintable()
 
 
 def _message(encoded: str) -> Json:
-    """The JSON object in a parameter, or an empty one."""
+    """Return the JSON object in a parameter, or an empty one."""
     if len(encoded) > ENCODED_CHARS_MAX:
         return {}
     try:
@@ -285,7 +285,7 @@ def _message(encoded: str) -> Json:
 
 
 def _keys(message: Json) -> Iterator[object]:
-    """The recipient keys of an invitation of either protocol."""
+    """Yield the recipient keys of an invitation of either DIDComm v1 protocol."""
     services = message.get("services", [message])
     for service in services if isinstance(services, list) else ():
         keys = service.get("recipientKeys") if isinstance(service, dict) else None

@@ -1,10 +1,10 @@
-"""Changes of a keylist, which touch two owners each: the identity, and the key (RFC 0211).
+"""Changes of a keylist; each involves two owners, the identity's and the key's (RFC 0211).
 
 A key is claimed before it enters the keylist, and released after it has left. Every claim has a
-number, which the keylist keeps: whatever overtakes whatever, a release ends only the claim that it
-belongs to, so a key in the keylist always has an owner. What breaks off between the two steps
-leaves at worst a claim without its place in the keylist, which its owner heals by adding the key
-again.
+number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
+with its number, so a key in the keylist always has an owner. A change that breaks off between the
+two steps leaves at worst a claimed key that is not in the keylist; its owner heals this by adding
+the key again.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from http_edge.didcomm.identities import Identities, key_target
 
 Failure: TypeAlias = Literal["client_error", "server_error"]
 _RELEASES_AT_ONCE: Final = 100
-"""Of an account that ends with a long keylist: others have commands too."""
+"""Keys released at once when an account with a long keylist ends: others have commands too."""
 
 
 _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
-"""Whether it was done is not known, or it was not done yet."""
+"""Refusals after which the command may have been carried out, or may be later."""
 
 
 class KeyChanges(msgspec.Struct, frozen=True):
-    """What is wanted: keys in base58 and short names of DIDs, none both added and removed.
+    """The wanted changes: keys in base58 and short names of DIDs, none both added and removed.
 
-    ``tried`` are those of ``remove`` that the same request had added before. ``held`` are names
-    whose keys the sender is proven to hold: another who has registered one loses it. It is None
-    where that has no part (RFC 0211); else a key that another has registered on the other curve
-    is taken, too.
+    ``tried`` are the keys that the same request adds; of these, only those in ``remove`` matter.
+    ``held`` are names whose keys the sender is proven to hold: another account that has registered
+    one loses it. ``held`` is None if proof plays no part (RFC 0211); else a key also counts as
+    taken if another account has registered it on the other curve.
     """
 
     add: Sequence[str]
@@ -63,7 +63,7 @@ class KeyChanges(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct):
-    """What came of it: which keys were in the keylist before, and which changes failed."""
+    """The result: which keys were in the keylist before, and which changes failed."""
 
     was_there: dict[str, bool] = msgspec.field(default_factory=dict)
     failed: dict[str, Failure] = msgspec.field(default_factory=dict)
@@ -73,12 +73,12 @@ class Keylists:
     """Changes keylists."""
 
     def __init__(self, identities: Identities, *, keys_max: int) -> None:
-        """Keylists of at most ``keys_max`` keys."""
+        """Allow at most ``keys_max`` keys in a keylist."""
         self._identities = identities
         self._keys_max = keys_max
 
     async def change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
-        """Carry out what is wanted; a refusal when the owner may have no keylist.
+        """Carry out the wanted changes; return a refusal if the owner may have no keylist.
 
         ``command`` is the key of the request in the log.
         """
@@ -92,7 +92,7 @@ class Keylists:
         new = [key for key in wanted.add if key not in there]
         gone = [key for key in wanted.remove if key in there]
         if new and known.total + len(new) - len(gone) > self._keys_max:
-            # Before anything is claimed: a refusal must not cost more than what is done.
+            # Refuse before anything is claimed: a refusal must not cost more than the change.
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
@@ -108,8 +108,8 @@ class Keylists:
     ) -> Refusal | None:
         """Connect an account, grant it mediation and register its sender's own names, in one step.
 
-        The sender has proven that it holds them, so they are its own from now on, also where
-        another has registered them. Again it stores nothing. None, or why it was not done.
+        The sender has proven that it holds the names, so they become its own, even if another
+        account has registered them. A repetition stores nothing. Return None, or the refusal.
         """
         found = await self._identities.ask(
             owner, FindAccount(list(names)), command, AccountFound, by_mediator=True
@@ -127,7 +127,7 @@ class Keylists:
     async def claim_own(
         self, owner: str, command: bytes, names: Sequence[str]
     ) -> list[ClaimedKey] | Refusal:
-        """Claim names whose keys the owner is proven to hold, also from another account."""
+        """Claim names whose keys the owner is proven to hold, even from another account."""
         claims: list[ClaimedKey] = []
         for name in names:
             claim = await self._claim_held(owner, command, name)
@@ -137,15 +137,16 @@ class Keylists:
         return claims
 
     async def release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
-        """Release the claims of a keylist that is no more.
+        """Release the claims of a keylist that no longer exists.
 
-        If that is cut short some stay the owner's, who loses them to who holds their keys.
+        If the release is cut short, the owner keeps some claims, but loses each to an account that
+        proves to hold the key.
         """
         for start in range(0, len(keys), _RELEASES_AT_ONCE):
             await self._release(owner, command, keys[start : start + _RELEASES_AT_ONCE])
 
     async def _claim_held(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
-        """Claim a name, and take it out of the keylist of who had it: messages came to that one."""
+        """Claim a name, and remove it from the keylist of the account that owned it before."""
         claim = await self._identities.ask(
             key_target(name), ClaimKey(owner, holds_key=True), command, KeyClaim
         )
@@ -168,7 +169,7 @@ class Keylists:
         return await self._identities.ask(key_target(name), ClaimKey(owner), command, KeyClaim)
 
     async def _is_anothers(self, owner: str, command: bytes, name: str) -> bool:
-        """Has another account registered a name, as far as that is known?"""
+        """Say whether another account is known to have registered a name."""
         found = await self._identities.ask(key_target(name), FindKeyOwner(), command, KeyOwner)
         return isinstance(found, KeyOwner) and found.owner_did != owner
 
@@ -180,10 +181,10 @@ class Keylists:
         changed: Changed,
         held: frozenset[str] | None,
     ) -> None:
-        """Which of the names that are added and removed at once could not be added?
+        """Mark names that the request adds and removes as failed if another account owns them.
 
-        They are not claimed: a claim that is released at once would end what another request of
-        the same account begins meanwhile.
+        These names are not claimed: a claim that is released at once would end what another
+        request of the same account begins meanwhile.
         """
         for name in names:
             spellings = [name] if held is None else [name, *twins(name)]
@@ -200,7 +201,7 @@ class Keylists:
         changed: Changed,
         held: frozenset[str] | None,
     ) -> Mapping[str, int]:
-        """The numbers of the claims that were made."""
+        """Claim keys; return the numbers of the claims that were made."""
         answers = await asyncio.gather(
             *[
                 self._claim_held(owner, command, key)
@@ -226,7 +227,7 @@ class Keylists:
         remove: Sequence[str],
         changed: Changed,
     ) -> Sequence[ClaimedKey]:
-        """Change the keylist in one step; the claims that are over with it."""
+        """Change the keylist in one step; return the claims that are now to be released."""
         if not add and not remove:
             return []
         update = UpdateKeylist(list(add), list(remove))
@@ -235,11 +236,11 @@ class Keylists:
             return done.removed
         added = [claimed.key for claimed in add]
         if done is Refusal.QUOTA_EXCEEDED and add:
-            # Another change came in between. All or none is added, and removed all the same.
+            # Another change came in between. The adds fail together; still make the removals.
             changed.failed.update(dict.fromkeys(added, "client_error"))
             return [*add, *await self._update(owner, command, [], remove, changed)]
         changed.failed.update(dict.fromkeys([*added, *remove], "server_error"))
-        # Of an unknown outcome the claims stay: the keys may be in the keylist.
+        # If the outcome is unknown, the claims stay: the keys may be in the keylist.
         return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else add
 
     async def _release(self, owner: str, command: bytes, keys: Iterable[ClaimedKey]) -> None:

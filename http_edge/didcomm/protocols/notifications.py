@@ -1,15 +1,16 @@
-"""Acknowledgements and problem reports: given on request, and taken (RFC 0015, 0317, 0035).
+"""Acknowledgements, sent on request, and received notifications (RFC 0015, 0317, 0035).
 
-In DIDComm v2 an acknowledgement is the message ``empty`` with a header, and problem reports are of
-report-problem 2.0. An ``empty`` message has no content of its own: what it is sent for stands in
-its headers, which are followed before any protocol is asked.
+In DIDComm v2 an acknowledgement is the message ``empty`` with a header, and problem reports are
+messages of report-problem 2.0. An ``empty`` message has no content of its own: its purpose is in
+its headers, which the mediator follows before it asks any protocol.
 
-One acknowledgement is sent, after the message has been handled: it says both that the message
-was received and what came of it. A message that is answered anyway is not acknowledged besides:
-its answer, in the same thread, says as much, and over HTTP only one message can go back.
+The mediator sends one acknowledgement after it has handled the message: it says both that the
+message was received and what the outcome is. A message that is answered anyway is not also
+acknowledged: the answer, in the same thread, says as much, and only one message can go back over
+HTTP.
 
-What others report needs no answer. A problem report is never answered with another one, or two
-agents that misunderstand each other would never come to an end.
+Others' reports need no answer. A problem report is never answered with another one, or two agents
+that misunderstand each other would never stop.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from http_edge.didcomm.protocols.protocol import Family, Outcome, no_answer
 
 
 def acknowledged(message: Message, outcome: Outcome) -> Outcome:
-    """``outcome``, with an acknowledgement as its reply if one was asked for and none is there.
+    """Add an acknowledgement to ``outcome`` if the message asked for one and gets no reply.
 
-    Never for forwards (RFC 0317: mediators must not), acknowledgements and problem reports.
+    Forwards (RFC 0317: mediators must not), acknowledgements and problem reports get none.
     """
     if outcome.reply is not None or outcome.envelope is not None or not _is_due(message):
         return outcome
@@ -34,7 +35,7 @@ def acknowledged(message: Message, outcome: Outcome) -> Outcome:
 
 
 def families() -> Sequence[Family]:
-    """report-problem, notification, under which agents send the same messages, and empty."""
+    """Return report-problem, empty, and notification, by which agents send the same messages."""
     handlers = {"problem-report": no_answer, "ack": no_answer}
     roles = ("notifier", "notified")
     return (

@@ -1,9 +1,9 @@
-"""Out-of-band 1.x (RFC 0434), role sender: an agent that is connected shows another invitation.
+"""Out-of-band 1.x (RFC 0434), role sender: a connected agent answers another invitation.
 
-The invitation itself travels outside DIDComm (``protocols.invitations``). What arrives here is
-``handshake-reuse``: the agent would rather go on with the connection that it has. A stranger that
-says so, and an invitation that is over, get a problem report at once, because agents wait for an
-answer before they start a handshake instead.
+The invitation itself travels outside DIDComm (``protocols.invitations``). The only message handled
+here is ``handshake-reuse``: the agent asks to keep its existing connection. An unconnected sender,
+or an invalid invitation, gets a problem report at once, because agents wait for an answer before
+they start a handshake instead.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_an
 
 MINORS: Final = (0, 1)
 _OVER: Final = described("expired-invitation", "The invitation has expired.")
-"""RFC 0434, "Errors". It says the same of expired, used, foreign and unknown invitations."""
+"""RFC 0434, "Errors": one code for expired, used, foreign and unknown invitations."""
 _STRANGER: Final = described("no_existing_connection", "There is no connection to reuse.")
-"""The code that ACA-Py knows; the RFC has none."""
+"""The code that ACA-Py understands; the RFC defines none."""
 
 
 class OutOfBand:
     """Answers the messages of out-of-band 1.x."""
 
     def __init__(self, admission: Admission) -> None:
-        """The protocol of one mediator."""
+        """Answer for one mediator."""
         self._admission = admission
 
     def family(self) -> Family:
-        """The protocol, with the mediator as sender of invitations."""
+        """Return the protocol, with the mediator as sender of invitations."""
         return Family(
             name="out-of-band",
             major=1,

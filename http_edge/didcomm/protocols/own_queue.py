@@ -1,9 +1,9 @@
-"""The queue of the agent that asks: what the protocols of pickup have in common.
+"""The sender's own queue: what the pickup protocols have in common.
 
-The queue is one; its messages and its numbers are written in the words of pickup 2.0 (RFC 0685),
-3.0 and 4.0 (didcomm.org), pickup 1.0 (RFC 0212 with its extension) and the Aries queue 1.0 draft by
-the modules of these protocols. Durations are whole seconds, times text in UTC or Unix time. A time
-of something that never happened is left out.
+There is one queue. The modules of pickup 1.0 (RFC 0212 with its extension), pickup 2.0 (RFC 0685),
+3.0 and 4.0 (didcomm.org) and the Aries queue 1.0 draft write its messages and counts in the terms
+of their protocol. Durations are whole seconds; times are text in UTC, or Unix time. The time of an
+event that never happened is left out.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from http_edge.settings.settings import DidComm
 IDS_MAX: Final = 1_000
 """Ids in one message of a wallet: ten times what a delivery carries by default."""
 _ID_CHARS_MAX: Final = 64
-"""No id of ours is longer; a longer one is unknown, and need not travel to find that out."""
+"""No id of ours is longer; the edge drops a longer one as unknown without asking the host."""
 _ACKNOWLEDGED: Final = "acknowledged"
 _TIME: Final = "%Y-%m-%d %H:%M:%SZ"
 
 
 class OwnQueue:
-    """Asks the sender's identity about its own queue.
+    """Sends commands about the sender's own queue to the sender's identity.
 
-    Nothing that a message says decides whose queue it is: the key that packed it does.
+    The key that packed the message decides whose queue it is; no content of the message does.
     """
 
     def __init__(self, identities: Identities, settings: DidComm, channel: str) -> None:
-        """Queues behind ``identities``; ``channel`` names the protocol in the log."""
+        """Work on the queues behind ``identities``; ``channel`` names the protocol in the log."""
         self._identities = identities
         self._messages_max = settings.delivery_messages_max
         self._bytes_max = settings.delivery_bytes_max
@@ -54,13 +54,13 @@ class OwnQueue:
     async def state(
         self, request: Request, recipient_key: str | None = None
     ) -> QueueState | Refusal:
-        """How the queue stands, of one key (base58) alone when it is named."""
+        """Return the state of the queue, or of its messages for one recipient name."""
         return await self.change(request, QueryQueue(recipient_key))
 
     async def change(
         self, request: Request, command: Command, *, can_linger: bool = False
     ) -> QueueState | Refusal:
-        """Do something that is answered by how the queue stands then."""
+        """Run a command and return the queue's state after it."""
         return await self._identities.ask(
             request.sender.did,
             command,
@@ -71,7 +71,7 @@ class OwnQueue:
         )
 
     async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
-        """Start the live mode of the asking session on this edge, or end it for None."""
+        """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
         if edge is None:
             return await self.change(request, EndLive(request.session))
         start = StartLive(edge, request.session, self._lease_ms, self._bytes_max)
@@ -82,13 +82,13 @@ class OwnQueue:
     ) -> QueueState | Refusal:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""
         removal = RemoveMessages(_possible(message_ids), _ACKNOWLEDGED)
-        # Each live delivery is acknowledged alone: a commit for each would be in the way of others.
+        # Live deliveries are acknowledged one by one: a commit for each would delay other commands.
         return await self.change(request, removal, can_linger=request.live)
 
     async def deliver(
         self, request: Request, limit: int, *, recipient_key: str | None = None, at_least: int = 0
     ) -> Delivery | Refusal:
-        """Lease the oldest messages to the session that asks, or none below ``at_least``."""
+        """Lease the oldest messages to the request's session, or none if below ``at_least``."""
         command = DeliverMessages(
             session=request.session,
             channel=self._channel,
@@ -101,7 +101,7 @@ class OwnQueue:
         return await self._deliver(request, command)
 
     async def show(self, request: Request, message_ids: Sequence[str]) -> Delivery | Refusal:
-        """The messages with these ids, leased or not, in that order; nothing is changed."""
+        """Return the messages with these ids, leased or not, in that order; change nothing."""
         command = DeliverMessages(
             session=request.session,
             channel=self._channel,
@@ -123,29 +123,32 @@ def _possible(message_ids: Sequence[str]) -> list[str]:
 
 
 def attachments(messages: Sequence[DeliveredMessage], *, inlined: bool = False) -> list[Attachment]:
-    """Messages as attachments of a delivery; the id is what acknowledges one."""
+    """Return messages as attachments of a delivery; the agent acknowledges them by id."""
     return [
         Attachment(message.message_id, message.payload, inlined=inlined) for message in messages
     ]
 
 
 def payload_object(message: DeliveredMessage) -> object:
-    """An envelope as a JSON object; nothing else enters the queue (``Envelopes.read_forward``)."""
+    """Return an envelope as a JSON object: only these are queued (``Envelopes.read_forward``)."""
     return orjson.loads(message.payload)
 
 
 def time_text(at_ms: int) -> str:
-    """Unix milliseconds as these protocols write a time: ``2019-05-01 12:00:00Z``."""
+    """Format Unix milliseconds as these protocols write a time: ``2019-05-01 12:00:00Z``."""
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime(_TIME)
 
 
 def times(**at_ms: int) -> Json:
-    """Members with these times, but for those that are 0."""
+    """Return members with these times, without those that are 0."""
     return {name: time_text(at) for name, at in at_ms.items() if at}
 
 
 def received_times(state: QueueState, *, unit_ms: int) -> Json:
-    """When the newest and the oldest that wait came, in Unix time of such units; none for none."""
+    """Return when the newest and the oldest waiting message came, in units of ``unit_ms``.
+
+    Empty if no message waits.
+    """
     if not state.messages:
         return {}
     return {
@@ -155,7 +158,7 @@ def received_times(state: QueueState, *, unit_ms: int) -> Json:
 
 
 def last_times(state: QueueState) -> Json:
-    """When a message was last added, delivered and removed."""
+    """Return when a message was last added, delivered and removed."""
     return times(
         last_added_time=state.last_added_ms,
         last_delivered_time=state.last_delivered_ms,
@@ -164,10 +167,10 @@ def last_times(state: QueueState) -> Json:
 
 
 def duration_waited_s(state: QueueState, now_ms: int) -> int:
-    """Seconds since the last batch was returned; before the first, since the oldest waits."""
+    """Return seconds since the last delivery; before the first, how long the oldest has waited."""
     return seconds_since(state.last_delivered_ms or state.oldest_ms, now_ms)
 
 
 def seconds_since(at_ms: int, now_ms: int) -> int:
-    """Whole seconds since a time; 0 for a time that is 0."""
+    """Return whole seconds since a time; 0 if the time is 0."""
     return max(0, now_ms - at_ms) // 1000 if at_ms else 0

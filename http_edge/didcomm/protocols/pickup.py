@@ -1,12 +1,12 @@
-"""Message pickup with acknowledgements: the flow that the versions 2.0, 3.0 and 4.0 share.
+"""Message pickup with acknowledgements: the flow that versions 2.0, 3.0 and 4.0 share.
 
-Status, delivery, acknowledgement and live mode over the one queue, with its leases, its order and
-its bounds. In what the versions differ, the members above all, says a ``PickupForm``.
+Status, delivery, acknowledgement and live mode work on the agent's one queue, with its leases, its
+order and its bounds. A ``PickupForm`` defines what differs between the versions, above all members.
 
-Every question must allow a return route. Without one there is no answer, for neither a status nor a
-delivery may wait in the queue; only an acknowledgement still takes effect, and on a socket the wish
-for live mode (``opens_route``). Nothing leaves the queue
-before ``messages-received`` names it.
+Every request must ask for a return route. Without one it gets no answer, because neither a status
+nor a delivery may wait in the queue; only an acknowledgement still takes effect, and on a WebSocket
+a request for live mode (``opens_route``). A message leaves the queue only when
+``messages-received`` names it.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from http_edge.settings.settings import DidComm
 
 _LIVE: Final = "live-delivery-change"
 _LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
-"""Versions in which a wish for live mode opens the return route; RFC 0685 requires one beside."""
+"""Versions in which a request for live mode opens the return route; RFC 0685 requires one beside.
+"""
 StatusOf: TypeAlias = Callable[[QueueState, int], Json]
-"""The attributes of a status, of a queue and the time in Unix milliseconds."""
+"""Returns the attributes of a status, for a queue and the time in Unix milliseconds."""
 
 
 class PickupForm(msgspec.Struct, frozen=True):
-    """In what the versions differ.
+    """The differences between the versions of pickup.
 
-    ``recipient`` is the member that narrows a question to one recipient, ``limit`` the one that
-    bounds a delivery. ``delivers_nothing``: a delivery of an empty queue is an empty delivery, in
-    the other versions it is a status. ``answers_receipt``: an acknowledgement is answered by the
-    status. ``reports_itself``: problem reports are messages of the protocol.
+    ``recipient`` is the member that narrows a request to one recipient, ``limit`` the member that
+    bounds a delivery. ``delivers_nothing``: a delivery request on an empty queue is answered with
+    an empty delivery instead of a status. ``answers_receipt``: an acknowledgement is answered with
+    the status. ``reports_itself``: problem reports are messages of the protocol.
     """
 
     family: str
@@ -62,20 +63,20 @@ class PickupForm(msgspec.Struct, frozen=True):
 
     @property
     def channel(self) -> str:
-        """The protocol in the log."""
+        """The name of the protocol in the log."""
         return f"pickup/{self.major}.0"
 
     def live_delivery(self, messages: Sequence[DeliveredMessage]) -> NewMessage:
-        """A delivery that answers no request, so without a thread."""
+        """Return a delivery that answers no request and so has no thread."""
         kind = f"{self.family}/{self.major}.0/delivery"
         return NewMessage(kind, attachments=attachments(messages))
 
 
 class _Narrowed(msgspec.Struct, frozen=True):
-    """What a message says of a recipient: its spelling, and its name in the queue.
+    """The recipient that a message names: its spelling, and its name in the queue.
 
-    Both are None where it says nothing. ``name`` alone is None where the text is no recipient at
-    all: then nothing waits for it, as for every recipient that is not of this queue.
+    Both are None if the message names none. Only ``name`` is None if the text is not a valid
+    recipient: then no message waits for it, as for every recipient that is not of this queue.
     """
 
     member: str
@@ -84,12 +85,12 @@ class _Narrowed(msgspec.Struct, frozen=True):
 
     @property
     def to_nothing(self) -> bool:
-        """Is it narrowed to a recipient that does not exist?"""
+        """Whether the request is narrowed to a recipient that does not exist."""
         return self.spelling is not None and self.name is None
 
     @property
     def echo(self) -> Json:
-        """The member for the answer, in the asker's own spelling."""
+        """The member for the answer, in the sender's own spelling."""
         return {} if self.spelling is None else {self.member: self.spelling}
 
 
@@ -105,14 +106,14 @@ class Pickup:
         edge: str,
         clock: Clock,
     ) -> None:
-        """Pickup over the queues behind ``identities``; live sessions are held by ``edge``."""
+        """Work on the queues behind ``identities``; ``edge`` holds the live sessions."""
         self._form = form
         self._queue = OwnQueue(identities, settings, form.channel)
         self._edge = edge
         self._clock = clock
 
     def family(self) -> Family:
-        """The table of its messages."""
+        """Return the protocol with its handlers."""
         handlers = {
             "status-request": self._status,
             "delivery-request": self._deliver,
@@ -148,13 +149,13 @@ class Pickup:
             return self._refused(found)
         if found.messages or self._form.delivers_nothing:
             return _answer(Reply("delivery", narrowed.echo, attachments(found.messages)))
-        # What is out on lease is not counted: a wallet asks again until the count is 0.
+        # Leased messages are not counted, because a wallet asks again until the count is 0.
         return _answer(self._written(with_nothing(found.state), narrowed))
 
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            # Without a return route too: what was not removed must not look removed.
+            # Refuse even without a return route: unremoved messages must not look removed.
             return msgspec.structs.replace(self._refused(ids), untold=Problem.INVALID_MESSAGE)
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
@@ -186,7 +187,7 @@ class Pickup:
         )
 
     async def _status_reply(self, request: Request, narrowed: _Narrowed) -> Outcome:
-        """The queue as it is now."""
+        """Answer with the current status of the queue."""
         state = await self._queue.state(request, narrowed.name)
         if not isinstance(state, QueueState):
             return self._refused(state)
@@ -198,7 +199,7 @@ class Pickup:
         return Reply("status", {**narrowed.echo, **self._form.status_of(state, self._clock())})
 
     def _narrowed(self, message: Message) -> _Narrowed | InvalidMember:
-        """What the message says of a recipient."""
+        """Return the recipient that the message names."""
         member = self._form.recipient
         spelling = message.optional_text(member, DID_CHARS_MAX)
         if isinstance(spelling, InvalidMember):
@@ -215,7 +216,7 @@ class Pickup:
 
 
 def opens_route(message: Message) -> bool:
-    """Is it a wish for live mode that says by itself that its socket is to bring messages?
+    """Say whether a message turns live mode on in a version in which that opens the return route.
 
     The Identus SDK for Android writes no return route with it, nor does Indicio's quickstart.
     """
@@ -226,7 +227,7 @@ def opens_route(message: Message) -> bool:
 
 
 def with_nothing(state: QueueState) -> QueueState:
-    """The state to who finds nothing: by a recipient that is not of this queue, or all leased."""
+    """Return the state without waiting messages: all are leased, or the recipient has none here."""
     return msgspec.structs.replace(
         state, messages=0, bytes=0, available=0, oldest_ms=0, newest_ms=0
     )

@@ -1,10 +1,10 @@
 """Message pickup 1.0: RFC 0212 with the extension for long polls (timing, RFC 0032).
 
-There is no acknowledgement in 1.0: what a ``batch`` or a ``noop`` handed over leaves the queue once
-it is written to the transport, and comes back when that failed. A ``list-pickup`` is "a request to
-read", by ids that came to the owner in another way (a push, an envelope): it shows what it names,
-leased or not, and all of it stays in the queue until a ``batch-pickup`` or a ``noop`` takes it.
-Every answer needs a return route; without one there is none, and nothing is handed out.
+Version 1.0 has no acknowledgement: messages handed over in a ``batch`` or for a ``noop`` leave the
+queue once they are written to the transport, and are offered again if that fails. A ``list-pickup``
+is "a request to read", by ids that the owner learned in another way (a push, an envelope): it shows
+the messages that it names, leased or not, and they stay in the queue until a ``batch-pickup`` or a
+``noop`` takes them. Every answer needs a return route; without one, nothing is handed out.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ EMPTY_QUEUE: Final = "empty_queue"
 TIMEOUT_OCCURRED: Final = "timeout_occurred"
 INVALID_REQUEST: Final = "invalid_request"
 TEMPORARILY_UNAVAILABLE: Final = "temporarily_unavailable"
-"""Not in the document, which knows no failing holder; a lie about the queue would be worse."""
+"""Not in RFC 0212, which defines no failing holder; a false status would be worse."""
 _REFUSED: Final = {INVALID_REQUEST: Problem.INVALID_MESSAGE.refused}
-"""The other codes refuse nothing: an empty queue is an answer."""
+"""The other codes are answers, not refusals: an empty queue, for example."""
 _EXPLAIN: Final = {
     EMPTY_QUEUE: "Message queue is empty",
     TIMEOUT_OCCURRED: "Message queue is empty, timeout occurred",
@@ -58,14 +58,14 @@ class Pickup1:
         *,
         clock: Clock,
     ) -> None:
-        """Pickup over the queues behind ``identities``; long polls wait in ``waiting``."""
+        """Work on the queues behind ``identities``; long polls wait in ``waiting``."""
         self._queue = OwnQueue(identities, settings, CHANNEL)
         self._delay_s_max = settings.delay_s_max
         self._waiting = waiting
         self._clock = clock
 
     def family(self) -> Family:
-        """The table of its messages; every other name is an ``invalid_request``."""
+        """Return the protocol; every name without a handler is an ``invalid_request``."""
         handlers = {
             "status-request": self._status,
             "batch-pickup": self._batch,
@@ -108,7 +108,7 @@ class Pickup1:
         return _answer(_messages("list-response", found))
 
     async def _noop(self, request: Request) -> Outcome:
-        """One message as it is. It neither starts nor ends implicit pickup on a socket."""
+        """Send one message unchanged; neither start nor end implicit pickup on a socket."""
         if not request.routable:
             return NOTHING
         found = await self._collect(request, 1)
@@ -126,7 +126,7 @@ class Pickup1:
         return _problem(INVALID_REQUEST, "Unknown request type")
 
     async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
-        """Up to ``size`` messages: at once when that many wait, else when the delay is over."""
+        """Lease up to ``size`` messages: at once if that many wait, else when the delay is over."""
         wished_s = (request.message.delay_ms or 0) / 1000 if request.patient else 0
         delay_s = min(wished_s, self._delay_s_max)
         if size == 0 or delay_s <= 0:
@@ -137,7 +137,7 @@ class Pickup1:
         now_s = asyncio.get_running_loop().time
         ends_s = now_s() + delay_s
         async with self._waiting.listening(request.sender.did) as wake:
-            # What came before it listened has woken no waiter, so it is asked for once more.
+            # Ask once more: a message that came before we listened woke no waiter.
             found = await self._queue.deliver(request, size, at_least=size)
             while _nothing_yet(found) and (left_s := ends_s - now_s()) > 0:
                 if not await wake.next(left_s):
@@ -147,7 +147,7 @@ class Pickup1:
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:
-    """All attributes of a status; ``total_size`` is bytes."""
+    """Return all attributes of a status; ``total_size`` is in bytes."""
     return {
         "message_count": state.messages,
         "duration_waited": duration_waited_s(state, now_ms),
@@ -165,7 +165,7 @@ def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
 
 
 def _problem(code: str, explain: str) -> Outcome:
-    """The protocol's own problem report, which is older than RFC 0035."""
+    """Answer with the protocol's own problem report, which is older than RFC 0035."""
     report = Reply("problem_report", {"problem-code": code, "explain": explain})
     return Outcome(report, may_wait=False, refused=_REFUSED.get(code, ""))
 

@@ -11,7 +11,7 @@ from http_edge.didcomm.protocols.pickup import PickupForm
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:
-    """All attributes of a status but ``recipient_did``; a time that never was is left out."""
+    """Return all attributes of a status but ``recipient_did``; omit the time of no message."""
     return {
         "message_count": state.messages,
         "longest_waited_seconds": seconds_since(state.oldest_ms, now_ms),

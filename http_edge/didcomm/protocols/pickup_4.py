@@ -1,7 +1,7 @@
 """Message pickup 4.0 (didcomm.org/message-pickup/4.0), which every message version may carry.
 
-Times are Unix milliseconds. An empty queue is delivered as an empty delivery, an acknowledgement
-has no answer, and problem reports are messages of the protocol itself.
+Times are Unix milliseconds. A delivery request on an empty queue gets an empty delivery, an
+acknowledgement gets no answer, and problem reports are messages of the protocol itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http_edge.didcomm.protocols.pickup import PickupForm
 
 
 def status_of(state: QueueState, _now_ms: int) -> Json:
-    """All attributes of a status but ``recipient_did``; a time that never was is left out."""
+    """Return all attributes of a status but ``recipient_did``; omit the time of no message."""
     return {
         "message_count": state.messages,
         **received_times(state, unit_ms=1),

@@ -1,7 +1,7 @@
 """Problem reports: what went wrong with a message, for its authenticated sender.
 
-How a report is written is the message version's (``envelopes.messages.ProblemReport``); its codes
-in RFC 0035 and in report-problem 2.0, its sentence and who may retry are said here.
+The message version writes the report (``envelopes.messages.ProblemReport``). This module defines
+its codes in RFC 0035 and in report-problem 2.0, its sentence, and who may retry.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _REPORT_NAMES: Final = frozenset({"problem-report", "problem_report"})
 
 
 class Problem(Enum):
-    """Every problem that is reported; the values are the codes (RFC 0035 ``description.code``).
+    """Every reported problem; the values are the codes (RFC 0035 ``description.code``).
 
-    ``version-not-supported`` is RFC 0003's, ``e.m.live-mode-not-supported`` is pickup's, and
-    ``mediation_not_granted`` is what agents know from one another (RFC 0211 names none).
+    ``version-not-supported`` comes from RFC 0003, ``e.m.live-mode-not-supported`` from pickup;
+    ``mediation_not_granted`` is common among agents (RFC 0211 names none).
     """
 
     UNKNOWN_MESSAGE_TYPE = "unknown-message-type"
-    """The protocol, or the message in it, is not spoken here."""
+    """The mediator does not support the protocol, or this message in it."""
     VERSION_NOT_SUPPORTED = "version-not-supported"
-    """The protocol is spoken here in another major version."""
+    """The mediator supports the protocol in another major version."""
     INVALID_MESSAGE = "invalid-message"
     """A member is missing, of the wrong type or out of range; nothing was changed."""
     NOT_CONNECTED = "not-connected"
-    """The sender's key is of no connection."""
+    """No connection has the sender's key."""
     ROTATED = "did-rotated"
-    """The sender's DID was given up for another one, which speaks for its account now."""
+    """The sender's DID was given up for another DID, which now speaks for its account."""
     NOT_MEDIATED = "mediation_not_granted"
     """The sender has not asked for mediation."""
     UNKNOWN_RECIPIENT = "unknown-recipient"
@@ -45,21 +45,21 @@ class Problem(Enum):
     LIVE_MODE_NOT_SUPPORTED = "e.m.live-mode-not-supported"
     """Live mode was asked for over a transport that ends with its answer (RFC 0685)."""
     QUEUE_FULL = "queue-full"
-    """The answer, which has to wait in the sender's queue, has no room there."""
+    """The answer must wait in the sender's queue, which has no room."""
     MESSAGE_TOO_LARGE = "message-too-large"
-    """The answer is larger than the sender's queue takes."""
+    """The answer is larger than the sender's queue permits."""
     NOT_QUEUING = "not-queuing"
-    """The answer has to wait, and the sender wants no messages to wait for it."""
+    """The answer must wait, but the sender has turned off queuing."""
     RATE_LIMITED = "rate-limited"
     """The sender sent more messages than it may."""
     EXPIRED = "expired"
-    """The message says itself until when it means something, and came later."""
+    """The message arrived after its own expiry time."""
     INSUFFICIENT_STORAGE = "insufficient-storage"
     """The mediator is short of disk and stores nothing until some is free; nothing was changed."""
     TOO_MANY_ERRORS = "max-errors-exceeded"
-    """So much of the sender was refused that no more of it is reported for a while."""
+    """Too many of the sender's messages were refused; no more are reported for a while."""
     TRY_AGAIN = "try-again"
-    """The outcome is unknown, or there was too much to do."""
+    """The outcome is unknown, or the mediator was overloaded."""
 
     @property
     def code_2(self) -> str:
@@ -73,12 +73,12 @@ class Problem(Enum):
 
     @property
     def refused(self) -> str:
-        """Its name for the operator (``Outcome.refused``)."""
+        """The problem's name for the operator (``Outcome.refused``)."""
         return "" if self is Problem.TRY_AGAIN else self.value
 
     @property
     def who_retries(self) -> WhoRetries:
-        """May the same message succeed later (``you``), or never (``none``)?"""
+        """``you`` if the same message may succeed later, else ``none``."""
         return "you" if self in _TO_RETRY else "none"
 
 
@@ -91,7 +91,7 @@ _TO_RETRY: Final = frozenset(
     }
 )
 _CODES_2: Final = {
-    # Those of Identus, which clients were written against, as far as it has one for the case.
+    # The codes of Identus, which clients were written against, if it has one for the case.
     Problem.UNKNOWN_MESSAGE_TYPE: "e.p.msg.unsupported",
     Problem.VERSION_NOT_SUPPORTED: "e.p.msg.unsupported",
     Problem.INVALID_MESSAGE: f"e.p.msg.{QUESTION_TYPE}",
@@ -139,17 +139,17 @@ _BY_REFUSAL: Final = {
 
 
 def problem_of(refusal: Refusal) -> Problem:
-    """The problem to report when an identity refused what a message asked for."""
+    """Return the problem to report when an identity refused what a message asked for."""
     return _BY_REFUSAL.get(refusal, Problem.INVALID_MESSAGE)
 
 
 def report_of(
     problem: Problem | InvalidMember, *, is_own: bool = False
 ) -> tuple[ProblemReport, str]:
-    """The report of a problem, and its name for the operator; ``is_own`` as in the report.
+    """Return the report of a problem, and its name for the operator; ``is_own`` as in the report.
 
-    A member that breaks a rule is named with the rule in the comment, never with its value: a
-    report may go through the logs of others.
+    The comment names a member that breaks a rule, and the rule, but never the value: a report may
+    end up in the logs of others.
     """
     comment = ""
     if isinstance(problem, InvalidMember):
@@ -162,8 +162,8 @@ def report_of(
 
 
 def is_problem_report(kind: MessageType) -> bool:
-    """Is it a problem report, of any protocol? Such a message is never answered with another.
+    """Say whether a message is a problem report of any protocol, never answered with another.
 
-    The older protocols write it with an underscore.
+    Older protocols spell its name with an underscore.
     """
     return kind.name in _REPORT_NAMES

@@ -1,10 +1,10 @@
-"""What a protocol is here: handlers by message name, and the table of all protocols.
+"""Protocols as handlers by message name, and the table of all protocols.
 
 A handler gets one authenticated message and sends commands to the identities; it never touches a
-transport. What becomes of its answer (response body, socket, queue) is decided by ``inbound``, by
+transport. ``inbound`` decides where the handler's answer goes (response body, socket, queue), by
 the return route that the message asked for.
 
-Versions of types are RFC 0003's; their two spellings (RFC 0348) are one type.
+Message types are versioned as in RFC 0003; the two spellings of a type (RFC 0348) are one type.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from http_edge.didcomm.protocols.problems import Problem, report_of
 class Request(msgspec.Struct, frozen=True):
     """One authenticated message on its way to a handler.
 
-    ``sender`` is the account that packed it, proven by its envelope. ``command`` is the key of this
-    message in the log, 16 bytes. ``session`` names the socket that brought it, or this one HTTP
-    request. ``persistent``: its sender can be sent messages there at any time. ``routable``: a
-    reply can go back at once; ``open_route``: so can whatever waits (RFC 0092, ``all``).
-    ``patient``: it may wait for other messages as long as it asks to. ``live``: its sender is in
-    live mode there.
+    ``sender`` is the account that packed the message, proven by its envelope. ``command`` is the
+    key of the message in the log, 16 bytes. ``session`` names the socket that the message came on,
+    or its HTTP request. ``persistent``: the session can carry messages to the sender at any time.
+    ``routable``: a reply can go back at once; ``open_route``: waiting messages can, too (RFC 0092,
+    ``all``). ``patient``: the request may long-poll for as long as it asks to. ``live``: the sender
+    is in live mode on this session.
     """
 
     message: Message
@@ -48,18 +48,18 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a handler made of a message.
+    """The result of a handler.
 
     ``reply`` is the answer to the sender, or None. ``may_wait``: a reply that cannot go back at
     once is queued for the sender; a status and a delivery must not be (RFC 0685). ``envelope`` is
-    a packed message that goes back as it is, in place of a reply. ``handed_over`` are the messages
-    that leave the queue once this is written (protocols without acknowledgement). ``implicit``:
-    over an open route, what waits may go back too, as it is (RFC 0092). ``live`` turns the live
-    mode of the socket on or off; ``explicit`` marks a pickup protocol: its socket gets nothing
-    implicitly from now on. ``refused`` is why nothing was changed, a short name for the operator;
-    empty for what was done, and for what may have been. ``to_retry`` is why the same message is to
-    be sent again; where no reply can go back the transport says it. So it says ``untold``, why a
-    message was refused whose sender may await no answer and would take it as done.
+    a packed message that goes back unchanged, in place of a reply. ``handed_over`` are the messages
+    that leave the queue once the answer is written (protocols without acknowledgement).
+    ``implicit``: over an open route, waiting messages may go back unchanged, too (RFC 0092).
+    ``live`` turns the live mode of the socket on or off; ``explicit`` marks a pickup protocol: its
+    socket gets nothing implicitly from now on. ``refused`` is a short name for the operator that
+    says why nothing was changed; empty if the change was made, or may have been. ``to_retry`` is
+    why the sender should send the same message again, and ``untold`` why a message was refused
+    whose sender may await no answer; the transport says them if no reply can go back.
     """
 
     reply: Answer | None = None
@@ -75,9 +75,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class LiveModeChange(msgspec.Struct, frozen=True):
-    """The live mode of a socket from now on: with a ``delivery`` it is on, without it off.
+    """A change of a socket's live mode: on if there is a ``delivery``, else off.
 
-    When it is on, what was queued after ``version`` of the identity is sent.
+    When live mode is on, the socket gets messages queued after ``version`` of the identity.
     """
 
     delivery: LiveDelivery | None
@@ -90,8 +90,9 @@ Handler: TypeAlias = Callable[[Request], Awaitable[Outcome]]
 class Family(msgspec.Struct, frozen=True):
     """A protocol in one major version.
 
-    ``minors`` are the minor versions spoken, ascending. ``roles`` are ours. ``handlers`` are by
-    message name; ``otherwise`` answers every other name, where the protocol says how.
+    ``minors`` are the supported minor versions, ascending. ``roles`` are the mediator's.
+    ``handlers`` are by message name; ``otherwise`` answers every other name, if the protocol says
+    how.
     """
 
     name: str
@@ -103,13 +104,13 @@ class Family(msgspec.Struct, frozen=True):
 
 
 NOTHING: Outcome = Outcome()
-"""The message was taken; there is nothing to say."""
+"""The message was accepted and needs no answer."""
 
 
 async def no_answer(_request: Request) -> Outcome:
-    """Handles a message that needs none: problem reports above all (RFC 0035).
+    """Handle a message that needs no answer: problem reports above all (RFC 0035).
 
-    Two agents that answered one another's problem reports would never end.
+    Two agents that answered one another's problem reports would never stop.
     """
     return NOTHING
 
@@ -121,10 +122,10 @@ def refusal(
     explicit: bool = False,
     is_own: bool = False,
 ) -> Outcome:
-    """The outcome of a message that is refused: a problem report, and its name for the operator.
+    """Return the outcome of a refused message: a problem report, and its name for the operator.
 
-    A member that breaks a rule is named in the report with its rule. ``is_own``: the report is
-    one of the protocol itself.
+    The report names a member that breaks a rule, and the rule. ``is_own``: the report is a message
+    of the protocol itself.
     """
     report, refused = report_of(problem, is_own=is_own)
     known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
@@ -145,19 +146,19 @@ class ProtocolTable:
         self._names: set[str] = set()
 
     def add(self, *families: Family) -> None:
-        """Speak these protocols, too."""
+        """Add these protocols."""
         for family in families:
             self._families[family.name, family.major] = family
             self._names.add(family.name)
 
     def families(self) -> Sequence[Family]:
-        """All protocols that are spoken, in the order in which they were added."""
+        """Return all protocols in the order in which they were added."""
         return list(self._families.values())
 
     def name_of(self, kind: MessageType) -> str:
-        """A type as ``protocol/version/message``, with no part that the sender made up.
+        """Return a type as ``protocol/version/message``, with no part that the sender made up.
 
-        The message is left out where it is not known, and all of it where the protocol is not.
+        The message name is left out if it is unknown; the result is empty if the protocol is.
         """
         family = self._families.get((kind.family, kind.major))
         if family is None:
@@ -167,9 +168,9 @@ class ProtocolTable:
         return f"{protocol}/{kind.name}" if kind.name in family.handlers else protocol
 
     def find(self, kind: MessageType) -> Handler | Problem:
-        """The handler of a type, or what the sender did wrong.
+        """Return the handler of a type, or the sender's mistake.
 
-        A minor version that is newer than ours is read as ours (RFC 0003).
+        A minor version newer than ours is read as ours (RFC 0003).
         """
         family = self._families.get((kind.family, kind.major))
         if family is None:

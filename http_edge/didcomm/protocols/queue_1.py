@@ -1,9 +1,9 @@
 """Queue management 1.0, the Aries draft: status, the owner's own rules, and batches.
 
-The draft leaves open whether a fetch removes. Here a ``fetch-request`` removes what it handed over
-once the batch is written to the transport; what could not be written is offered again. It needs a
-return route, for a batch may not wait in the queue that it came from. A status may: the draft lets
-messages of the mediator itself enter the queue.
+The draft leaves open whether a fetch removes messages. Here a ``fetch-request`` removes the batch
+from the queue once it is written to the transport; messages that could not be written are offered
+again. A fetch needs a return route, because a batch may not wait in the queue that it came from. A
+status may wait there: the draft lets messages of the mediator itself enter the queue.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Queue1:
     """The queue-providing agent of the draft."""
 
     def __init__(self, identities: Identities, settings: DidComm, *, clock: Clock) -> None:
-        """Queues behind ``identities``."""
+        """Work on the queues behind ``identities``."""
         self._queue = OwnQueue(identities, settings, CHANNEL)
         self._messages_max = settings.delivery_messages_max
         self._clock = clock
 
     def family(self) -> Family:
-        """The table of its messages; the draft names no roles."""
+        """Return the protocol with its handlers; the draft names no roles."""
         handlers = {
             "status-request": self._status,
             "status-update-request": self._update,
@@ -79,7 +79,7 @@ class Queue1:
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:
-    """All properties of a ``status``; a limit of 0 is no limit. Sizes are bytes."""
+    """Return all properties of a ``status``; a limit of 0 is no limit. Sizes are in bytes."""
     policy = state.policy
     return {
         "duration_limit": policy.age_s_max,
@@ -95,7 +95,7 @@ def status_of(state: QueueState, now_ms: int) -> Json:
 
 
 def item_of(message: DeliveredMessage) -> Json:
-    """A message of a batch."""
+    """Return a message as an item of a batch."""
     return {
         "id": message.message_id,
         "msg": payload_object(message),
@@ -104,9 +104,9 @@ def item_of(message: DeliveredMessage) -> Json:
 
 
 def _policy(update: object) -> SetQueuePolicy | None:
-    """The rules that an update asks for, or None when it asks for none.
+    """Return the rules that an update asks for, or None if it asks for none.
 
-    A value that is none is discarded, as the draft allows: the status says what is in force.
+    An invalid value is discarded, as the draft allows: the status says which rules are in force.
     """
     if not isinstance(update, dict):
         return None

@@ -1,8 +1,9 @@
-"""How often one sender learns what is wrong with its messages (DIDComm v2, circuit breaker).
+"""Limit of problem reports for one sender (DIDComm v2, circuit breaker).
 
-Who answers every error with a message that is wrong again would get reports for ever. After so many
-reports within some time it gets one more, which says that it was too many, and none until some of
-that time is over. What is right is answered all the while, and so is what is only to be sent again.
+A sender that answers every report with another invalid message would get reports for ever. After
+``error_reports_max`` reports within ``error_reports_s``, it gets one last report, which says that
+there were too many errors, and then none until some of that time is over. Valid messages are
+answered all the while, and so are messages that need only be sent again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ class ReportLimit:
     """The problem reports of one edge, by the account that they are for."""
 
     def __init__(self, settings: DidComm) -> None:
-        """No report was sent yet."""
+        """Begin with no reports sent."""
         period_s, keys_max = settings.error_reports_s, settings.accounts_remembered_max
         per_s = settings.error_reports_max / period_s
         self._reports = RateLimit(per_s, burst_s=period_s, keys_max=keys_max)
         self._last = RateLimit(1 / period_s, burst_s=period_s, keys_max=keys_max)
 
     def limited(self, sender: str, refused: Outcome, now_s: float) -> Outcome | None:
-        """What was refused to a sender, with its report or the last one; None where it gets none.
+        """Return the refusal with its own report or the last report; None if no report is due.
 
         ``now_s`` is Unix time.
         """

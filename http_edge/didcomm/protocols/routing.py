@@ -1,8 +1,8 @@
 """Routing (RFC 0094, routing 2.0): from a recipient's name to the queue of its owner (RFC 0211).
 
-A forward is read by its message version (``envelopes.versions``). Who owns a name is remembered;
-the owner itself has the last word, so a key that was given up or changed hands is noticed with the
-next message for it. What is for a key under its name on the other curve finds it too
+The message version reads the forward (``envelopes.versions``). The edge remembers the owner of a
+name, but the owner itself decides, so the next message for a key that was released or changed hands
+corrects the edge. A forward to a key's name on the other curve finds the same owner
 (``envelopes.recipient_names``).
 """
 
@@ -24,18 +24,18 @@ from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols.protocol import Family
 
 FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
-"""A forward among the commands that are measured and refused, by the generation of DIDComm."""
+"""The name of a forward in measures and refusal counts, by DIDComm generation."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
-"""The protocol as it is disclosed. It has no handler: a forward has no authenticated sender."""
+"""The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
 Outbound: TypeAlias = Callable[[str], None]
-"""Called with an identity with an endpoint that messages wait for; must not block."""
+"""Called with an identity that has an endpoint and waiting messages; must not block."""
 
 
 class ToQueue(msgspec.Struct, frozen=True, gc=False):
-    """Envelopes for one owner, in order, all or none.
+    """Envelopes for one owner, to be queued in order, all or none.
 
-    ``generation`` is that of the DIDComm message that brought them. After ``expires_at_s``, 0 for
-    never, they are of no use; they are not handed out before ``delay_ms`` have passed.
+    ``generation`` is the generation of the DIDComm message that carried them. They expire at
+    ``expires_at_s``, 0 for never; they are not handed out before ``delay_ms`` have passed.
     """
 
     payloads: Sequence[bytes]
@@ -44,7 +44,7 @@ class ToQueue(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int = 0
 
     def command(self, name: str) -> QueueEnvelope | QueueEnvelopes:
-        """What their owner is asked to do; ``name`` is the one that they are for."""
+        """Return the command for the owner; ``name`` is the name that the envelopes are for."""
         if self.generation == 1:
             (payload,) = self.payloads
             return QueueEnvelope(name, payload)
@@ -57,7 +57,7 @@ class Forwarding:
     def __init__(
         self, identities: Identities, *, owners_remembered_max: int, outbound: Outbound
     ) -> None:
-        """Forwarding that remembers so many owners, about 300 bytes each."""
+        """Remember up to ``owners_remembered_max`` owners, about 300 bytes each."""
         self._identities = identities
         self._owners: LRUCache[str, str] = LRUCache(owners_remembered_max)
         self._outbound = outbound
@@ -65,14 +65,14 @@ class Forwarding:
     async def forward(
         self, name: str, envelopes: ToQueue, command: bytes
     ) -> EnvelopeQueued | Refusal:
-        """Queue envelopes for the owner of a name.
+        """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
-        ``KEY_UNKNOWN`` when it is not registered; ``command`` is the key of the message in the log.
+        ``command`` is the key of the message in the log.
         """
         reply = await self._forward(name, envelopes, command)
         if reply is not Refusal.KEY_UNKNOWN:
             return reply
-        # Asked for each time: what is registered under its own name by now is for its owner.
+        # Try the name itself first each time: it may have been registered meanwhile.
         for twin in twins(name):
             reply = await self._forward(twin, envelopes, command)
             if reply is not Refusal.KEY_UNKNOWN:
@@ -99,11 +99,12 @@ class Forwarding:
     async def forward_to_all(
         self, names: Sequence[str], envelopes: ToQueue, command: bytes
     ) -> list[EnvelopeQueued | Refusal]:
-        """Queue envelopes for the owners of these names, once for each, whatever number it has.
+        """Queue envelopes for the owners of these names, once for each owner.
 
-        One answer for each owner, and one for each name without an owner that is known.
+        Return one reply for each owner, and one for each name without a known owner.
         """
-        # Asked anew: of two keys with one owner, one that changed hands would get nothing.
+        # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
+        # changed hands, its new owner would get nothing.
         found = await asyncio.gather(
             *[self._identities.ask(key_target(n), FindKeyOwner(), command, KeyOwner) for n in names]
         )
@@ -119,7 +120,7 @@ class Forwarding:
     async def _queue_once(
         self, did: str, names: Sequence[str], envelopes: ToQueue, command: bytes
     ) -> EnvelopeQueued | Refusal:
-        """Queue envelopes for the first of the names of one owner that is in its keylist."""
+        """Queue envelopes for one owner, under the first of the names that is in its keylist."""
         reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
         for name in names:
             reply = await self.queue(did, name, envelopes, command)

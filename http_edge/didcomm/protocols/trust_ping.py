@@ -1,7 +1,7 @@
-"""Trust ping 1.0 (RFC 0048) and 2.0: is the other side there, and does the key fit?
+"""Trust ping 1.0 (RFC 0048) and 2.0: a test of reachability and keys.
 
-Wallets of the first generation ping to open a return route: what waits may go back on it
-(RFC 0092). Agents speak 1.0 in messages of both generations.
+Wallets of the first generation ping to open a return route, on which waiting messages may go back
+(RFC 0092). Agents send 1.0 in messages of both generations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _RESPONSES: Final = {1: "ping_response", 2: "ping-response"}
 
 
 def families() -> tuple[Family, Family]:
-    """Both versions, with the mediator as receiver of pings; they differ in spelling alone."""
+    """Return both versions, with the mediator as receiver; they differ only in spelling."""
     return (
         Family("trust_ping", 1, (0,), ("receiver",), {"ping": _ping, _RESPONSES[1]: no_answer}),
         Family("trust-ping", 2, (0,), ("receiver",), {"ping": _ping, _RESPONSES[2]: no_answer}),
@@ -23,8 +23,8 @@ def families() -> tuple[Family, Family]:
 
 
 async def _ping(request: Request) -> Outcome:
-    # Whatever is not the boolean false leaves the default, which is true: agents misspell the
-    # member and still wait for the answer.
+    # Any value but the boolean false means the default, true: agents misspell the member and still
+    # wait for the answer.
     if request.message.body.get("response_requested") is False:
         return Outcome(implicit=True)
     return Outcome(reply=Reply(_RESPONSES[request.message.type.major]), implicit=True)

@@ -1,8 +1,8 @@
 """The encryption envelope of DIDComm v1: reading, opening and making it (RFC 0019).
 
 A fresh content key encrypts the message with ChaCha20-Poly1305 (the IETF form, whatever the name
-in ``enc`` suggests); each recipient gets that key in a box. Authcrypt boxes it with the sender's
-key and so proves who sent it; Anoncrypt seals it and says nothing of the sender.
+in ``enc`` suggests); each recipient gets the content key in a box. Authcrypt boxes it with the
+sender's key and so proves the sender; Anoncrypt seals it and reveals nothing of the sender.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read
 from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
 
 RECIPIENTS_MAX: Final = 64
-"""How many recipients one envelope names when nothing else is said."""
+"""Default maximum of recipients in one envelope."""
 
 _ENC: Final = "xchacha20poly1305_ietf"
 _AUTHCRYPT: Final = "Authcrypt"
@@ -41,11 +41,11 @@ _IV_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _BOX_IV_BYTES: Final = 24
 _SHARED_MAX: Final = 8192
-"""How many correspondents' shared keys are remembered, some 300 bytes each."""
+"""Remembered shared keys, one for each correspondent, some 300 bytes each."""
 
 
 class OpenedEnvelope(msgspec.Struct, frozen=True):
-    """An opened message, our key that it was packed to, and the sender's if that is proven."""
+    """An opened message, our key that it was packed to, and the sender's key if proven."""
 
     plaintext: bytes
     recipient_key: bytes
@@ -53,7 +53,7 @@ class OpenedEnvelope(msgspec.Struct, frozen=True):
 
 
 class _Box(msgspec.Struct, frozen=True):
-    """How a content key is boxed; some agents write null for what Anoncrypt does not have."""
+    """The header of a boxed content key; some agents write null for members Anoncrypt lacks."""
 
     kid: str
     sender: str | None = None
@@ -79,7 +79,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """An envelope that was parsed and not opened; ``kids`` are the raw keys of its recipients."""
+    """An envelope that is parsed but not opened; ``kids`` are the raw keys of its recipients."""
 
     kids: Sequence[bytes]
     header: _Header
@@ -87,22 +87,22 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 def recipients(body: bytes, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
-    """An envelope and its recipients, or None when ``body`` is no envelope of DIDComm v1."""
+    """Parse an envelope and its recipients; None if ``body`` is no DIDComm v1 envelope."""
     try:
         value = parse(body)
-    except ValueError:  # also what JsonRefused is
+    except ValueError:  # includes JsonRefused
         return None
     return parsed_recipients(value, recipients_max) if isinstance(value, dict) else None
 
 
 def parsed_recipients(value: Json, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
-    """The same of a JSON object."""
+    """Do the same as ``recipients`` for a parsed JSON object."""
     if "@type" in value:
         return None
     try:
         envelope = msgspec.convert(value, _Envelope)
         header = msgspec.convert(parse(b64decode(envelope.protected)), _Header)
-    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     if not 0 < len(header.recipients) <= recipients_max:
         return None
@@ -111,7 +111,7 @@ def parsed_recipients(value: Json, recipients_max: int = RECIPIENTS_MAX) -> Seal
 
 
 def unpack(sealed: Sealed | None, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
-    """The message for the first recipient that is in ``keys``, our pairs by raw public key."""
+    """Open the message for the first recipient in ``keys``, our pairs by raw public key."""
     if sealed is None:
         return UnpackRefusal.NOT_AN_ENVELOPE
     for kid, recipient in zip(sealed.kids, sealed.header.recipients, strict=True):
@@ -124,10 +124,10 @@ def unpack(sealed: Sealed | None, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelo
 
 
 def pack(plaintext: bytes, recipients: Sequence[bytes], sender: KeyPair | None) -> bytes:
-    """The envelope of a message for raw public keys: Authcrypt from a sender, Anoncrypt from none.
+    """Pack a message for raw public keys: Authcrypt from a sender, Anoncrypt without one.
 
     Raises:
-        ValueError: nothing can be packed to one of the keys (``keys.curve_public`` is None).
+        ValueError: no message can be packed to one of the keys (``keys.curve_public`` is None).
     """
     content_key = secrets.token_bytes(_CONTENT_KEY_BYTES)
     iv = secrets.token_bytes(_IV_BYTES)
@@ -148,15 +148,15 @@ def pack(plaintext: bytes, recipients: Sequence[bytes], sender: KeyPair | None) 
 
 
 def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope:
-    """The opened message.
+    """Open the message.
 
     Raises:
-        CryptoError: libsodium does not open it, or a part has a size that it cannot have.
-        ValueError: a part is no base64, or is not what it should be.
+        CryptoError: libsodium does not open it, or a part has an impossible size.
+        ValueError: a part is no base64, or is invalid.
     """
     envelope, box = sealed.envelope, recipient.header
     encrypted_key, tag = b64decode(recipient.encrypted_key), b64decode(envelope.tag)
-    if len(tag) != _TAG_BYTES:  # or its border with the ciphertext could be moved
+    if len(tag) != _TAG_BYTES:  # else bytes could be moved between tag and ciphertext
         raise ValueError("not a tag")
     if sealed.header.alg == _AUTHCRYPT:
         sender_key, shared = _sender(b64decode(box.sender or ""), own)
@@ -174,7 +174,7 @@ def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope
 
 
 def _sender(sealed: bytes, own: KeyPair) -> tuple[bytes, bytes]:
-    """The key that a message claims to come from, and the key of all boxes between it and us."""
+    """Return the sender's key that a message claims, and the key of all boxes between it and us."""
     text = crypto_box_seal_open(sealed, own.curve_public, own.curve_private).decode()
     key = read_key(text)
     theirs = curve_public(key) if key is not None and base58(key) == text else None
@@ -184,7 +184,7 @@ def _sender(sealed: bytes, own: KeyPair) -> tuple[bytes, bytes]:
 
 
 def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> dict[str, object]:
-    """The content key for one recipient, as it stands in the header."""
+    """Return the content key for one recipient, as written in the header."""
     theirs = curve_public(recipient_key)
     if theirs is None:
         raise ValueError("nothing can be packed to this key")
@@ -201,7 +201,7 @@ def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> 
 
 @lru_cache(_SHARED_MAX)
 def _shared(theirs: bytes, own_private: bytes) -> bytes:
-    """The key of all boxes between two Curve25519 keys: the costly half of making a box."""
+    """Return the key of all boxes between two Curve25519 keys: the costly half of making a box."""
     return crypto_box_beforenm(theirs, own_private)
 
 

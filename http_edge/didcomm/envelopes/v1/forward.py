@@ -1,7 +1,7 @@
-"""Forwards of DIDComm v1 (routing 1.0, RFC 0094): read in all their shapes, and written.
+"""Reading of DIDComm v1 forwards (routing 1.0, RFC 0094) in all their forms, and writing.
 
-A forward may come from any sender, sealed to our routing key. Those that are written go around an
-envelope for an agent that sits behind mediators of its own.
+A forward may come from any sender, sealed to our routing key. We write forwards around an envelope
+for an agent behind mediators of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FRAGMENT_CHARS_MAX: Final = 64
 
 
 def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
-    """What a forward says, or None when it cannot be followed.
+    """Read a forward; None if it cannot be followed.
 
-    None: ``to`` is neither a text nor a list of texts, or names more than ``recipients_max``
-    (part of them would be lost unseen); or ``msg`` is no encrypted envelope: nothing else may
-    enter a queue (RFC 0685).
+    It cannot be followed if ``to`` is neither a text nor a list of texts, or names more than
+    ``recipients_max`` recipients (some would be lost unseen), or if ``msg`` is no encrypted
+    envelope: nothing else may enter a queue (RFC 0685).
     """
     names = message.body.get("to")
     if isinstance(names, str):
@@ -43,12 +43,12 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
 def wrap(
     envelope: bytes, did: str, routing_keys: Sequence[str], new_id: Callable[[], str]
 ) -> bytes | None:
-    """An envelope for the agent ``did`` as its outermost mediator takes it.
+    """Wrap an envelope for the agent ``did`` for its outermost mediator.
 
-    ``routing_keys`` are in the order from the agent outwards (RFC 0067), and each envelope on the
-    way names the next hop inwards. The innermost forward names the agent's key in the connection:
-    that is what its own mediator knows it by. None when a key is none that a message can be packed
-    to, or the envelope is no JSON and so nothing that a forward can carry.
+    ``routing_keys`` are in the order from the agent outwards (RFC 0067); each forward names the
+    next hop inwards. The innermost forward names the agent's key in the connection, by which its
+    own mediator knows it. None if no message can be packed to one of the keys, or if the envelope
+    is no JSON, which a forward cannot carry.
     """
     if not routing_keys:
         return envelope
@@ -72,12 +72,12 @@ def _is_texts(names: object) -> TypeGuard[list[str]]:
 
 
 def _recipient_key(name: str) -> bytes | None:
-    """The key in base58, in a did:key, or in the fragment of any other DID."""
+    """Return the key written in base58, in a did:key, or in the fragment of any other DID."""
     key = keys.read_key(name)
     did, _, fragment = name.partition("#")
     if key is not None or not did.startswith("did:") or len(fragment) > _FRAGMENT_CHARS_MAX:
         return key
-    # A key id is the key in base58, or in multibase as of did:peer:2, once written without its "z".
+    # The fragment is the key in base58, or in multibase as in did:peer:2, with or without its "z".
     for text in (f"did:key:{fragment}", f"did:key:z{fragment}"):
         key = keys.read_key(text)
         if key is not None:

@@ -1,9 +1,9 @@
 """Plaintext messages of DIDComm v1: types, threads and the decorators that a mediator acts on.
 
 RFC 0003 and RFC 0348 (types), RFC 0008 (threads), RFC 0092 (return route), RFC 0032 (timing),
-RFC 0317 (please ack), RFC 0017 (attachments), RFC 0234 (signatures). The members of the protocol
-stand beside the decorators, in one object. The older families are answered in the spelling of the
-question's type, because old agents know no other.
+RFC 0317 (please ack), RFC 0017 (attachments), RFC 0234 (signatures). One object holds the members
+of the protocol and the decorators. An answer spells its type as the question does, because old
+agents know no other spelling.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _REPORT: Final = "notification/1.0/problem-report"
 """The alias of ``report-problem/1.0`` that RFC 0035 uses in its sample and RFC 0685 prescribes:
 the agents in use know no other, and answer an unknown type with a problem report of their own."""
 _OWN_REPORT: Final = "problem-report"
-"""A report that a protocol has among its own messages (message-pickup 4.0)."""
+"""The report of a protocol with reports among its own messages (message-pickup 4.0)."""
 _ACK: Final = "notification/1.0/ack"
 
 
 def read(message: bytes) -> Message | None:
-    """A plaintext message, or None when it is not one: no JSON object, no type, no proper id."""
+    """Read a plaintext message; None if it is no JSON object, or has no type or no valid id."""
     try:
         value = parse(message)
     except JsonRefused:
@@ -62,12 +62,12 @@ def read(message: bytes) -> Message | None:
 
 
 def read_parsed(value: Json) -> Message | None:
-    """The same of a JSON object."""
+    """Do the same as ``read`` for a parsed JSON object."""
     kind, message_id = _type(value.get("@type")), value.get("@id")
     if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
         return None
     if (kind.family, kind.major, kind.name) == _FORWARD:
-        # Most messages are forwards, and none of what follows is looked at in one.
+        # Most messages are forwards, in which none of the following decorators matters.
         return Message(VERSION, kind, message_id, value, message_id, is_forward=True)
     thread = _decorator(value, "~thread")
     thread_id = _thread_id(thread, "thid") or message_id
@@ -92,13 +92,13 @@ def read_parsed(value: Json) -> Message | None:
 
 
 def write(message: NewMessage, message_id: str) -> Json:
-    """A message of ours in no thread, as JSON; ``message_id`` where it has none of its own."""
+    """Write a message of ours without a thread as JSON; ``message_id`` is its default id."""
     head = {"@type": NEW_PREFIX + message.kind, "@id": message.id or message_id}
     return {**head, **message.body, **_attached(message.attachments)}
 
 
 def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
-    """An answer as JSON, in the thread and in the spelling of the question."""
+    """Write an answer as JSON, in the thread and in the spelling of the question."""
     thread: Json = {"thid": question.thread_id}
     match answer:
         case Reply():
@@ -122,9 +122,9 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
 
 
 def write_attachment(attachment: Attachment) -> Json:
-    """An attachment as JSON."""
+    """Write an attachment as JSON."""
     if attachment.inlined:
-        # RFC 0212 writes the id as ``@id``, and Credo reads ``id``.
+        # RFC 0212 writes the id as ``@id``, but Credo reads ``id``.
         message = orjson.loads(attachment.content)
         return {"@id": attachment.id, "id": attachment.id, "message": message}
     head: Json = {"@id": attachment.id}
@@ -132,7 +132,7 @@ def write_attachment(attachment: Attachment) -> Json:
         head["mime-type"] = attachment.media_type
     if attachment.jws is None:
         return {**head, "data": {"base64": base64_of_json(attachment.content)}}
-    # ACA-Py takes the standard alphabet here and no other. What is signed stays as it is.
+    # ACA-Py accepts only the standard alphabet here. Signed content stays unchanged.
     text = b64encode(attachment.content).decode("ascii")
     return {**head, "data": {"base64": text, "jws": attachment.jws}}
 
@@ -142,7 +142,7 @@ def _head(kind: str, message_id: str, thread: Json) -> Json:
 
 
 def _alike(kind: MessageType, other: str) -> str:
-    """The type of another protocol in the same spelling, where that is one of ours."""
+    """Return the type of another protocol in the same spelling, or else in the new one."""
     return (OLD_PREFIX if kind.prefix == OLD_PREFIX else NEW_PREFIX) + other
 
 
@@ -165,7 +165,7 @@ def _attached(attachments: Sequence[Attachment] | None) -> Json:
 
 
 def _type(text: object) -> MessageType | None:
-    """A type in the form of RFC 0003; that of another document is of an unknown protocol."""
+    """Parse a type of RFC 0003; a type of another document becomes that of an unknown protocol."""
     kind = read_any_type(text)
     is_known = kind is not None and bool(kind.family)
     return kind if is_known or (isinstance(text, str) and _ANY_TYPE.match(text)) else None
@@ -182,7 +182,7 @@ def _thread_id(thread: Mapping[str, object], name: str) -> str:
 
 
 def _return_route(transport: Mapping[str, object]) -> ReturnRoute:
-    # Compared and not looked up in a set: a list there could not be hashed.
+    # Compared, not looked up in a set: a list as value could not be hashed.
     match transport.get("return_route"):
         case "all":
             return "all"

@@ -28,30 +28,30 @@ MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
 MEDIA_TYPES: Final = frozenset(
     {MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe", "application/jwe+json"}
 )
-"""What agents name an envelope (RFC 0044 and before)."""
+"""The media types that agents give an envelope (RFC 0044 and before)."""
 _MIRRORED: Final = frozenset({MEDIA_TYPE, "application/ssi-agent-wire", "application/jwe"})
 
 
 def agent_account(key: bytes) -> AgentAccount:
-    """The account of an agent with an Ed25519 key of 32 bytes: the identity is its did:key."""
+    """Return the account of an agent with a 32-byte Ed25519 key; its identity is the did:key."""
     return AgentAccount(did_key(key), plaintext.VERSION, key)
 
 
 class V1:
-    """Messages and envelopes of DIDComm v1 under the mediator's one key."""
+    """The version for messages and envelopes of DIDComm v1 under the mediator's one key."""
 
     name = plaintext.VERSION
     generation = 1
     read_forward = staticmethod(read_forward)
 
     def __init__(self, key: KeyPair) -> None:
-        """Envelopes to and from ``key``."""
+        """Pack and unpack with ``key``."""
         self._key = key
         self._keys = {key.public: key}
         self._own_name = base58(key.public)
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
-        """What is in an envelope; None where it is of another version."""
+        """Unpack a parsed envelope; None if it is of another version."""
         sealed = envelope.parsed_recipients(value)
         if sealed is None:
             return None
@@ -64,15 +64,15 @@ class V1:
         return Unpacked(self.name, opened.plaintext, sender)
 
     def is_own(self, recipient: str) -> bool:
-        """Does a forward mean this mediator by the name of this recipient?"""
+        """Say whether a forward with this recipient name is for the mediator itself."""
         return recipient == self._own_name
 
     def read(self, unpacked: Unpacked) -> Message | None:
-        """An unpacked message, or None where it is none."""
+        """Read an unpacked message; None if it is not a message."""
         return plaintext.read(unpacked.plaintext)
 
     def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:  # noqa: ARG002
-        """A message that answers none; whom it is for stands in its envelope alone."""
+        """Write an unsolicited message; only its envelope names the recipient."""
         return orjson.dumps(plaintext.write(message, message_id))
 
     def write_answer(
@@ -82,31 +82,31 @@ class V1:
         to: AgentAccount,  # noqa: ARG002 - it stands in the envelope alone
         message_id: str,
     ) -> bytes:
-        """An answer in the form of its question."""
+        """Write an answer in the form of its question."""
         return orjson.dumps(plaintext.write_answer(answer, question, message_id))
 
     def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """A plaintext, packed for an agent."""
+        """Pack a plaintext for an agent."""
         return envelope.pack(message, [to.address], self._key)
 
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
-        """A report in plaintext: agents of this version sign no whole messages."""
+        """Write a report in plaintext: agents of this version do not sign whole messages."""
         written = plaintext.write_answer(report, question, message_id)
         return OpenReport(orjson.dumps(written), "application/json")
 
     def learn(self, did: str) -> None:
-        """Nothing: agents of this version are known by their keys."""
+        """Do nothing: agents of this version are known by their keys."""
 
     def service_of(self, did: str) -> MessagingService | None:  # noqa: ARG002 - it has a handshake
-        """None: an agent of this version says it in its handshake."""
+        """Return None: an agent of this version states its endpoint in its handshake."""
         return None
 
     def unknown_mediator(self, did: str) -> str:  # noqa: ARG002 - its handshake said all
-        """None: an agent of this version lists the keys of its mediators itself."""
+        """Return no DID: an agent of this version lists the keys of its mediators itself."""
         return ""
 
     def media_type(self, used: str) -> str:
-        """How to name an envelope to a sender that ``used`` a name: old agents know no other."""
+        """Return the media type that the sender ``used``, if valid: old agents know no other."""
         return used if used in _MIRRORED else MEDIA_TYPE

@@ -1,6 +1,6 @@
-"""The content encryption of DIDComm v2: three algorithms are read, one is written.
+"""Content encryption of DIDComm v2: three algorithms are read, one is written.
 
-A256CBC-HS512 (RFC 7518 section 5.2.5) is the one that every agent reads; A256GCM (section 5.3) and
+We write A256CBC-HS512 (RFC 7518 section 5.2.5), which every agent reads; A256GCM (section 5.3) and
 XC20P (draft-amringer-jose-chacha) come from agents that prefer them for anonymous messages.
 """
 
@@ -26,7 +26,7 @@ _Open: TypeAlias = Callable[[bytes, bytes, bytes, bytes, bytes], bytes | None]
 
 
 class Sizes(NamedTuple):
-    """What parts of an envelope have to measure under an algorithm."""
+    """The sizes of an envelope's parts under an algorithm."""
 
     key_bytes: int
     iv_bytes: int
@@ -41,7 +41,7 @@ SIZES: Final[Mapping[str, Sizes]] = {
 
 
 class EncryptedContent(NamedTuple):
-    """Content, and the fresh key that it is encrypted with."""
+    """Encrypted content, and the fresh key that encrypts it."""
 
     key: bytes
     iv: bytes
@@ -50,7 +50,7 @@ class EncryptedContent(NamedTuple):
 
 
 def encrypt(plaintext: bytes, aad: bytes) -> EncryptedContent:
-    """``plaintext`` under a fresh key, with A256CBC-HS512; ``aad`` is authenticated with it."""
+    """Encrypt under a fresh key with A256CBC-HS512, which also authenticates ``aad``."""
     key, iv = secrets.token_bytes(SIZES[WRITTEN].key_bytes), secrets.token_bytes(_BLOCK_BYTES)
     room = _BLOCK_BYTES - len(plaintext) % _BLOCK_BYTES
     encryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).encryptor()
@@ -62,9 +62,9 @@ def encrypt(plaintext: bytes, aad: bytes) -> EncryptedContent:
 def decrypt(
     enc: str, key: bytes, iv: bytes, sealed: tuple[bytes, bytes], aad: bytes
 ) -> bytes | None:
-    """The plaintext of ``sealed``, a ciphertext and its tag; None where that was changed.
+    """Decrypt ``sealed``, a ciphertext and its tag; None if it was changed.
 
-    Parts of another size than ``SIZES`` says are such a change.
+    A part of another size than in ``SIZES`` counts as a change.
     """
     sizes, (ciphertext, tag) = SIZES[enc], sealed
     if (len(key), len(iv), len(tag)) != sizes:
@@ -86,7 +86,7 @@ def _open_cbc(key: bytes, iv: bytes, ciphertext: bytes, tag: bytes, aad: bytes) 
         return None
     decryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).decryptor()
     padded = decryptor.update(ciphertext) + decryptor.finalize()
-    # The tag was right, so no one learns from this what he did not write himself.
+    # The tag is valid, so this check reveals nothing to anyone but the author of the message.
     room = padded[-1]
     if not 0 < room <= _BLOCK_BYTES or padded[-room:] != bytes([room]) * room:
         return None

@@ -1,11 +1,10 @@
 """The encryption envelope of DIDComm v2: reading, opening and making it (RFC 7516, general JSON).
 
-A fresh content key encrypts the message; each recipient gets that key wrapped under a key that
-follows from a key agreement with an ephemeral key (anoncrypt, ECDH-ES), and with the sender's key
-besides (authcrypt, ECDH-1PU), which proves who sent it. DIDComm Messaging 2.1, "Message
-Encryption".
+A fresh content key encrypts the message; each recipient gets that key wrapped under a key derived
+from a key agreement with an ephemeral key (anoncrypt, ECDH-ES), and for authcrypt (ECDH-1PU) also
+with the sender's key, which proves the sender. DIDComm Messaging 2.1, "Message Encryption".
 
-What costs little comes first: an envelope that is not for us costs no key agreement.
+Cheap checks come first: an envelope that is not for us costs no key agreement.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ from http_edge.didcomm.envelopes.v2.content_encryption import WRITTEN, decrypt, 
 
 MEDIA_TYPE: Final = "application/didcomm-encrypted+json"
 RECIPIENTS_MAX: Final = 64
-"""How many recipients one envelope names; each costs a line of JSON and a hash of its name."""
+"""Recipients in one envelope; each costs a line of JSON and a hash of its name."""
 KID_CHARS_MAX: Final = 4608
 """A key id is a DID of at most 4,096 characters and a fragment."""
 _ANONCRYPT: Final = "ECDH-ES+A256KW"
 _AUTHCRYPT: Final = "ECDH-1PU+A256KW"
 _HASHES_MAX: Final = 4096
 _HASHED_CHARS_MAX: Final = 512
-"""Key ids up to this long have their hash remembered: those of our did:peer:2 among them."""
+"""Key ids up to this length, including those of our did:peer:2, have their hash remembered."""
 
 
 class Recipient(NamedTuple):
-    """Whom a message is packed to: the id of the key as its owner spells it, and the key."""
+    """The recipient of a message: the id of its key as the owner spells it, and the key."""
 
     kid: str
     key: PublicKey
 
 
 class Sender(NamedTuple):
-    """Who packs a message: the id of its key, and the key."""
+    """The sender of a message: the id of its key, and the key."""
 
     kid: str
     key: PrivateKey
@@ -92,10 +91,10 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """An envelope that was parsed and not opened.
+    """An envelope that is parsed but not opened.
 
-    ``kids`` are the key ids of its recipients as spelled. ``sender_kid`` is the key that the
-    message claims to be packed with, or empty for an anonymous one.
+    ``kids`` are the key ids of its recipients as spelled. ``sender_kid`` is the id of the sender's
+    key that the message claims; empty for an anonymous message.
     """
 
     kids: Sequence[str]
@@ -107,28 +106,28 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 def is_envelope(value: Json) -> bool:
-    """Has a JSON object the members that tell an envelope of DIDComm v2 from everything else?"""
+    """Say whether a JSON object has the members that only DIDComm v2 envelopes have."""
     return "ciphertext" in value and isinstance(value.get("recipients"), list)
 
 
 def parsed(value: Json) -> Sealed | None:
-    """An envelope, or None where it breaks a rule of its header (A.3 of DIDComm v2.1)."""
+    """Parse an envelope; None if it breaks a rule of its header (A.3 of DIDComm v2.1)."""
     try:
         envelope = msgspec.convert(value, _Envelope)
         header = msgspec.convert(parse(b64decode(envelope.protected)), _Protected)
         apu, apv = b64decode(header.apu) if header.apu else b"", b64decode(header.apv)
         sender_kid = "" if header.alg == _ANONCRYPT else _sender_kid(header, apu)
-    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     kids = [one.header.kid for one in envelope.recipients]
-    if header.crit is not None or header.zip is not None:  # nothing that is understood here
+    if header.crit is not None or header.zip is not None:  # neither is supported
         return None
-    # An anonymous message has no use for one, and what is remembered of it is as long.
+    # An anonymous message needs no ``apu``, and the cached key derivation would be as long.
     if len(apu) > KID_CHARS_MAX:
         return None
     if not 0 < len(kids) <= RECIPIENTS_MAX or max(map(len, kids)) > KID_CHARS_MAX:
         return None
-    # Veramo's anonymous messages name no recipients in ``apv``, and derive the key without.
+    # Veramo's anonymous messages have no ``apv``, and derive the key without it.
     if _hash_of(kids) != apv and (apv or header.alg == _AUTHCRYPT):
         return None
     if header.alg == _AUTHCRYPT and header.enc != WRITTEN:
@@ -143,7 +142,7 @@ def open_sealed(
     sender: PublicKey | None,
     static_secrets: StaticSecrets,
 ) -> bytes | None:
-    """The message for the recipient ``number``, whose key ``own`` is; None if it does not open.
+    """Open the message for recipient ``number`` with its key ``own``; None if it does not open.
 
     ``sender`` is the key of ``sealed.sender_kid``, None for an anonymous message.
     """
@@ -180,13 +179,13 @@ def seal(
     sender: Sender | None,
     static_secrets: StaticSecrets,
 ) -> bytes:
-    """The envelope of a message: authcrypt from a sender, anoncrypt from none.
+    """Pack a message in an envelope: authcrypt from a sender, anoncrypt without one.
 
-    All keys are of one curve. Recipients are listed in the order of their ids, because some
-    agents hash the ids in the order in which they are listed.
+    All keys must be of one curve. Recipients are listed in the order of their ids, because some
+    agents hash the ids in the listed order.
 
     Raises:
-        ValueError: nothing can be packed to one of the keys.
+        ValueError: no message can be packed to one of the keys.
     """
     listed = sorted(recipients, key=lambda one: one.kid.encode())
     ephemeral = PrivateKey.new(listed[0].key.curve)
@@ -227,10 +226,10 @@ def seal(
 
 
 def _sender_kid(header: _Protected, apu: bytes) -> str:
-    """The key that a message claims to be packed with; some agents say it in ``apu`` alone.
+    """Return the id of the sender's key that a message claims; some agents set only ``apu``.
 
     Raises:
-        ValueError: it says none, or two.
+        ValueError: the message names no key, or two.
     """
     named = apu.decode("utf-8")
     if not named or header.skid not in {None, named}:
@@ -239,7 +238,7 @@ def _sender_kid(header: _Protected, apu: bytes) -> str:
 
 
 def _hash_of(kids: Sequence[str]) -> bytes:
-    """What ``apv`` has to be: the hash of the key ids, sorted bytewise."""
+    """Return the required ``apv``: the hash of the key ids, sorted bytewise."""
     if len(kids) == 1 and len(kids[0]) <= _HASHED_CHARS_MAX:
         return _hash_of_one(kids[0])
     return sha256(b".".join(sorted(kid.encode() for kid in kids))).digest()

@@ -1,4 +1,4 @@
-"""Forwards of DIDComm v2 (routing 2.0): read in all their shapes, and written.
+"""Reading of DIDComm v2 forwards (routing 2.0) in all their forms, and writing.
 
 A forward names one recipient, by a DID or the id of a key, and carries one or several envelopes.
 DIDComm Messaging 2.1, "Routing Protocol 2.0".
@@ -28,10 +28,10 @@ _DID_KEY: Final = "did:key:"
 
 
 def read_forward(message: Message) -> Forward | None:
-    """What a forward says, or None when it cannot be followed.
+    """Read a forward; None if it cannot be followed.
 
-    None: ``next`` is no text; there is no attachment, or there are too many; or one is no
-    encrypted envelope in itself: links are not fetched, and nothing else may enter a queue.
+    It cannot be followed if ``next`` is no text, if there is no attachment or too many, or if one
+    does not contain an encrypted envelope: links are not fetched, and nothing else may be queued.
     """
     named = message.text("next")
     attached = message.attachments.get("")
@@ -55,12 +55,12 @@ def wrap(
     new_id: Callable[[], str],
     fetched: Fetched | None = None,
 ) -> bytes | None:
-    """An envelope for the agent ``did`` as its outermost mediator takes it.
+    """Wrap an envelope for the agent ``did`` for its outermost mediator.
 
-    ``routing_keys`` are DIDs or ids of their keys, in the order from the agent outwards; each
-    envelope on the way names the next hop inwards. None when one of them cannot be resolved
-    without asking others (``fetched`` is what they said before), or the envelope is no JSON and so
-    nothing that a forward can carry.
+    ``routing_keys`` are DIDs or ids of DIDs' keys, in the order from the agent outwards; each
+    forward names the next hop inwards. None if one of them cannot be resolved without asking others
+    (``fetched`` returns documents fetched before), or if the envelope is no JSON, which a forward
+    cannot carry.
     """
     try:
         parse(envelope)
@@ -87,7 +87,7 @@ def wrap(
 
 
 def _hop(text: str, known: SeenDids) -> Recipient | None:
-    """The key that a mediator is written to with."""
+    """Return the key to which forwards for a mediator are encrypted."""
     bare = read_key(text)
     did, _, fragment = (text if bare is None else did_key(bare)).partition("#")
     keys = known.resolve(did)
@@ -100,7 +100,7 @@ def _hop(text: str, known: SeenDids) -> Recipient | None:
 
 
 def _payload(attachment: object) -> bytes | None:
-    """The envelope in an attachment, which holds it as JSON or in base64 of any dialect."""
+    """Return the envelope that an attachment holds as JSON or in base64 of any dialect."""
     data = attachment.get("data") if isinstance(attachment, dict) else None
     if not isinstance(data, dict):
         return None

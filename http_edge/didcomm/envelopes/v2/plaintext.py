@@ -1,8 +1,8 @@
 """Plaintext messages of DIDComm v2: headers, threads, and what a mediator acts on.
 
 DIDComm Messaging 2.1, "Message Headers", "Threading", "ACKs", "DID Rotation", and the extension
-"return-route". The members of the protocol stand in ``body``, which may be missing where it is
-empty (2.1) and is always written (2.0). Times are Unix seconds.
+"return-route". ``body`` holds the members of the protocol; an empty body may be missing (2.1), but
+we always write one (2.0). Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _DID_CHARS_MAX: Final = 4096
 _ACKS_MAX: Final = 256
 """Confirmed messages that are read from one header."""
 _TIME_S_MAX: Final = 2**40
-"""A time beyond is none in seconds."""
+"""A later time is not in seconds."""
 _FORWARD: Final = ("routing", 2, "forward")
 _REPORT: Final = NEW_PREFIX + "report-problem/2.0/problem-report"
 _OWN_REPORT: Final = "problem-report"
-"""A report that a protocol has among its own messages (message-pickup 4.0)."""
+"""The report of a protocol with reports among its own messages (message-pickup 4.0)."""
 _NAMES: Final = {"disclosures": "disclose"}
-"""Messages that have another name than in DIDComm v1."""
+"""Messages with another name than in DIDComm v1."""
 _EMPTY: Final = NEW_PREFIX + "empty/1.0/empty"
 
 
 def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Message | None:
-    """A plaintext message, or None when it is not one: no type, no proper id, no proper body.
+    """Read a plaintext message; None if it has no type, no valid id or no valid body.
 
-    ``addressed_to`` is the DID of ours that it was packed to, ``rotation`` what its ``from_prior``
-    proves. Whether ``from`` is who packed it says the caller.
+    ``addressed_to`` is the DID of ours that the message was packed to; ``rotation`` is the DID
+    rotation that its ``from_prior`` proves. The caller checks that ``from`` is the packing sender.
     """
     kind, message_id, sender = read_any_type(value.get("type")), value.get("id"), value.get("from")
     body = value.get("body")
@@ -65,8 +65,8 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
     attached = value.get("attachments")
     attachments = {} if attached is None else {"": attached}
     if (kind.family, kind.major, kind.name) == _FORWARD:
-        # Most messages are forwards, and little is looked at in one. It is not acknowledged,
-        # which would show who waits here, and asks for nothing back.
+        # Most messages are forwards, in which few headers matter. A forward is not acknowledged,
+        # which would show whose messages wait here, and asks for nothing back.
         return Message(
             version=VERSION,
             type=kind,
@@ -101,13 +101,13 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
 
 
 def write(message: NewMessage, message_id: str) -> Json:
-    """A message of ours in no thread; ``message_id`` where it has none of its own."""
+    """Write a message of ours without a thread; ``message_id`` is its default id."""
     head: Json = {"id": message.id or message_id, "type": NEW_PREFIX + message.kind}
     return {**head, "body": message.body, **_attached(message.attachments)}
 
 
 def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
-    """An answer, in the thread of the question."""
+    """Write an answer in the thread of the question."""
     thread = question.thread_id
     acknowledged: Json = {"ack": [question.id]} if question.wants_ack else {}
     match answer:
@@ -120,8 +120,8 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
             head: Json = {"id": message_id, "type": kind, "thid": thread, **parent, **acknowledged}
             return {**head, "body": answer.body, **_attached(answer.attachments)}
         case ProblemReport():
-            # ``pthid`` is the thread that failed; ``thid`` besides, by which some agents find the
-            # answer to their request.
+            # ``pthid`` is the thread that failed; by ``thid`` some agents find the answer to their
+            # request.
             own = question.type.sibling(_OWN_REPORT)
             report = own if answer.is_own else _REPORT
             head = {"id": message_id, "type": report, "thid": thread, "pthid": thread}
@@ -133,13 +133,13 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
 
 
 def addressed(message: Json, sender_did: str, recipient_did: str) -> bytes:
-    """A written message with its sender and its one recipient, as text."""
+    """Return a written message as text, with its sender and its one recipient."""
     head = {"typ": MEDIA_TYPE, "from": sender_did, "to": [recipient_did]}
     return orjson.dumps({**head, **message})
 
 
 def write_attachment(attachment: Attachment) -> Json:
-    """An attachment as JSON."""
+    """Write an attachment as JSON."""
     head: Json = {"id": attachment.id}
     if attachment.media_type:
         head["media_type"] = attachment.media_type
@@ -162,7 +162,7 @@ def _thread_id(value: Mapping[str, object], name: str) -> str:
 
 
 def _return_route(value: Mapping[str, object]) -> ReturnRoute:
-    # Compared and not looked up in a set: a list there could not be hashed.
+    # Compared, not looked up in a set: a list as value could not be hashed.
     match value.get("return_route"):
         case "all":
             return "all"
@@ -173,20 +173,20 @@ def _return_route(value: Mapping[str, object]) -> ReturnRoute:
 
 
 def _integer(value: object) -> int | None:
-    """A number as an integer, or None for whatever is none."""
+    """Return a number as an integer, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value)
 
 
 def _time_s(value: object) -> int | None:
-    """A time, 0 where it is before 1970; None for whatever is none."""
+    """Return a time, 0 if it is before 1970; None for any other value."""
     time_s = _integer(value)
     return max(0, time_s) if time_s is not None and time_s <= _TIME_S_MAX else None
 
 
 def _wants_ack(wish: object, message_id: str) -> bool:
-    """Does the list name this message, by its id or by the empty text?"""
+    """Say whether the list names this message, by its id or by the empty text."""
     return isinstance(wish, list) and ("" in wish or message_id in wish)
 
 

@@ -1,8 +1,8 @@
-"""Signed messages of DIDComm v2, and ``from_prior``: both are JWS (RFC 7515), read and verified.
+"""Signed messages of DIDComm v2, and ``from_prior``; both are JWS (RFC 7515).
 
-EdDSA with Ed25519 is by libsodium, as everywhere here; ES256 and ES256K, which few agents use, are
-by OpenSSL. The key is one that authenticates the DID in its id, and the DID is one that carries its
-document: nothing is fetched. DIDComm Messaging 2.1, "Message Signing" and "DID Rotation".
+libsodium verifies EdDSA with Ed25519, as everywhere here; OpenSSL verifies ES256 and ES256K, which
+few agents use. The signing key must authenticate the DID in its id, and the DID's document must be
+known: nothing is fetched here. DIDComm Messaging 2.1, "Message Signing" and "DID Rotation".
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
 
 MEDIA_TYPE: Final = "application/didcomm-signed+json"
 FROM_PRIOR_CHARS_MAX: Final = 16_384
-"""Two DIDs of at most 4,096 characters, one of them twice, in base64."""
+"""Room for two DIDs of at most 4,096 characters, one of them twice, in base64."""
 SIGNATURES_MAX: Final = 4
-"""Each costs a verification; agents write one."""
+"""Each signature costs a verification; agents write one."""
 _KID_CHARS_MAX: Final = 4_608
 _CURVES: Final[Mapping[str, Curve]] = {
     "EdDSA": Curve.ED25519,
@@ -40,11 +40,11 @@ _CURVES: Final[Mapping[str, Curve]] = {
 _COORDINATE_BYTES: Final = 32
 _PARTS: Final = 3
 _TIME_S_MAX: Final = 2**40
-"""A time beyond is none in seconds."""
+"""A later time is not in seconds."""
 
 
 class SignedMessage(msgspec.Struct, frozen=True):
-    """What was signed, and the key that signed it: its id as spelled, the DID in it, and itself."""
+    """A signed payload, and its signing key: the id as spelled, the DID in the id, and the key."""
 
     payload: bytes
     kid: str
@@ -75,7 +75,7 @@ class _Signed(msgspec.Struct, frozen=True):
 
 
 class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The claims of a change of DID; a JWT with others was signed for something else."""
+    """The claims of a DID rotation; a JWT with other claims was signed for another purpose."""
 
     iss: str
     iat: int
@@ -86,7 +86,7 @@ class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jti: object = None
 
     def is_meant(self, is_own: Callable[[str], bool], now_s: int | None) -> bool:
-        """Is it for us, and now? At any time where that is not known."""
+        """Say whether the claims are for us and valid now; any time is valid if now is unknown."""
         named = [self.aud] if isinstance(self.aud, str) else self.aud
         is_for_us = named is None or any(map(is_own, named))
         until_s = inf if self.exp is None else self.exp
@@ -94,15 +94,14 @@ class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_signed(value: Json) -> bool:
-    """Has a JSON object the members that tell a signed message from everything else?"""
+    """Say whether a JSON object has the members that only signed messages have."""
     return "payload" in value and ("signatures" in value or "signature" in value)
 
 
 def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
-    """What is in a signed message, in the general or the flattened form of JSON.
+    """Read and verify a signed message, in the general or the flattened JSON form.
 
-    None where a signature is wrong, or there are several by different DIDs: a message has one
-    sender.
+    None if a signature is wrong, or if different DIDs have signed: a message has one sender.
     """
     try:
         if "signatures" in value:
@@ -111,12 +110,12 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
             one = msgspec.convert(value, _Signature)
             signed = _Signed(msgspec.convert(value["payload"], str), [one])
         payload = b64decode(signed.payload)
-    except ValueError:  # also what msgspec.ValidationError is
+    except ValueError:  # includes msgspec.ValidationError
         return None
     if not 0 < len(signed.signatures) <= SIGNATURES_MAX:
         return None
     first: SignedMessage | None = None
-    for each in signed.signatures:  # the first that is wrong is the last that is looked at
+    for each in signed.signatures:  # stops at the first wrong signature
         found = _verified(signed.payload, payload, each, seen)
         if found is None or (first is not None and found.did != first.did):
             return None
@@ -127,11 +126,11 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
 def read_from_prior(
     text: object, seen: SeenDids, is_own: Callable[[str], bool], now_s: int | None
 ) -> DidRotation | None:
-    """The change of DID that a ``from_prior`` proves (a JWT, RFC 7519), or None.
+    """Return the DID rotation that a ``from_prior`` proves (a JWT, RFC 7519), or None.
 
-    Keys sign other JWTs, too: one is none of these that has other claims, or is for others than
-    ``is_own`` says, or at another time than ``now_s``, which is looked at if it is known. Whether
-    ``new_did`` is the sender of the message says the caller.
+    Keys sign other JWTs, too: a JWT is rejected if it has other claims, is for an audience that
+    ``is_own`` does not accept, or is not valid at ``now_s``, which is checked unless None. The
+    caller checks that ``new_did`` is the sender of the message.
     """
     if not isinstance(text, str) or len(text) > FROM_PRIOR_CHARS_MAX:
         return None
@@ -142,7 +141,7 @@ def read_from_prior(
     try:
         signed = _verified(payload, b64decode(payload), _Signature(protected, signature), seen)
         prior = None if signed is None else msgspec.convert(parse(signed.payload), _Prior)
-    except ValueError:  # also what JsonRefused is
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     if signed is None or prior is None or prior.iss != signed.did or prior.sub == prior.iss:
         return None
@@ -154,18 +153,18 @@ def read_from_prior(
 
 
 def signer_of(from_prior: object) -> str:
-    """The DID that a ``from_prior`` says it is signed by, which proves nothing; empty for none."""
+    """Return the DID that a ``from_prior`` names as signer, unverified; empty for none."""
     if not isinstance(from_prior, str) or len(from_prior) > FROM_PRIOR_CHARS_MAX:
         return ""
     try:
         header = msgspec.convert(parse(b64decode(from_prior.partition(".")[0])), _Protected)
-    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return ""
     return (header.kid or "").partition("#")[0]
 
 
 def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
-    """A message signed with Ed25519: general form, one signature, ``kid`` unprotected."""
+    """Sign a message with Ed25519: general form, one signature, ``kid`` unprotected."""
     protected = b64encode(orjson.dumps({"typ": MEDIA_TYPE, "alg": "EdDSA"}))
     text = b64encode(payload)
     signature = b64encode(sign(key.seed, f"{protected}.{text}".encode()))
@@ -176,7 +175,7 @@ def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
 
 
 def write_from_prior(rotation: DidRotation, kid: str, key: KeyPair) -> str:
-    """A ``from_prior`` that says ``rotation``, signed with a key ``kid`` of the prior DID."""
+    """Write a ``from_prior`` for ``rotation``, signed with a key ``kid`` of the prior DID."""
     header = {"typ": "JWT", "alg": "EdDSA", "crv": "Ed25519", "kid": kid}
     claims: Json = {"iss": rotation.prior_did, "iat": rotation.issued_at_s}
     if rotation.new_did is not None:
@@ -188,13 +187,13 @@ def write_from_prior(rotation: DidRotation, kid: str, key: KeyPair) -> str:
 def _verified(
     text: str, payload: bytes, signature: _Signature, seen: SeenDids
 ) -> SignedMessage | None:
-    """The message, if this is a signature of it by a key that authenticates its DID."""
+    """Return the message if a key that authenticates the signer's DID made this signature."""
     try:
         protected = msgspec.convert(parse(b64decode(signature.protected)), _Protected)
         value = b64decode(signature.signature)
-    except ValueError:  # also what JsonRefused and msgspec.ValidationError are
+    except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
-    # RFC 7515 section 4.1.11: what is not understood is not valid.
+    # RFC 7515 section 4.1.11: a header that is not understood makes the signature invalid.
     if protected.crit is not None or protected.b64 is not None:
         return None
     beside = None if signature.header is None else signature.header.kid

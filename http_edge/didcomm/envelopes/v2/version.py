@@ -1,8 +1,8 @@
 """DIDComm v2 as a message version (``versions.MessageVersion``): agents with DIDs.
 
-What may stand in what is bounded: a message in an envelope, signed in between or not, and an
-authenticated envelope in an anonymous one (DIDComm Messaging 2.1, "Allowed combinations"). The
-sender is who authcrypt says; a signature alone says who wrote, not to whom.
+Nesting is bounded: an envelope holds a message, signed or not, and an anonymous envelope may hold
+an authenticated one (DIDComm Messaging 2.1, "Allowed combinations"). Authcrypt proves the sender; a
+signature alone proves the author, but not the recipient.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ MEDIA_TYPES: Final = frozenset(
         "application/didcomm+encrypted",
     }
 )
-"""What agents name an envelope."""
+"""The media types that agents give an envelope."""
 _SENDERS_MAX: Final = 2048
-"""Key ids of senders that are remembered with their document, 2 to 12 KiB each."""
+"""Senders' key ids remembered with their document, 2 to 12 KiB each."""
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
-    """Whom an answer is packed to: the peer's DID and key as it spells them, and our own DID."""
+    """The address for answers: the peer's DID and key as it spells them, and our own DID."""
 
     did: str
     kid: str
@@ -77,9 +77,9 @@ class _Address(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Sender(msgspec.Struct, frozen=True):
-    """Who packed a message: its DID and key id as spelled, the key, what its document says.
+    """The sender of a message: its DID and key id as spelled, its key, and its document.
 
-    ``account`` is the DID of its identity here.
+    ``account`` is the DID of the sender's identity here.
     """
 
     did: str
@@ -90,7 +90,7 @@ class _Sender(msgspec.Struct, frozen=True):
 
 
 class _Opened(msgspec.Struct, frozen=True):
-    """One layer that was opened: what is in it, whose key it was for, and who packed it."""
+    """One opened layer: its content, the DID of ours that it was for, and its sender."""
 
     value: Json
     plaintext: bytes
@@ -99,11 +99,11 @@ class _Opened(msgspec.Struct, frozen=True):
 
 
 class V2:
-    """Messages and envelopes of DIDComm v2 under the mediator's own DIDs."""
+    """The version for messages and envelopes of DIDComm v2 under the mediator's own DIDs."""
 
     name = plaintext.VERSION
     generation = 2
-    """Of DIDComm: what the life of a message shows."""
+    """The generation of DIDComm, which the history of a message shows."""
 
     def __init__(
         self,
@@ -111,9 +111,9 @@ class V2:
         now_s: Callable[[], int] | None = None,
         fetched: Fetched | None = None,
     ) -> None:
-        """Envelopes to and from ``own``; messages of ours say when they were made if ``now_s``.
+        """Pack and unpack with ``own``; with ``now_s``, our messages state their creation time.
 
-        ``fetched`` is what is known of DIDs that the network has, where that is permitted.
+        ``fetched`` returns fetched documents of web DIDs; None if fetching is not permitted.
         """
         self._own = own
         self._secrets = StaticSecrets()
@@ -121,7 +121,7 @@ class V2:
         self._now_s = now_s
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
-        """What is in an envelope; None where it is of another version."""
+        """Unpack a parsed envelope; None if it is of another version."""
         if not envelope.is_envelope(value):
             return None
         opened = self._open(value)
@@ -132,7 +132,7 @@ class V2:
             if isinstance(inner, UnknownSender):
                 return inner
             if not isinstance(inner, _Opened) or inner.sender is None:
-                # Another's, or anonymous once more: nothing that may stand there.
+                # An inner envelope for others, or anonymous again, is not allowed.
                 return UnpackRefusal.UNDECRYPTABLE
             opened = inner
         if is_signed(opened.value):
@@ -146,12 +146,12 @@ class V2:
         return Unpacked(self.name, opened.plaintext, account, opened.own.did, opened.value)
 
     def read(self, unpacked: Unpacked) -> Message | None:
-        """An unpacked message, or None where it is none, or says that it is another's."""
+        """Read an unpacked message; None if it is not a message, or names another sender."""
         value = unpacked.parsed
         if value is None:
             return None
-        # One that cannot be verified changes nothing: an agent repeats it until it is answered
-        # under its new DID, and its messages are good all the same.
+        # A ``from_prior`` that cannot be verified changes nothing: the agent repeats it until it is
+        # answered under its new DID, and its messages are valid anyway.
         from_prior = value.get("from_prior")
         rotation = None
         if from_prior is not None:
@@ -173,25 +173,25 @@ class V2:
         return msgspec.structs.replace(message, whole_did=self._whole(message.sender_did))
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:  # noqa: ARG002 - it names one
-        """What a forward says, or None where it cannot be followed."""
+        """Read a forward; None if it cannot be followed."""
         return read_forward(message)
 
     def is_own(self, recipient: str) -> bool:
-        """Does a forward mean this mediator by the name of this recipient?"""
+        """Say whether a forward with this recipient name is for the mediator itself."""
         return recipient in self._own.names
 
     def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
-        """A message of ours that answers none."""
+        """Write an unsolicited message."""
         return self._addressed(plaintext.write(message, message_id), to)
 
     def write_answer(
         self, answer: Answer, question: Message, to: AgentAccount, message_id: str
     ) -> bytes:
-        """An answer in the thread of its question."""
+        """Write an answer in the thread of its question."""
         return self._addressed(plaintext.write_answer(answer, question, message_id), to)
 
     def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """A written message, packed for an agent under the DID that it knows us by."""
+        """Pack a written message for an agent under the DID by which it knows us."""
         address = _address(to)
         key = read_multibase(address.key)
         own = self._own.named(address.own_did)
@@ -204,7 +204,7 @@ class V2:
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
-        """A signed report: anyone can read it, and see that it is ours."""
+        """Write a signed report: anyone can read it and verify that it is ours."""
         own = self._own.named(question.addressed_to)
         assert own is not None
         kid = own.signing_kid
@@ -216,26 +216,26 @@ class V2:
         return OpenReport(orjson.dumps(signed), jws.MEDIA_TYPE)
 
     def learn(self, did: str) -> None:
-        """Know a DID that carries its document from now on by its hash too."""
+        """Learn a DID that contains its document, so that its short form resolves, too."""
         document = self._seen.resolve(did)
         if document is not None:
             self._seen.remember(document)
 
     def _whole(self, did: str) -> str:
-        """The DID that a hash was learned of; any other as it is."""
+        """Return the long form of a learned short DID; any other DID unchanged."""
         document = self._seen.resolve(did) if is_short(did) else None
         return did if document is None else document.did
 
     def service_of(self, did: str) -> MessagingService | None:
-        """Where an agent takes messages, as its DID says by itself; None if it does not say."""
+        """Return an agent's service from the documents known here, or None."""
         return self._seen.service_of(did)
 
     def unknown_mediator(self, did: str) -> str:
-        """The DID of the mediator behind which an agent is, if that has to be learned first."""
+        """Return the DID of the agent's mediator if it must be learned first; empty for none."""
         return self._seen.mediator_to_learn(did)
 
     def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
-        """How to name an envelope to a sender that ``used`` a name."""
+        """Return the media type of envelopes, the same for every type that the sender ``used``."""
         return MEDIA_TYPE
 
     def _addressed(self, message: Json, to: AgentAccount) -> bytes:
@@ -245,9 +245,9 @@ class V2:
         return plaintext.addressed(message, address.own_did, address.did)
 
     def _names_another(self, to: object) -> bool:
-        """Does a message name recipients, and none of them is a DID of ours in any spelling?
+        """Say whether a message names recipients, but no DID of ours in any spelling.
 
-        That is no reason to refuse it: agents write a routing DID, or a key, in many ways.
+        Such a message is not refused: agents write a routing DID, or a key, in many ways.
         """
         if not isinstance(to, list) or not to:
             return False
@@ -258,7 +258,7 @@ class V2:
         return text in self._own.by_kid or canonical_name(text) in self._own.names
 
     def _open(self, value: Json) -> _Opened | ForOthers | UnknownSender | UnpackRefusal:
-        """One envelope; what is not for us, or of an unknown sender, costs no key agreement."""
+        """Open one envelope; one for others or of an unknown sender costs no key agreement."""
         sealed = envelope.parsed(value)
         if sealed is None:
             return UnpackRefusal.NOT_AN_ENVELOPE
@@ -281,7 +281,7 @@ class V2:
         return UnpackRefusal.UNDECRYPTABLE if found is None else _Opened(found, opened, own, sender)
 
     def _sender(self, kid: str) -> _Sender | None:
-        """Who packs with a key: one that its DID names for key agreement, known without asking."""
+        """Return the sender with this key id, if its DID is known and lists it for agreement."""
         did = kid.partition("#")[0]
         if not did.startswith(FETCHED) and not is_short(did):
             return _carried(kid)
@@ -289,12 +289,12 @@ class V2:
         return None if keys is None else _sender(kid, keys)
 
     def _signed(self, opened: _Opened) -> _Opened | None:
-        """What was signed, where the signature is right, by the sender, and with a recipient."""
+        """Return the signed message if the sender validly signed it and it names recipients."""
         signed = read_signed(opened.value, self._seen)
         value = None if signed is None else _object(signed.payload)
         if signed is None or value is None:
             return None
-        # Without ``to`` it could have been signed for anyone, and be handed on.
+        # Without ``to`` the message could have been signed for anyone, and be passed on.
         if not isinstance(value.get("to"), list) or not _is_same(signed.did, value.get("from")):
             return None
         if opened.sender is not None and not _is_same(signed.did, opened.sender.did):
@@ -303,9 +303,9 @@ class V2:
 
 
 def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount | None:
-    """The account of an agent that packs with the key ``kid``, and calls us ``own_did``.
+    """Return the account of an agent that packs with the key ``kid`` for our DID ``own_did``.
 
-    None where the DID has no such key for key agreement.
+    None if the agent's DID has no such key for key agreement.
     """
     sender = _sender(kid, keys)
     return None if sender is None else _account(sender, own_did)
@@ -313,18 +313,18 @@ def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount |
 
 @lru_cache(_SENDERS_MAX)
 def _carried(kid: str) -> _Sender | None:
-    """Who packs with a key of a DID that carries its document."""
+    """Return the sender with this key id, if its DID contains its document."""
     did = kid.partition("#")[0]
     keys = resolve_document(did) if len(kid) <= envelope.KID_CHARS_MAX else None
     return None if keys is None else _sender(kid, keys)
 
 
 def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
-    """Who packs with a key of a document.
+    """Return the sender with this key id in a document.
 
-    The identity is the did:key of the signing key that maps to this key, if any, so it is the one
-    that the same keys have in DIDComm v1. Else it is the DID in its short form, and so it is where
-    a host may change the keys of a DID.
+    The identity is the did:key of the signing key that maps to this key, if any, so that the same
+    keys have the same identity in DIDComm v1. Else, and always if a web host may change the keys of
+    the DID, the identity is the DID in its short form.
     """
     did, _, fragment = kid.partition("#")
     if not fragment and did.startswith("did:key:") and keys.agreement:
@@ -347,19 +347,19 @@ def _address(account: AgentAccount) -> _Address:
 
 
 def _is_consistent(message: Message, packed_by: AgentAccount | None) -> bool:
-    """Is ``from`` who packed the message, and the DID that ``from_prior`` leads to?"""
+    """Say whether ``from`` is the packing sender, and the new DID of ``from_prior``."""
     sender, rotation = message.sender_did, message.rotation
     if rotation is not None and rotation.new_did is not None:
         if not _is_same(rotation.new_did, sender):
             return False
     elif rotation is not None and packed_by is not None and not sender:
-        # Who ends a relationship names no DID any more; the prior one packs its last message.
+        # A sender that ends a relationship names no DID; its prior DID packs the last message.
         return _is_same(_address(packed_by).did, rotation.prior_did)
     return packed_by is None or _is_same(_address(packed_by).did, sender)
 
 
 def _is_same(one: str, other: object) -> bool:
-    """Do two spellings name one DID? What has no name is the same as nothing but itself."""
+    """Say whether two spellings name one DID; a text without a name equals only itself."""
     name = canonical_name(other)
     return one == other or (name is not None and canonical_name(one) == name)
 
