@@ -59,7 +59,7 @@ _BY_PROBLEM: Final = {problem: reason for reason, problem in REPORTED.items()}
 
 
 def rejected_by(problem: Problem) -> RejectionReason:
-    """Return the transport's reason for a problem when no report can go back; else ``TRY_AGAIN``."""
+    """Return the transport's reason for a problem; ``TRY_AGAIN`` for one that has none there."""
     return _BY_PROBLEM.get(problem, RejectionReason.TRY_AGAIN)
 
 
