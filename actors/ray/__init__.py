@@ -1,1 +1,1 @@
-"""The only package that imports Ray: hosts and the placer as Ray actors, starting and stopping."""
+"""The only package that imports Ray: starts and stops Ray, and runs hosts as Ray actors."""
