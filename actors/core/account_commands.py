@@ -125,7 +125,7 @@ class QueueEnvelopes(CommandBase, frozen=True):
 class ClaimKey(CommandBase, frozen=True):
     """Give a key to one owner by a new claim; the target is ``key:`` and the key.
 
-    ``holds_key``: the owner has proved that it holds the private key, so it takes the key from
+    ``holds_key``: the owner has proved that it holds the private key, and so takes the key from
     any other owner.
     """
 

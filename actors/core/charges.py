@@ -1,4 +1,4 @@
-"""Charges for the work of each sender, kept by the host of its nonces, whichever edge it uses."""
+"""Charges for each sender's work, kept by the host of the sender's nonces, whatever the edge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Charges:
         )
 
     def refusal(self, submission: Submission, now_ms: int) -> Refused | None:
-        """Charge a sender for its command; a refusal with the time to wait if it sends too often.
+        """Charge a sender for its command; return a refusal with the wait if it sends too often.
 
         The host calls this after it has found the nonce to be new and before it uses the nonce up:
         a replay by another client costs the sender nothing, and the sender can repeat a refused

@@ -117,7 +117,7 @@ class SaveContract(CommandBase, frozen=True):
 
 
 class QueryContractRequests(CommandBase, frozen=True):
-    """A page of the target's waiting contract requests (8.3)."""
+    """Ask for a page of the target's waiting contract requests (8.3)."""
 
     page: Page
 
@@ -129,7 +129,7 @@ class AcknowledgeContractRequests(CommandBase, frozen=True):
 
 
 class QueryContracts(CommandBase, frozen=True):
-    """A page of the target's contracts (8.6). Bounds are exclusive; None is no filter."""
+    """Ask for a page of the target's contracts (8.6). Bounds are exclusive; None is no filter."""
 
     page: Page
     did: str | None = None
@@ -145,7 +145,7 @@ class QueueMessage(CommandBase, frozen=True):
 
 
 class QueryMessages(CommandBase, frozen=True):
-    """A page of the target's waiting messages, oldest first (8.7)."""
+    """Ask for a page of the target's waiting messages, oldest first (8.7)."""
 
     page: Page
     sender_did: str | None = None
@@ -389,7 +389,7 @@ class DedicationReason(StrEnum):
 
 
 class DedicateIdentity(CommandBase, frozen=True):
-    """Make the target a partition of its own; the owner of its shard decides this last command."""
+    """Make the target a partition of its own, by the last command that its shard's owner runs."""
 
     by: DedicationReason
 

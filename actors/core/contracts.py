@@ -101,7 +101,7 @@ def save_contract(state: Identity, command: SaveContract, context: DecisionConte
 def _keep(
     state: Identity, contract: Contract | Refusal, context: DecisionContext, when_full: Refusal
 ) -> Decision:
-    """Store a contract for its owner; the same contract twice is one record."""
+    """Store a contract for its owner; a contract that is stored twice is one record."""
     if isinstance(contract, Refusal):
         return contract
     if contract.expires_at_s <= context.now_s:
@@ -157,7 +157,7 @@ def _has_its_share(
 def query_requests(
     state: Identity, command: QueryContractRequests, _context: DecisionContext
 ) -> Decision:
-    """A page of waiting contract requests in arrival order (8.3)."""
+    """Answer with a page of waiting contract requests in arrival order (8.3)."""
     page, requests = command.page, state.requests
     chosen = list(islice(requests.values(), page.offset, page.offset + page.size))
     size_bytes = sum(request.stored_bytes for request in chosen)
@@ -169,7 +169,7 @@ def query_requests(
 def acknowledge_requests(
     state: Identity, command: AcknowledgeContractRequests, context: DecisionContext
 ) -> Accepted:
-    """Drop those contract requests among the ids that wait (8.4)."""
+    """Drop the waiting contract requests among the command's ids (8.4)."""
     waiting = [i for i in dict.fromkeys(command.request_ids) if i in state.requests]
     if not waiting:
         return Accepted(Done())
@@ -185,7 +185,7 @@ def acknowledge_requests(
 def query_contracts(
     state: Identity, command: QueryContracts, _context: DecisionContext
 ) -> Decision:
-    """A page of owned contracts, expired ones included, in arrival order (8.6)."""
+    """Answer with a page of owned contracts, including expired ones, in arrival order (8.6)."""
     page, contracts = command.page, state.contracts.values()
     total, looked_at, matching = len(contracts), 0, iter(contracts)
     if (command.did, command.expires_before_s, command.expires_after_s) != (None, None, None):

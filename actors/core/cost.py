@@ -145,7 +145,7 @@ def _split(items: list[_T]) -> list[list[_T]]:
 
 
 def source_key(name: str) -> bytes:
-    """The key that work is charged to: a DID or an address hashed to 16 bytes, as DIDs are long."""
+    """The key that work is charged to: a DID or address hashed to 16 bytes, as DIDs may be long."""
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
@@ -238,7 +238,7 @@ _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateKeylist: lambda command: _ids(len(command.add) + len(command.remove)),
     QueryKeylist: lambda command: 1 + _ID * command.limit,
 }
-# By type, and not by patterns: each command is looked up three times on its way.
+# Tables by type, because pattern matching is slower: each command is looked up three times.
 _TURN_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateEventTags: lambda command: cost(command) + _OLD_TAGS * len(command.updates),
     DeletePublicEvents: lambda command: cost(command) + _OLD_TAGS / 2 * len(command.event_ids),

@@ -162,7 +162,7 @@ _OF_OTHERS: Final = frozenset({anyone, correspondent})
 
 
 def is_of_owner(command: Command) -> bool:
-    """Does the target or the mediator send it? Other senders may be DIDs made for one command."""
+    """Is this a command of the target or mediator? Others may use a new DID for each command."""
     return RULES[type(command)].sender not in _OF_OTHERS
 
 

@@ -118,7 +118,7 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
 
 
 def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -> Accepted:
-    """Remove those envelopes among the ids that are in the queue."""
+    """Remove the waiting envelopes among the command's ids."""
     waiting = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
     if not waiting:
         return Accepted(queue_state(state, context))

@@ -251,7 +251,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
                 event.invitation_id,
             )
         case AgentSeen():
-            pass  # ``evolve`` takes its time
+            pass  # ``evolve`` sets ``seen_ms`` from its ``at_ms``
         case MediationGranted():
             state.mediated = True
         case KeylistUpdated():

@@ -1,8 +1,8 @@
 """Decisions on the envelopes of one DIDComm v2 message (routing 2.0).
 
 Rules of this file: pure; all envelopes are queued or none, in the order of the message, and each
-counts in every bound. The sender's times bind the queue and promise nothing about the recipient: an
-expired message is not queued, and a delayed one is held back for its delay.
+counts in every bound. The times that the sender sets govern the queue and promise nothing about the
+recipient: an expired message is not queued, and a delayed one is held back for its delay.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Leases:
         return bool(ended)
 
     def expire(self, now_ms: int) -> set[str]:
-        """End the leases whose time is over; the identities that had such leases."""
+        """End the leases whose time is over; return the identities that had such leases."""
         due: set[str] = set()
         while self._due and self._due[0][0] <= now_ms:
             until_ms, did = heapq.heappop(self._due)

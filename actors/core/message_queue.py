@@ -33,7 +33,7 @@ REMOVED_MAX = 10_000
 """Messages that one event made by the mediator itself removes: the size of a row is bounded."""
 
 
-def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a record of these
+def is_full(  # noqa: PLR0913, PLR0917 - the hot path: a record of these would cost too much
     state: Identity,
     depths: dict[str, Depth],
     origin: str,
@@ -176,7 +176,7 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
 
 
 def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Decision:
-    """A page of waiting messages in arrival order, with the exact total (8.7)."""
+    """Answer with a page of waiting messages in arrival order and the exact total (8.7)."""
     page, sender = command.page, command.sender_did
     total = len(state.messages) - state.envelopes
     matching = iter(state.messages.values())
@@ -197,7 +197,7 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
 def acknowledge_messages(
     state: Identity, command: AcknowledgeMessages, context: DecisionContext
 ) -> Accepted:
-    """Remove those messages among the ids that wait (8.8)."""
+    """Remove the waiting messages among the command's ids (8.8)."""
     ids = dict.fromkeys(command.message_ids)
     waiting = [i for i in ids if i in state.messages and not state.messages[i].is_envelope]
     if not waiting:

@@ -176,7 +176,7 @@ class UnprovenNonces:
 
 
 def expiry_ms(received_ms: int, timestamp_ms: float, window_ms: int) -> int:
-    """When a nonce may be forgotten: no later command with its timestamp can pass the window.
+    """When a nonce may be dropped: no later command with its timestamp can pass the window.
 
     A command stamped in the future stays valid longer than one window after its receipt.
     """

@@ -67,7 +67,7 @@ class ContractRequestsPage(_Reply, frozen=True):
 
 
 class OwnedContract(msgspec.Struct, frozen=True, array_like=True):
-    """One stored contract: the id that the mediator gave it, and the signed canonical JSON."""
+    """One stored contract: the mediator's id for it, and the signed object in canonical JSON."""
 
     contract_id: str
     signed: bytes
@@ -277,7 +277,7 @@ class Expired(_Reply, frozen=True):
 
     @property
     def records(self) -> int:
-        """All of them."""
+        """The number of all removed records."""
         of_queue = self.messages + self.contract_requests
         return of_queue + self.contracts + self.public_events + self.agents
 
@@ -361,7 +361,7 @@ class Push(msgspec.Struct, frozen=True, array_like=True):
 class BatchResult(msgspec.Struct, frozen=True, array_like=True):
     """The answer to a batch: one reply per submission, in order, and pushes for that edge.
 
-    ``incarnation`` changes when the host restarts: sessions must be opened again.
+    ``incarnation`` changes when the host restarts; the edge must then reopen its sessions.
     """
 
     incarnation: str

@@ -129,7 +129,7 @@ class Sessions:
         return self._live.get(did, NO_LIVE_MODE)
 
     def start_implicit(self, did: str, edge: str, session: str) -> str:
-        """Give a session implicit pickup; the other session that held it before, or empty."""
+        """Give a session implicit pickup; return the other session that held it, or empty."""
         before = self.implicit_of(did)
         self._implicit[did] = ImplicitPickup(edge, session)
         return before if before != session else ""

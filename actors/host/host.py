@@ -102,7 +102,7 @@ class Host:
         self._ownership.assign(names)
 
     def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
-        """Own these partitions, whichever host owned them; the ids of their sessions.
+        """Own these partitions, whichever host owned them; return the ids of their sessions.
 
         Sessions and leases come from the handover; without one there are none.
 
@@ -119,14 +119,14 @@ class Host:
         return ids
 
     def release(self, names: Sequence[str]) -> bytes:
-        """Give up these partitions; the handover for their next owner."""
+        """Give up these partitions; return the handover for their next owner."""
         ids = self._ownership.release(names)
         for name in names:
             self.cache.drop_partition(name)
         return self._registry.hand_over(ids)
 
     def hand_out(self, did: str, shard: str) -> bytes:
-        """Hand out the sessions and leases of a dedicated identity; empty if it is not dedicated.
+        """Hand out the sessions and leases of an identity; return empty if it is not dedicated.
 
         Raises:
             LogError: it is not known whether the identity is dedicated.
@@ -147,7 +147,7 @@ class Host:
         self._expected[did] = self._clock() + _EXPECTED_MS
 
     def take_in(self, did: str, shard: str, handover: bytes) -> bool:
-        """Continue the sessions of an identity that returns to this shard; is the shard owned?
+        """Continue the sessions of an identity that returns to this shard, if the shard is owned.
 
         Raises:
             msgspec.DecodeError: ``handover`` is not a handover.
@@ -280,7 +280,7 @@ class Host:
 
     @property
     def window_ms(self) -> int:
-        """The timestamp window that nonces are kept for."""
+        """The timestamp window for which nonces are kept."""
         return self._limits.timestamp_window_ms
 
     def _run(self, transaction: Transaction, submission: Submission) -> Outcome:
@@ -398,7 +398,7 @@ class Host:
         self._registry.lose([name])
 
     def _append(self, transaction: Transaction) -> Refusal | None:
-        """Append a transaction to the log; why it was not stored, or None."""
+        """Append a transaction to the log; return why it was not stored, or None."""
         if transaction.is_empty:
             return self._prove(transaction)
         rows, events = transaction.sealed()
@@ -451,7 +451,7 @@ class Host:
         return None
 
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
-        """None if the transaction is stored after all; else give up what another owner claimed."""
+        """Return None if the transaction is stored; else give up what another owner has claimed."""
         try:
             newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
             stored = not transaction.is_empty and any(

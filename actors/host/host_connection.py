@@ -347,7 +347,7 @@ class HostServer:
             if before is not None:
                 before.close()
             if before is not None or has_missed:
-                # Its sessions end before the first batch of the new connection is read.
+                # The edge's sessions end before the first batch of the new connection is read.
                 self._lost(edge)
             # The ``Welcome`` is the first frame: until then pushes wait for the lock.
             connection.send(

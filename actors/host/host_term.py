@@ -103,7 +103,7 @@ class LeaseKeeper:
             else:
                 is_ours = self._leases.renew(self._lease, self._lease_s)
         except LogUnavailable as error:
-            # One line for an outage.
+            # Only the first failure of an outage is logged as a warning.
             _LOG.log(logging.DEBUG if self._is_failing else logging.WARNING, "%s", error)
             self._is_failing = True
         else:

@@ -264,7 +264,7 @@ class IdentityHost:
         return [self._page(read) for read in reads]
 
     def ping(self) -> str:
-        """Prove that the host owns its partitions and its log takes writes; its incarnation.
+        """Prove that the host owns its partitions and its log takes writes; return its incarnation.
 
         With a placer, the host's lease is the proof that the log takes writes: the database stored
         it moments ago.
@@ -283,7 +283,7 @@ class IdentityHost:
         return self._incarnation
 
     def heartbeat(self, edge: str, sockets: int) -> str:
-        """Note how many sockets an edge has open; the host's incarnation.
+        """Note how many sockets an edge has open; return the host's incarnation.
 
         The incarnation changes whenever the host restarts and so has lost its sessions. If the edge
         restarts, its old sessions end with its connection; those that it has opened since stay.
@@ -330,7 +330,7 @@ class IdentityHost:
         try:
             stats = self._on_writer(self._host.snapshot_stats, seconds_max=_REPORT_S_MAX)
         except TimeoutError:
-            stats = self._host.stats  # counters as they are, the rest as it was the last time
+            stats = self._host.stats  # the counters are current, the rest is from the last time
         log = storage = None
         if with_log and (log := self._log_watch.figures(_REPORT_S_MAX)) is not None:
             storage = self._log_watch.storage(_REPORT_S_MAX)
@@ -363,14 +363,14 @@ class IdentityHost:
         )
 
     def release(self, shards: Sequence[str]) -> bytes:
-        """Give up these shards once the running transaction is over; their handover.
+        """Give up these shards once the running transaction is over; return their handover.
 
         From then on the host refuses commands for them with ``Refusal.NOT_OWNER``.
         """
         return self._on_writer(lambda: self._host.release(shards))
 
     def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
-        """Own these shards, whichever host owned them; the ids of their sessions.
+        """Own these shards, whichever host owned them; return the ids of their sessions.
 
         Raises:
             LogError: they could not be claimed; none of them is owned.
@@ -427,7 +427,7 @@ class IdentityHost:
                 )
         except PageTooLarge:
             if isinstance(read.where, SavedEventsFilter):
-                self._charge(read, bytes_max or 0, 0)  # read all the same
+                self._charge(read, bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("page cannot be read: %s", type(error).__name__)
@@ -453,7 +453,7 @@ class IdentityHost:
         def call() -> None:
             try:
                 done.set_result(run())
-            except Exception as error:  # noqa: BLE001 - carried to the caller, whatever it is
+            except Exception as error:  # noqa: BLE001 - passed on to the caller, whatever it is
                 done.set_exception(error)
 
         self._writer.call(call)

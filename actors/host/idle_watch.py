@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     """The limits with the time from which silence counts (``idle_agents_since_ms``).
 
-    If the log does not answer, this is now; the next start uses the time in the log again.
+    If the log does not answer, that time is now; the next start uses the time in the log again.
     """
     age_s = limits.identity.idle_agents_age_s_max
     try:

@@ -1,9 +1,10 @@
 """Claims of nonces by commands (DCTRL-0004 5): which ones pass, and where each nonce is kept.
 
-The nonce of an accepted command is stored in the commit of its effect. A command has no effect if
-it is not proven, or if an identity refuses it that has no state or is not its sender; repeating it
-is no replay. Such a nonce is kept in the memory of this host alone, and the order of 5.4 holds as
-long as the host lives. Otherwise senders made for one command each would fill the log.
+The nonce of an accepted command is stored in the commit of its effect. The nonce of a command that
+is not proven, or that its target refuses while it has no state or is not the sender, is kept in the
+memory of this host alone. Such a command has no effect, so repeating it is no replay, and the order
+of 5.4 holds as long as the host lives. Otherwise senders made for one command each would fill the
+log.
 
 The command of a sender that is unknown here may have an effect at another host, so its nonce is
 stored. Half of the room of a shard is for all senders. Of the other half a sender may use a quarter

@@ -61,7 +61,7 @@ class Ownership:
         self._claim([name for name in names if name not in self._owned])
 
     def adopt(self, names: Sequence[str], sessions: Mapping[str, str]) -> Mapping[str, str]:
-        """Claim these partitions for this host, or none of them; the ids of their sessions.
+        """Claim these partitions for this host, or none of them; return the ids of their sessions.
 
         ``sessions`` has the ids of sessions that were handed over; new sessions get their id from
         the epoch of the claim.
@@ -82,7 +82,7 @@ class Ownership:
         return {name: self._sessions[name] for name in names}
 
     def release(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Give up these partitions; the session ids of those that were owned."""
+        """Give up these partitions; return the session ids of those that were owned."""
         ids = {name: self._sessions[name] for name in names if name in self._sessions}
         for name in names:
             self._drop(name)

@@ -177,7 +177,7 @@ class PageReader:
             if refs.size_bytes <= left_bytes:
                 left_bytes -= refs.size_bytes
                 wanted.setdefault(cached.stream, []).extend(refs.versions)
-        if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - what one asks is asked below
+        if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - ``fill`` reads a single one
             return {}
         try:
             return self._log.read_records(wanted)

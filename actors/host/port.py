@@ -108,7 +108,7 @@ class ReleasePartitions(HostQuestion[bytes], frozen=True):
 
 
 class AdoptPartitions(HostQuestion[dict[str, str]], frozen=True):
-    """Claim these partitions in the log, whichever host owned them; the ids of their sessions.
+    """Claim these partitions in the log, whichever host owned them; the answer: session ids.
 
     Sessions, live modes and leases come from the handover, with their ids. A handover is valid for
     one attempt at one host: after a failure, or without a handover, the partitions start without
@@ -149,7 +149,7 @@ class Expect(HostQuestion[None], frozen=True):
 
 
 class TakeIn(HostQuestion[bool], frozen=True):
-    """Continue the sessions of an identity that returns to this shard; is the shard owned here?"""
+    """Continue the sessions of an identity that returns to this shard, if the host owns it."""
 
     did: str
     shard: str
@@ -193,7 +193,7 @@ class OwnerPort(Protocol):
     """The placer's port to one host: ``ConnectedHostPort``, or one in a test."""
 
     async def submit(self, batch: bytes) -> bytes:
-        """Run a batch (msgpack of ``list[Submission]``); the msgpack of its ``BatchResult``.
+        """Run a batch (msgpack of ``list[Submission]``); return the msgpack of ``BatchResult``.
 
         Raises:
             HostUnavailable: outcome unknown.
@@ -211,7 +211,7 @@ class HostPort(OwnerPort, Protocol):
     """An edge's port to one host: ``ConnectedHostPort``, or a host in this process."""
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """Report how many sockets this incarnation of the edge has; the host's incarnation.
+        """Report how many sockets this incarnation of the edge has; return the host's incarnation.
 
         Another incarnation than before, or none, means that the host may have lost the edge's
         sessions.

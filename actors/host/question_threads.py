@@ -100,7 +100,7 @@ class QuestionThreads:
             found, answered = item
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
-            except Exception as error:  # noqa: BLE001 - whatever failed, its caller hears of it
+            except Exception as error:  # noqa: BLE001 - reported to the caller, whatever it is
                 _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
                 answered(None)
             else:

@@ -118,7 +118,7 @@ class SessionRegistry:
         """Apply an answered command that concerns sessions or leases."""
         did, command = submission.target_did, submission.command
         if type(command) not in _ABOUT_SESSIONS:
-            return  # nearly all of them
+            return  # as for nearly all commands
         if isinstance(command, CloseSession):
             self.sessions.close(did, command.edge)
         if isinstance(reply, Refused):

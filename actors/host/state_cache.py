@@ -178,7 +178,7 @@ class StateCache:
 
         Raises:
             LogUnavailable: the log cannot be read.
-            UnknownTopic, CorruptRow: its stream cannot be understood.
+            UnknownTopic, CorruptRow: the identity's stream cannot be understood.
         """
         cached = self._cached.get(did)
         if cached is not None:
@@ -294,7 +294,7 @@ class StateCache:
 
 
 def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
-    """Read an identity from its snapshot and the events after it; return the snapshot's version.
+    """Read an identity from its snapshot and the events after it, with the snapshot's version.
 
     If rows after the snapshot have left for the archive, the archived state that stands for them
     replaces the snapshot.

@@ -77,7 +77,7 @@ class Transaction:
         self.log_failed = False
         self.is_short_of_disk = False
         self.misplaced: set[str] = set()
-        """Identities that belong to another owner once this is committed."""
+        """Identities that belong to another owner once the transaction is committed."""
 
     @property
     def partitions(self) -> Sequence[OwnedPartition]:

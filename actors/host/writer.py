@@ -306,7 +306,7 @@ class Writer:
             try:
                 self._log.save_snapshots(due)
             except LogError as error:
-                # A snapshot is a cache: without it the identity is read from its events.
+                # A snapshot is a cache: without it the host reads the identity from its events.
                 _LOG.warning("snapshots not saved: %s", type(error).__name__)
 
 
@@ -325,7 +325,7 @@ def _by_edge(pushes: Sequence[tuple[str, Push]]) -> dict[str, list[Push]]:
 
 
 ITEMS_MIN: Final = 5.0
-"""From this recent count on there are several clients: a single one reaches two, by halving."""
+"""A recent count of at least this means several clients: old counts halve, so one reaches two."""
 
 
 class CommitDelay:

@@ -1,1 +1,1 @@
-"""The only package that imports Ray: starts and stops Ray, and runs hosts as Ray actors."""
+"""The only part of ``actors`` that imports Ray: starts and stops it, and runs hosts as actors."""

@@ -7,8 +7,8 @@ import secrets
 from typing import Final
 
 INLINE_BYTES: Final = 4 * 1024 * 1024
-"""Arguments and results up to this size travel inside the call. Ray's default of 100 KB would send
-a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
+"""Arguments and results up to this size travel inside the call. Larger ones go through Ray's shared
+memory, at a millisecond each; the default is 100 KB."""
 
 _PERIODS_MS: Final = {
     "raylet_report_resources_period_milliseconds": 5_000,
@@ -36,7 +36,7 @@ def prepare() -> None:
     ports stay on loopback and require the token.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
-    # Ray's default of 15 is for batch work: hosts and edges would wait for everything else.
+    # Ray's default of 15 is for batch work: hosts and edges would wait for all other processes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -45,8 +45,8 @@ _LOOK_S: Final = 0.05
 
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
-"""Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
-refuses less than 75 MB."""
+"""Ray's shared memory. No batch passes through Ray, so the store stays almost empty; Ray refuses
+less than 75 MB."""
 _SESSIONS: Final = "s"
 """A folder within the private one: Ray opens the folder that it is given to all users."""
 _FOLDER_BYTES_MAX: Final = 107 - len(
@@ -99,9 +99,9 @@ def start(folder: Path) -> None:
     before = os.umask(_OTHERS)
     try:
         with _taken_port() as port, unused_left_out():
-            # Ray has no public names for the address of a node and for its folder.
+            # The arguments for a node's address and for its folder are not public.
             ray.init(
-                address="local",  # never one that happens to run on this machine
+                address="local",  # never a Ray that already runs on this machine
                 namespace=NAMESPACE,
                 include_dashboard=False,
                 dashboard_port=port,
