@@ -1,1 +1,1 @@
-"""Identities as actors: a pure core, one loop that runs it, and Ray around the loop."""
+"""Identities as actors: a pure core, the host loop that runs it, and Ray around the loop."""

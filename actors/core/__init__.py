@@ -1,1 +1,1 @@
-"""The pure core: commands, decisions, events applied to state, replies; no clock, IO, Ray."""
+"""The pure core: commands, decisions, the fold of events, replies; no clock, no IO, no Ray."""

@@ -1,6 +1,6 @@
-"""What is asked of accounts and of names: who speaks, whose a key is, what a message v2 brings.
+"""Commands on accounts and keys: speakers, key owners, and the envelopes of DIDComm v2 messages.
 
-The part of ``actors.core.commands`` that DIDComm agents need beyond a queue of their own; the same
+The commands of ``actors.core.commands`` that DIDComm agents need beyond their own queue; the same
 rules hold here.
 """
 
@@ -16,11 +16,11 @@ class CommandBase(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Connection(msgspec.Struct, frozen=True, array_like=True):
-    """What a DIDComm agent states of itself when it connected (RFC 0160, RFC 0023).
+    """What a DIDComm agent stated about itself when it connected (RFC 0160, RFC 0023).
 
     ``endpoint`` is an http(s) or ws(s) URL, or empty for an agent that fetches its messages;
     ``routing_keys`` are base58; ``protocol`` is ``didexchange/1.1`` and the like;
-    ``invitation_id`` is empty where it came without one.
+    ``invitation_id`` is empty if the agent used no invitation.
     """
 
     peer_did: str
@@ -32,17 +32,17 @@ class Connection(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClaimedKey(msgspec.Struct, frozen=True, array_like=True):
-    """A key, or the short name of a DID, and the number of the claim that it is held by."""
+    """A key, or the short name of a DID, and the number of the claim that holds it."""
 
     key: str
     claim: int
 
 
 class GrantMediation(CommandBase, frozen=True):
-    """Let the target register keys; again changes nothing (RFC 0211).
+    """Let the target register keys; a repetition changes nothing (RFC 0211).
 
-    In DIDComm v2 nothing comes before it: ``connection`` is stored with it, and ``own``, the
-    sender's own names, enter the keylist with it. They have been claimed before.
+    DIDComm v2 has no earlier handshake, so this command also stores ``connection`` and adds
+    ``own``, the sender's own names, to the keylist. The edge has claimed those names before.
     """
 
     connection: Connection | None = None
@@ -50,28 +50,29 @@ class GrantMediation(CommandBase, frozen=True):
 
 
 class FindAccount(CommandBase, frozen=True):
-    """What is known of the target as an account; which of these keys has its keylist?"""
+    """Ask what the mediator knows of the target as an account, and which keys its keylist has."""
 
     keys: list[str] = []
 
 
 class NameSpeaker(CommandBase, frozen=True):
-    """The target, a DID without an account of its own, is to speak for the account of another."""
+    """Let the target, a DID without an account of its own, speak for another DID's account."""
 
     account_did: str
 
 
 class UnnameSpeaker(CommandBase, frozen=True):
-    """The target is not to speak for that account any more, which is over."""
+    """Stop the target from speaking for ``account_did``, an account that is over."""
 
     account_did: str
 
 
 class RotateAccount(CommandBase, frozen=True):
-    """``speaker_did`` speaks for the target from now on, in the place of ``prior_did``.
+    """Let ``speaker_did`` speak for the target from now on, in place of ``prior_did``.
 
-    Again changes nothing. ``connection`` replaces what the agent stated where it is not None;
-    ``own`` are names of the new DID, claimed before. ``issued_at_s`` is when the agent rotated.
+    A repetition changes nothing. ``connection``, unless None, replaces the agent's earlier
+    statement; ``own`` are names of the new DID that the edge has claimed before. ``issued_at_s``
+    is when the agent rotated.
     """
 
     prior_did: str
@@ -82,16 +83,16 @@ class RotateAccount(CommandBase, frozen=True):
 
 
 class EndAccount(CommandBase, frozen=True):
-    """The target's queue, keylist and connection end, by the word of ``speaker_did``."""
+    """End the target's queue, keylist and connection, on the order of ``speaker_did``."""
 
     speaker_did: str
     issued_at_s: Seconds
 
 
 class EraseIdentity(CommandBase, frozen=True):
-    """Erase all that the target has, ``records_max`` records at a time; ``by``: operator, or owner.
+    """Erase the target's records, ``records_max`` at a time; ``by``: operator or owner.
 
-    Asked again until the answer says that nothing is left.
+    The caller repeats the command until the answer says that nothing is left.
     """
 
     by: str
@@ -99,20 +100,20 @@ class EraseIdentity(CommandBase, frozen=True):
 
 
 class SeeAgent(CommandBase, frozen=True):
-    """A message of the target itself came; what else it asks of the target may store nothing."""
+    """Note that the target itself sent a message, since its other commands may store nothing."""
 
 
 class ExpireRecords(CommandBase, frozen=True):
-    """Remove what is due by the rules of retention, ``records_max`` records at most."""
+    """Remove records that are due under the rules of retention, at most ``records_max``."""
 
     records_max: int
 
 
 class QueueEnvelopes(CommandBase, frozen=True):
-    """Queue the envelopes of one message of DIDComm v2 for the target, in order, all or none.
+    """Queue the envelopes of one DIDComm v2 message for the target, in order, all or none.
 
-    ``recipient_key`` as in ``QueueEnvelope``. After ``expires_at_s`` they are of no use, 0 for
-    never; they are not handed out before ``delay_ms`` have passed, as long as the host lives.
+    ``recipient_key`` as in ``QueueEnvelope``. The envelopes expire at ``expires_at_s``, 0 for
+    never. The host does not hand them out before ``delay_ms`` have passed, unless it restarts.
     """
 
     recipient_key: str
@@ -122,9 +123,10 @@ class QueueEnvelopes(CommandBase, frozen=True):
 
 
 class ClaimKey(CommandBase, frozen=True):
-    """Make a key the owner's alone, by a new claim; the target is ``key:`` and the key.
+    """Give a key to one owner by a new claim; the target is ``key:`` and the key.
 
-    ``holds_key``: it is proven that the owner holds the key itself, so it gets it from another.
+    ``holds_key``: the owner has proved that it holds the private key, and so takes the key from
+    any other owner.
     """
 
     owner_did: str
@@ -132,9 +134,9 @@ class ClaimKey(CommandBase, frozen=True):
 
 
 class ReleaseKey(CommandBase, frozen=True):
-    """Give a key up if ``claim`` is its newest and the owner's; the target is as in ``ClaimKey``.
+    """Give up a key if ``claim`` is its newest and the owner's; the target is as in ``ClaimKey``.
 
-    An older claim ends nothing: the key was claimed again meanwhile.
+    An older claim ends nothing: the key has been claimed again since.
     """
 
     owner_did: str
@@ -142,4 +144,4 @@ class ReleaseKey(CommandBase, frozen=True):
 
 
 class FindKeyOwner(CommandBase, frozen=True):
-    """Whose key is it? The target is ``key:`` and the key in base58."""
+    """Ask for the owner of a key; the target is ``key:`` and the key in base58."""

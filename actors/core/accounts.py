@@ -1,12 +1,12 @@
-"""Decisions on who speaks for an account: a DID that was rotated, and the end of a relationship.
+"""Decisions on who speaks for an account: DID rotation, and the end of a relationship.
 
-DIDComm v2, DID rotation (``from_prior``). An account is the identity that its first DID named. A
-rotation leaves it where it is, with queue, keylist, policy and leases, and lets another DID speak
-for it. Two streams say so, as with a key: first the new DID's, which names the account, then the
-account's, which names the DID. Until the second one does, nothing has changed. Where the account
-was erased, the DID that spoke for it is let go by the mediator.
+DIDComm v2, DID rotation (``from_prior``). An account is the identity named by its first DID. A
+rotation leaves the account where it is, with queue, keylist, policy and leases, and lets another
+DID speak for it. Two streams record this, as with a key: first the new DID's stream names the
+account, then the account's stream names the DID. Only the second event makes the rotation
+effective. When the account is erased, the mediator releases the DID that spoke for it.
 
-Rules of this file: pure; everything can be asked twice, and the second time changes nothing.
+Rules of this file: pure; a repeated command changes nothing.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ ENDED = "ended"
 
 
 def not_speaking(state: Identity, context: DecisionContext) -> Refusal | None:
-    """Why the DID that a command comes of does not speak for this account, or None.
+    """Why the DID that sent a command does not speak for this account; None if it does.
 
-    A command of the mediator itself comes of no DID.
+    A command of the mediator itself has no sending DID.
     """
     if state.account_did:
         return Refusal.SPEAKS_FOR_ANOTHER
@@ -57,7 +57,7 @@ def not_speaking(state: Identity, context: DecisionContext) -> Refusal | None:
 
 
 def find_account(state: Identity, command: FindAccount, context: DecisionContext) -> Accepted:
-    """What this DID is: an account, one that speaks for another's, or nothing yet."""
+    """Answer what this DID is: an account, a speaker for another's account, or nothing yet."""
     speaker = state.speaker_did or context.target
     known = [key for key in command.keys if key in state.keylist]
     found = AccountFound(
@@ -71,7 +71,7 @@ def find_account(state: Identity, command: FindAccount, context: DecisionContext
 
 
 def grant_mediation(state: Identity, command: GrantMediation, context: DecisionContext) -> Decision:
-    """Every connected agent is granted mediation; who may connect is decided before."""
+    """Grant mediation to any connected agent; the edge has decided whether it may connect."""
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
     if state.connection is None and command.connection is None:
@@ -85,7 +85,7 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
 
 
 def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext) -> Decision:
-    """This DID is to speak for another account; not one that is an account itself."""
+    """Let this DID speak for another account, unless it is an account itself."""
     if state.account_did == command.account_did:
         return Accepted(Done())
     if state.erasing:
@@ -102,7 +102,7 @@ def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext
 
 
 def unname_speaker(state: Identity, command: UnnameSpeaker, context: DecisionContext) -> Accepted:
-    """This DID is free again, if it named that account."""
+    """Free this DID, if it speaks for that account."""
     if state.account_did != command.account_did:
         return Accepted(Done())
     unnamed = SpeakerNamed(
@@ -114,8 +114,8 @@ def unname_speaker(state: Identity, command: UnnameSpeaker, context: DecisionCon
 def rotate(state: Identity, command: RotateAccount, context: DecisionContext) -> Decision:
     """Let another DID speak for this account.
 
-    A rotation that is older than the last one, or than the end of an account, is an old message
-    again; it changes nothing.
+    A rotation older than the last rotation or end of the account is a repeated old message; it
+    changes nothing.
     """
     if state.connection is None:
         return Refusal.NOT_CONNECTED
@@ -142,7 +142,7 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
 def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decision:
     """End the account: queue, keylist and connection, in this order and in one transaction.
 
-    The owner may begin anew; an end that is sent again then does not end that.
+    The owner may begin a new account afterwards; a repeated end does not end that one.
     """
     if command.speaker_did != (state.speaker_did or context.target):
         return Refusal.NOT_SPEAKING
@@ -167,14 +167,14 @@ def _rotates_from_s(state: Identity) -> Seconds:
 
 
 def _stated(state: Identity, stated: Connection | None, context: DecisionContext) -> list[Event]:
-    """What the agent states of itself, where that is new."""
+    """The event for the agent's statement about itself, if it is new."""
     if stated is None or stated == state.connection:
         return []
     return [established(stated, context)]
 
 
 def established(stated: Connection, context: DecisionContext) -> ConnectionEstablished:
-    """The event that keeps what an agent states of itself."""
+    """The event that records an agent's statement about itself."""
     return ConnectionEstablished(
         at_ms=context.now_ms,
         command=context.command,
@@ -189,7 +189,7 @@ def _has_no_room(state: Identity, own: Iterable[ClaimedKey], context: DecisionCo
 
 
 def _own_names(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> list[Event]:
-    """The agent's own names enter its keylist, by claims that are newer than what is there."""
+    """Add the agent's own names to its keylist where their claims are newer."""
     held = {c.key: c.claim for c in own if c.claim > state.keylist.get(c.key, 0)}
     if not held:
         return []

@@ -1,7 +1,7 @@
 """Decisions on DIDComm agents: connection, mediation, keylists, and who owns a key.
 
 RFC 0160 and RFC 0023 (connections), RFC 0434 (invitations), RFC 0211 (mediation, keylists). Rules
-of this file: pure; everything can be asked twice, and the second time changes nothing.
+of this file: pure; a repeated command changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from eventstore.log.streams import ERASED
 
 
 def connect(state: Identity, command: Connect, context: DecisionContext) -> Decision:
-    """Keep what the agent states of itself; the latest statement counts."""
+    """Record the agent's statement about itself, replacing an earlier one."""
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
     stated = command.connection
@@ -53,7 +53,7 @@ def connect(state: Identity, command: Connect, context: DecisionContext) -> Deci
 
 
 def use_invitation(state: Identity, command: UseInvitation, context: DecisionContext) -> Decision:
-    """The first who uses a single-use invitation has it; again by the same one is no second use."""
+    """Use up a single-use invitation; a repetition by its first user is not a second use."""
     if state.used_by:
         used_by_this = state.used_by == command.by_did
         return Accepted(Done()) if used_by_this else Refusal.INVITATION_USED
@@ -69,16 +69,16 @@ def use_invitation(state: Identity, command: UseInvitation, context: DecisionCon
 def query_connection(
     state: Identity, _command: QueryConnection, _context: DecisionContext
 ) -> Accepted:
-    """What is known of the agent."""
+    """Answer what the mediator knows of the agent."""
     assert state.connection is not None
     return Accepted(Connected(state.connection, state.mediated, state.prior_dids))
 
 
 def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:
-    """The key is the claimer's alone from now on, if it has no owner or is the claimer's already.
+    """Give the key to the claimer, if it has no other owner.
 
-    Who holds the key itself gets it from any other. Each claim is new, also the owner's own: a
-    release that is still on its way ends an older one.
+    A claimer that holds the private key takes it from any other owner. Each claim gets a new
+    number, even the owner's own, so that a release still on its way ends only an older claim.
     """
     owner = _left(state.owner_did)
     is_taken = owner not in {"", command.owner_did}
@@ -93,7 +93,7 @@ def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> D
 
 
 def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) -> Accepted:
-    """The key has no owner from now on, if this claim is its newest; else it stays as it is."""
+    """Release the key from its owner, if this claim is its newest."""
     if (state.owner_did, state.claim) != (command.owner_did, command.claim):
         return Accepted(Done())
     key = context.target.partition(":")[2]
@@ -101,13 +101,13 @@ def release_key(state: Identity, command: ReleaseKey, context: DecisionContext) 
 
 
 def find_owner(state: Identity, _command: FindKeyOwner, _context: DecisionContext) -> Decision:
-    """Whose key it is."""
+    """Answer who owns the key."""
     owner = _left(state.owner_did)
     return Accepted(KeyOwner(owner)) if owner else Refusal.KEY_UNKNOWN
 
 
 def _left(did: str) -> str:
-    """A name of an owner; empty where that was erased, and the name has left the log since."""
+    """An owner's DID; empty if the owner was erased, so that its DID has left the log."""
     return "" if did.startswith(ERASED) else did
 
 
@@ -115,7 +115,7 @@ def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionCon
     """Add and remove keys in one step (RFC 0211 keylist-update)."""
     keylist = state.keylist
     removed = [key for key in dict.fromkeys(command.remove) if key in keylist]
-    # A later claim of a key that is there already replaces the one that it is held by.
+    # A later claim of a key in the keylist replaces the claim that holds it.
     held = {c.key: c.claim for c in command.add if c.claim > keylist.get(c.key, 0)}
     added = [key for key in held if key not in keylist]
     if added and len(keylist) + len(added) - len(removed) > context.limits.keylist_keys_max:
@@ -134,11 +134,11 @@ def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionCon
 
 
 def check_keys(state: Identity, command: CheckKeys, _context: DecisionContext) -> Accepted:
-    """Which of the keys are in the keylist, and how long it is."""
+    """Answer which of the keys are in the keylist, and how long the keylist is."""
     return Accepted(KeysKnown([k for k in command.keys if k in state.keylist], len(state.keylist)))
 
 
 def query_keylist(state: Identity, command: QueryKeylist, _context: DecisionContext) -> Accepted:
-    """A part of the keylist, and how long it is (RFC 0211 keylist-query)."""
+    """Answer with a part of the keylist and its length (RFC 0211 keylist-query)."""
     keys = list(islice(state.keylist, command.offset, command.offset + command.limit))
     return Accepted(KeylistPart(keys, len(state.keylist)))

@@ -1,4 +1,4 @@
-"""What senders are charged for their work at the host that has their nonces, whatever the edge."""
+"""Charges for each sender's work, kept by the host of the sender's nonces, whatever the edge."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ class Charges:
     """The rate of each sender, in the units of ``actors.core.cost``."""
 
     def __init__(self, limits: HostLimits) -> None:
-        """No sender was charged yet."""
+        """Start with no charges."""
         self._rate = RateLimit(
             limits.per_sender_per_s, burst_s=limits.burst_s, keys_max=limits.keys_max
         )
 
     def refusal(self, submission: Submission, now_ms: int) -> Refused | None:
-        """Charge a sender for its command; when it may send it, if that is not now.
+        """Charge a sender for its command; return a refusal with the wait if it sends too often.
 
-        Asked once its nonce was found to be new, and before it is used up: a replay by another
-        client spends nothing of the sender's rate, and what is over it can be sent again as it is.
+        The host calls this after it has found the nonce to be new and before it uses the nonce up:
+        a replay by another client costs the sender nothing, and the sender can repeat a refused
+        command unchanged.
         """
         if not submission.charge:
             return None
@@ -32,9 +33,9 @@ class Charges:
         return None if wait_s is None else Refused(Refusal.RATE_LIMITED, wait_s)
 
     def add_page(self, submission: Submission, reply: Reply | Refs, now_ms: int) -> None:
-        """Charge a sender for the page that it gets, if any, and for the search for it.
+        """Charge a sender for the page in its answer, if any, and for the search for it.
 
-        What they cost was not known before.
+        Their cost is known only now.
         """
         if submission.charge and isinstance(reply, Refs):
             looked_at = reply.looked_at if isinstance(reply, ContractRefs) else 0
@@ -42,5 +43,5 @@ class Charges:
             self._rate.charge(submission.source, now_ms / 1000, units)
 
     def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:
-        """Charge an identity for a page of its events that was read beside its commands."""
+        """Charge an identity for a page of its events that was read outside of a transaction."""
         self._rate.charge(source_key(owner), now_ms / 1000, units)

@@ -1,4 +1,4 @@
-"""Everything that can be asked of an identity: one closed family of commands.
+"""The commands that an identity answers: one closed family.
 
 Rules of this file: commands are frozen records of primitive fields, free of any wire format;
 ``Command`` is the whole family, so a missing case in ``actors.core.decide`` fails type checking.
@@ -54,11 +54,11 @@ __all__ = [
     "SeeAgent",
     "UnnameSpeaker",
 ]
-"""Declared beside this module, and part of the family all the same."""
+"""Re-exported from ``account_commands``; the commands among these belong to the family too."""
 
 
 class Page(msgspec.Struct, frozen=True, array_like=True):
-    """Zero-based page and its size (DCTRL-0004 9.1); of records ``bytes_max`` at most."""
+    """Zero-based page number, page size (DCTRL-0004 9.1), and the most bytes of its records."""
 
     number: int
     size: int
@@ -73,7 +73,7 @@ class Page(msgspec.Struct, frozen=True, array_like=True):
 class Contract(msgspec.Struct, frozen=True, array_like=True):
     """A signed contract whose signatures the edge has verified.
 
-    ``signed`` is it with both signatures, in canonical JSON, ``digest`` the SHA-256 of it alone.
+    ``signed``: contract and both signatures in canonical JSON; ``digest``: SHA-256 of the contract.
     """
 
     requestor_did: str
@@ -86,7 +86,7 @@ class Contract(msgspec.Struct, frozen=True, array_like=True):
 class Register(CommandBase, frozen=True):
     """Store a contract between the target and the mediator (8.1, registration).
 
-    ``admitted``: the mediator takes it as a new identity; without that it may only renew.
+    ``admitted``: the mediator admits the target as a new identity; otherwise it may only renew.
     """
 
     contract: Contract
@@ -102,22 +102,22 @@ class RequestContract(CommandBase, frozen=True):
 
 
 class StoreContract(CommandBase, frozen=True):
-    """Store a contract that another identity answered for the target (8.2).
+    """Store a contract with which another identity answered the target (8.2).
 
-    ``contract`` is the edge's validation result: a refusal counts only after authorization.
+    ``contract`` is the edge's validation result; a refusal counts only after authorization.
     """
 
     contract: Contract | Refusal
 
 
 class SaveContract(CommandBase, frozen=True):
-    """Store a contract that the target itself saves (8.5); ``contract`` as in ``StoreContract``."""
+    """Store a contract that the target saves itself (8.5); ``contract`` as in ``StoreContract``."""
 
     contract: Contract | Refusal
 
 
 class QueryContractRequests(CommandBase, frozen=True):
-    """A page of the target's waiting contract requests (8.3)."""
+    """Ask for a page of the target's waiting contract requests (8.3)."""
 
     page: Page
 
@@ -129,7 +129,7 @@ class AcknowledgeContractRequests(CommandBase, frozen=True):
 
 
 class QueryContracts(CommandBase, frozen=True):
-    """A page of the target's contracts (8.6). Bounds are exclusive; None is no filter."""
+    """Ask for a page of the target's contracts (8.6). Bounds are exclusive; None is no filter."""
 
     page: Page
     did: str | None = None
@@ -145,7 +145,7 @@ class QueueMessage(CommandBase, frozen=True):
 
 
 class QueryMessages(CommandBase, frozen=True):
-    """A page of the target's waiting messages, oldest first (8.7)."""
+    """Ask for a page of the target's waiting messages, oldest first (8.7)."""
 
     page: Page
     sender_did: str | None = None
@@ -175,7 +175,7 @@ class SaveEvents(CommandBase, frozen=True):
 
 
 class QuerySavedEvents(CommandBase, frozen=True):
-    """Ask for leave to read a page of saved events (8.10); the read model answers."""
+    """Ask for permission to read a page of saved events (8.10) from the read model."""
 
     page: Page
     where: SavedEventsFilter
@@ -189,14 +189,14 @@ class TagUpdate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UpdateEventTags(CommandBase, frozen=True):
-    """Replace tags (8.11). Parts behind this one store ``later_bytes``; each of those has None."""
+    """Replace tags (8.11). Later parts of the same update store ``later_bytes``; theirs is None."""
 
     updates: list[TagUpdate]
     later_bytes: int | None = 0
 
 
 class PublishPublicEvent(CommandBase, frozen=True):
-    """Publish an event (DCTRL-0007); ``signature_valid`` is the edge's result."""
+    """Publish an event (DCTRL-0007); the edge has set ``signature_valid``."""
 
     channel_id: str
     event: str
@@ -214,7 +214,7 @@ class DeletePublicEvents(CommandBase, frozen=True):
 
 
 class CheckRegistered(CommandBase, frozen=True):
-    """Is the target registered? Refused with RECIPIENT_NOT_REGISTERED if not (6.2 step 4)."""
+    """Check that the target is registered, else refuse: RECIPIENT_NOT_REGISTERED (6.2 step 4)."""
 
 
 class OpenSession(CommandBase, frozen=True):
@@ -224,13 +224,13 @@ class OpenSession(CommandBase, frozen=True):
 
 
 class CloseSession(CommandBase, frozen=True):
-    """Stop pushing the target's notifications to ``edge``: its last socket there closed."""
+    """Stop pushing the target's notifications to ``edge``: its last socket there has closed."""
 
     edge: str
 
 
 class Connect(CommandBase, frozen=True):
-    """Store the connection of the target; once more replaces it (RFC 0160, RFC 0023)."""
+    """Store the target's connection, replacing an earlier one (RFC 0160, RFC 0023)."""
 
     connection: Connection
 
@@ -242,11 +242,11 @@ class UseInvitation(CommandBase, frozen=True):
 
 
 class QueryConnection(CommandBase, frozen=True):
-    """What is known of the target as a DIDComm agent."""
+    """Ask what the mediator knows of the target as a DIDComm agent."""
 
 
 class CheckKeys(CommandBase, frozen=True):
-    """Which of these keys are in the target's keylist, and how long is it?"""
+    """Ask which of these keys are in the target's keylist, and how long the keylist is."""
 
     keys: list[str]
 
@@ -254,7 +254,7 @@ class CheckKeys(CommandBase, frozen=True):
 class UpdateKeylist(CommandBase, frozen=True):
     """Add and remove keys of the target, all in one step (RFC 0211).
 
-    Keys to add have been claimed before; keys that were removed are released afterwards.
+    The edge claims keys before it adds them, and releases removed keys afterwards.
     """
 
     add: list[ClaimedKey]
@@ -262,7 +262,7 @@ class UpdateKeylist(CommandBase, frozen=True):
 
 
 class QueryKeylist(CommandBase, frozen=True):
-    """A part of the target's keylist, oldest first (RFC 0211)."""
+    """Ask for a part of the target's keylist, oldest first (RFC 0211)."""
 
     offset: int
     limit: int
@@ -271,8 +271,8 @@ class QueryKeylist(CommandBase, frozen=True):
 class QueueEnvelope(CommandBase, frozen=True):
     """Queue a DIDComm envelope for the target (RFC 0094).
 
-    ``recipient_key`` is the key of its keylist that it was forwarded to, in base58; empty for a
-    message of the mediator itself.
+    ``recipient_key`` is the key in the target's keylist that the forward names, in base58; it is
+    empty for a message from the mediator itself.
     """
 
     recipient_key: str
@@ -280,7 +280,7 @@ class QueueEnvelope(CommandBase, frozen=True):
 
 
 class QueryQueue(CommandBase, frozen=True):
-    """How the target's queue stands; of one key alone when it is not None (RFC 0685, queue 1.0)."""
+    """Ask for the state of the target's queue, or of one key's part (RFC 0685, queue 1.0)."""
 
     recipient_key: str | None = None
 
@@ -298,12 +298,12 @@ class SetQueuePolicy(CommandBase, frozen=True):
 class DeliverMessages(CommandBase, frozen=True):
     """Lease waiting envelopes to a session, oldest first, and hand them out.
 
-    ``session`` names who holds them until they are removed, released, or ``lease_ms`` is over.
-    ``limit`` and ``bytes_max`` bound the answer (one message at least). ``recipient_key`` and
-    ``message_ids`` narrow it where not None; ids may name leased messages of the same session.
-    With a ``lease_ms`` of 0 it is a read: nothing is leased, and ids may name any message.
-    ``at_least``: hand out nothing when fewer are there. ``after_version``: only what was queued
-    after that version of the identity. ``live``: refused when ``session`` does not hold the live
+    ``session`` holds them until they are removed or released, or ``lease_ms`` is over. ``limit``
+    and ``bytes_max`` bound the answer (one message at least). ``recipient_key`` and
+    ``message_ids`` narrow it unless None; ids may name messages already leased to this session.
+    A ``lease_ms`` of 0 makes it a read: it leases nothing, and ids may name any message.
+    ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
+    queued after that version of the identity. ``live``: refused unless ``session`` holds the live
     mode. ``implicit``: refused while another session holds implicit pickup.
     """
 
@@ -328,20 +328,20 @@ class RemoveMessages(CommandBase, frozen=True):
 
 
 class PurgeQueue(CommandBase, frozen=True):
-    """Remove everything that waits for the target, by the operator's word."""
+    """Remove all messages that wait for the target, on the operator's order."""
 
 
 class ReleaseLeases(CommandBase, frozen=True):
-    """What ``session`` holds is offered again; its live mode and its implicit pickup end."""
+    """End the leases, live mode and implicit pickup of ``session``; offer its messages again."""
 
     session: str
 
 
 class Listen(CommandBase, frozen=True):
-    """Tell ``edge`` whenever an envelope is queued for the target.
+    """Notify ``edge`` of every envelope that is queued for the target.
 
-    A session named by ``implicit`` takes over implicit pickup (RFC 0092); what another one held
-    by it is offered again.
+    A session named in ``implicit`` takes over implicit pickup (RFC 0092); envelopes that another
+    session held by implicit pickup are offered again.
     """
 
     edge: str
@@ -349,12 +349,12 @@ class Listen(CommandBase, frozen=True):
 
 
 class StartLive(CommandBase, frozen=True):
-    """``session`` takes over the live mode; what another one held is offered again (RFC 0685).
+    """Give ``session`` the live mode (RFC 0685).
 
-    So is what another one held by implicit pickup.
+    Envelopes that other sessions held in live mode or by implicit pickup are offered again.
 
-    What is queued from now on is leased to it for ``lease_ms`` and pushed whole, as long as it
-    holds less than ``bytes_max``; with a ``lease_ms`` of 0 it is only notified, and fetches.
+    New envelopes are leased to the session for ``lease_ms`` and pushed whole while it holds less
+    than ``bytes_max``. With a ``lease_ms`` of 0 the session is only notified, and fetches them.
     """
 
     edge: str
@@ -364,7 +364,7 @@ class StartLive(CommandBase, frozen=True):
 
 
 class EndLive(CommandBase, frozen=True):
-    """The live mode ends if ``session`` holds it; what it holds stays leased (RFC 0685)."""
+    """End the live mode if ``session`` holds it; the session keeps its leases (RFC 0685)."""
 
     session: str
 
@@ -372,7 +372,7 @@ class EndLive(CommandBase, frozen=True):
 class CountRefusals(CommandBase, frozen=True):
     """Record what an edge refused in a period; the target is ``edge:`` and its name.
 
-    Sent again with the same command key it is recorded once.
+    A retry with the same command key is recorded once.
     """
 
     edge: str
@@ -382,20 +382,20 @@ class CountRefusals(CommandBase, frozen=True):
 
 
 class DedicationReason(StrEnum):
-    """Who wants an identity to be dedicated, or not to be any more."""
+    """Why an identity becomes dedicated, or returns to its shard."""
 
     OPERATOR = "operator"
     LOAD = "load"
 
 
 class DedicateIdentity(CommandBase, frozen=True):
-    """Make the target a partition of its own; its shard's owner is the last to be asked there."""
+    """Make the target a partition of its own, by the last command that its shard's owner runs."""
 
     by: DedicationReason
 
 
 class ReleaseIdentity(CommandBase, frozen=True):
-    """Give the target back to its shard."""
+    """Return the target to its shard."""
 
     by: DedicationReason
 
@@ -457,18 +457,18 @@ Command: TypeAlias = (
 class Submission(msgspec.Struct, frozen=True, array_like=True):
     """One item of a batch from an edge to a host.
 
-    Processed in the order of DCTRL-0004 5.4 and 6.2: first ``claim`` (if any), then ``refusal``
-    (the edge's stateless validation: resolution, key, signature, payload), then ``command``.
-    A claim alone (no command) answers ``Done``. The nonce of what the edge refused is kept in
-    memory alone, as that of a claim without proof: neither has an effect.
+    The host processes it in the order of DCTRL-0004 5.4 and 6.2: first ``claim`` (if any), then
+    ``refusal`` (the edge's stateless validation: resolution, key, signature, payload), then
+    ``command``. A claim without command answers ``Done``. The nonce of a submission that the edge
+    refused, or of a claim without proof, is kept in memory alone, since neither has an effect.
 
-    ``command_key`` is repeated in the events; ``request_id``, which a stranger may choose, is not:
-    it stands beside the key in log lines, and is empty where no request is behind the command.
+    The events repeat ``command_key``. They do not repeat ``request_id``, which a client may choose:
+    it appears beside the key in log lines, and is empty for a command without a request.
 
-    ``source`` is whose turn it takes (``actors.core.cost.source_key``; empty for ourselves),
-    ``cost`` the work for the writer, ``charge`` what the rate of ``source`` is charged; ``adds``:
-    a step, if only a nonce, of what stores something (``actors.core.decide.adds``).
-    ``speaker`` is the DID whose message the command comes of; empty for the mediator itself.
+    ``source`` is the sender whose turn this takes (``actors.core.cost.source_key``; empty for the
+    mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``;
+    ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
+    ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
     """
 
     partition: str
@@ -486,14 +486,14 @@ class Submission(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingAt(msgspec.Struct, frozen=True, array_like=True, tag="waiting"):
-    """The waiting messages at these versions, of ``total`` that match."""
+    """The waiting messages at these versions; ``total`` messages match."""
 
     versions: list[int]
     total: int
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True):
-    """A read beside the commands that needs no leave, or for which leave was given."""
+    """A read that bypasses the commands: it needs no permission, or a command has given it."""
 
     owner_did: str
     page: Page

@@ -1,8 +1,8 @@
 """Decisions on registration, contracts and contract requests (DCTRL-0004 8.1 to 8.6).
 
-Rules of this file: pure; signatures were verified by the edge, whose validation of a contract comes
-in the command and counts only after authorization; a contract stays until the log ends, what
-expires is its effect.
+Rules of this file: pure; the edge has verified the signatures and puts its validation result in the
+command, where it counts only after authorization; a contract that expires loses its effect but
+stays until retention removes it.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def request_contract(
 def check_registered(
     state: Identity, _command: CheckRegistered, _context: DecisionContext
 ) -> Accepted:
-    """Until when the target is registered; that it is stands in the table of commands (6.2)."""
+    """Until when the target is registered; ``RULES`` has checked that it is registered (6.2)."""
     return Accepted(Registered(state.registered_until_s))
 
 
 def store_contract(state: Identity, command: StoreContract, context: DecisionContext) -> Decision:
-    """Keep a contract that another identity answered (8.2)."""
+    """Keep a contract with which another identity answered (8.2)."""
     return _keep(state, command.contract, context, Refusal.RECIPIENT_QUEUE_FULL)
 
 
@@ -101,7 +101,7 @@ def save_contract(state: Identity, command: SaveContract, context: DecisionConte
 def _keep(
     state: Identity, contract: Contract | Refusal, context: DecisionContext, when_full: Refusal
 ) -> Decision:
-    """Store a contract for its owner; the same contract twice is one record."""
+    """Store a contract for its owner; a contract that is stored twice is one record."""
     if isinstance(contract, Refusal):
         return contract
     if contract.expires_at_s <= context.now_s:
@@ -123,7 +123,7 @@ def _keep(
     size_bytes, limits = stored_bytes(stored), context.limits
     if state.contract_bytes + size_bytes > limits.contracts_bytes_max:
         return when_full
-    # What others send has caps of its own: they cannot be refused for the owner's history.
+    # Contracts from others have caps of their own: the owner's history does not count against them.
     own = when_full is Refusal.QUOTA_EXCEEDED
     if own and state.stored_bytes + size_bytes > limits.identity_bytes_max:
         return when_full
@@ -135,15 +135,16 @@ def _keep(
 def _has_its_share(
     state: Identity, contract: Contract, size_bytes: int, context: DecisionContext
 ) -> bool:
-    """Has the other party of a contract so many here that one more is beyond its share?
+    """Would one more contract exceed the share of these two parties?
 
-    Of one request its recipient makes as many contracts as it likes: each ephemeral key is another.
+    The recipient of one request can make any number of contracts from it, each with another
+    ephemeral key.
     """
     limits = context.limits
     share = limits.queue_sender_share_max
     most, bytes_max = limits.contracts_max * share, limits.contracts_bytes_max * share
     if len(state.contracts) < most and state.contract_bytes + size_bytes <= bytes_max:
-        return False  # none has more than all together
+        return False  # no pair of parties has more than the total
     parties = {contract.requestor_did, contract.recipient_did}
     theirs = [
         kept.stored_bytes
@@ -156,7 +157,7 @@ def _has_its_share(
 def query_requests(
     state: Identity, command: QueryContractRequests, _context: DecisionContext
 ) -> Decision:
-    """A page of waiting contract requests in arrival order (8.3)."""
+    """Answer with a page of waiting contract requests in arrival order (8.3)."""
     page, requests = command.page, state.requests
     chosen = list(islice(requests.values(), page.offset, page.offset + page.size))
     size_bytes = sum(request.stored_bytes for request in chosen)
@@ -168,7 +169,7 @@ def query_requests(
 def acknowledge_requests(
     state: Identity, command: AcknowledgeContractRequests, context: DecisionContext
 ) -> Accepted:
-    """Drop the contract requests among these ids that wait here (8.4)."""
+    """Drop the waiting contract requests among the command's ids (8.4)."""
     waiting = [i for i in dict.fromkeys(command.request_ids) if i in state.requests]
     if not waiting:
         return Accepted(Done())
@@ -184,7 +185,7 @@ def acknowledge_requests(
 def query_contracts(
     state: Identity, command: QueryContracts, _context: DecisionContext
 ) -> Decision:
-    """A page of owned contracts, expired ones included, in arrival order (8.6)."""
+    """Answer with a page of owned contracts, including expired ones, in arrival order (8.6)."""
     page, contracts = command.page, state.contracts.values()
     total, looked_at, matching = len(contracts), 0, iter(contracts)
     if (command.did, command.expires_before_s, command.expires_after_s) != (None, None, None):

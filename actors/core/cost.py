@@ -1,9 +1,9 @@
-"""What a command costs: how much work it makes, as one number that follows from what is in it.
+"""The cost of a command: one number for the work that it makes, computed from its content.
 
 The unit is a message of 1 KiB among others: 70 us of a writer's CPU, and about three times as much
 at the edge. Measured with SQLite, on the writer's thread (one machine, a median of six); the two
-with a star follow from measurements of more tags. Of saved and public events the units are those
-without the bytes of their texts, which are charged as those of messages are:
+starred figures are derived from measurements with more tags. The units of saved and public events
+exclude the bytes of their texts, which are charged like those of messages:
 
 ======================================  =========  =====
 command                                   CPU, ms  units
@@ -18,11 +18,11 @@ a public event with 64 tags                   2.1     27
 a page of 600 messages of 1 KiB               4.5    120
 ======================================  =========  =====
 
-A tag is paid for when it is stored, its removal included, because a command that removes tags does
-not say how many. What only the answer shows, the records of a page, is added afterwards.
+Storing a tag also pays for its removal, because a command that removes tags does not say how many.
+The records of a page, which only the answer shows, are charged afterwards.
 
-``cost`` is what a sender is charged; ``turn_cost`` is how long others may have to wait for it, and
-``parts`` is what of it has to be done at once.
+``cost`` is what a sender is charged, ``turn_cost`` bounds how long others may have to wait for the
+command, and ``parts`` splits it into commands that other work can come between.
 """
 
 from __future__ import annotations
@@ -60,38 +60,39 @@ from actors.core.refusals import Refusal
 from actors.core.stored_bytes import updated_tags_bytes, utf8_bytes
 
 COSTLY: Final = 16.0
-"""Above this, about a millisecond, a command travels alone and waits for others like it."""
+"""Above this, about a millisecond, a command travels alone and queues with other costly ones."""
 _KIB: Final = 1_024
 _PER_KIB: Final = 0.1
 _EVENT: Final = 0.8
 _TAG: Final = 0.8
-"""Four index rows, and their removal."""
+"""Four index rows and their removal."""
 _ID: Final = 0.01
 _KEY: Final = 2.0
-"""A key is claimed by a command of its own, and then stored."""
+"""A command of its own claims the key; then the key is stored."""
 _SIGNATURE: Final = 1.0
-"""150 us of the edge, which has more of them than there are writers."""
+"""150 us of CPU at the edge; there are more edges than writers."""
 _RECORD: Final = 0.1
 _LOOK: Final = 0.001
-"""A contract that is held against a filter: 10,000 take 0.8 ms."""
+"""Testing one contract against a filter: 10,000 take 0.8 ms."""
 _LISTED: Final = 0.0002
-"""A saved event that matches a query of one list, which is counted: 200,000 take 7 ms."""
+"""Counting one saved event that matches a query of one list: 200,000 take 7 ms."""
 _MERGED: Final = 0.001
-"""The same for each of several lists, which are merged: with 16 tags 200,000 take 0.8 s."""
+"""The same per list if the query merges several lists: with 16 tags 200,000 take 0.8 s."""
 _OLD_TAGS: Final = 10.0
-"""Those that one event has and loses, if they are many."""
+"""Removing the old tags of one event, if they are many."""
 _EXPIRED: Final = 0.3
-"""A record that leaves by its age, its content included. Steps of many identities come at once."""
+"""Expiring one record with its content. Steps for many identities come at once."""
 _ERASED: Final = 0.2
-"""One of a step of an erasure: 64 in about 1 ms. Such a step commits with what others send: with a
-commit of its own others waited for two, 2.1 instead of 1.0 to 1.5 times as long (p50)."""
+"""Erasing one record: a step of 64 takes about 1 ms. Such a step shares a commit with the commands
+of others: with a commit of its own, others waited for two commits, 2.1 instead of 1.0 to 1.5 times
+as long (p50)."""
 _PART: Final = 16
-"""Events that lose 64 tags each in 36 ms."""
+"""Events of one part; this many lose 64 tags each in 36 ms."""
 _T = TypeVar("_T")
 
 
 def cost(command: Command | None) -> float:
-    """The units of a command, 1 at least; nothing but a nonce is 1.
+    """The units of a command, at least 1; a nonce without a command costs 1.
 
     >>> cost(None)
     1.0
@@ -101,22 +102,21 @@ def cost(command: Command | None) -> float:
 
 
 def turn_cost(command: Command) -> float:
-    """The most that a command may take of the writer, which does no reading of saved events."""
+    """The most units that a command may take of the writer, which never reads saved events."""
     of = _TURN_BY_TYPE.get(type(command))
     return cost(command) if of is None else of(command)
 
 
 def costs(command: Command) -> tuple[float, float]:
-    """``cost`` and ``turn_cost``, which of most commands are one number: it is made up once."""
+    """``cost`` and ``turn_cost``; for most commands they are equal and computed once."""
     charge, of = cost(command), _TURN_BY_TYPE.get(type(command))
     return charge, charge if of is None else of(command)
 
 
 def parts(command: Command) -> list[Command]:
-    """A command as commands that come one after the other, so that others come in between.
+    """Split a command into parts that run one after the other, so that others can come between.
 
-    The first one is refused or none, for want of room and by all other rules but one: a target
-    that ends in between.
+    If the first part is accepted, so are the later ones, unless the target ends in between.
     """
     of = _PARTS_BY_TYPE.get(type(command))
     return [command] if of is None else of(command)
@@ -145,28 +145,28 @@ def _split(items: list[_T]) -> list[list[_T]]:
 
 
 def source_key(name: str) -> bytes:
-    """Whom work is counted for, by a DID or an address, in 16 bytes: DIDs may be long."""
+    """The key that work is charged to: a DID or address hashed to 16 bytes, as DIDs may be long."""
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def size_cost(size_bytes: int) -> float:
-    """The units of so many bytes beyond the first KiB, which every command may have."""
+    """The units of ``size_bytes``; the first KiB is free for every command."""
     return _PER_KIB * (size_bytes - _KIB) / _KIB if size_bytes > _KIB else 0.0
 
 
 def page_cost(records: int, size_bytes: int, looked_at: int = 0) -> float:
-    """The units of a page that is answered, beyond those of the query; an empty one has none.
+    """The units of an answered page, in addition to those of its query.
 
-    ``looked_at`` are the records that it was chosen from, one by one.
+    ``looked_at`` counts the records that were tested one by one to choose the page.
     """
     return _RECORD * records + size_cost(size_bytes) + _LOOK * looked_at
 
 
 def history_cost(size_bytes: int, matching: int, tags: int) -> float:
-    """The units of a page of saved events, beyond those of the query: its total is exact.
+    """The units of a page of saved events with its exact total, in addition to those of its query.
 
-    ``matching`` events are on one list, or on those of several ``tags``. It is a part of what they
-    take, since they are counted beside the commands.
+    ``matching`` events are on one list, or on those of several ``tags``. The charge is only a part
+    of the work of counting them, which does not delay commands.
     """
     each = _LISTED if tags <= 1 else _MERGED * tags
     return size_cost(size_bytes) + each * matching
@@ -189,7 +189,7 @@ def _update_event_tags(command: UpdateEventTags) -> float:
 
 
 def _publish(command: PublishPublicEvent) -> float:
-    # Half as many lists as of a saved event.
+    # A tag puts a public event on half as many lists as a saved event.
     texts = (command.channel_id, command.event, command.event_signature, *command.tags)
     return 1 + _SIGNATURE + _TAG / 2 * len(command.tags) + _texts_cost(texts)
 
@@ -238,7 +238,7 @@ _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateKeylist: lambda command: _ids(len(command.add) + len(command.remove)),
     QueryKeylist: lambda command: 1 + _ID * command.limit,
 }
-# By type, and not by patterns: each command is looked up three times on its way.
+# Tables by type, because pattern matching is slower: each command is looked up three times.
 _TURN_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateEventTags: lambda command: cost(command) + _OLD_TAGS * len(command.updates),
     DeletePublicEvents: lambda command: cost(command) + _OLD_TAGS / 2 * len(command.event_ids),

@@ -1,8 +1,8 @@
-"""What an identity answers to each command: one table, and ``decide``, which reads it.
+"""The table of decisions, one row per command, and ``decide``, which applies it.
 
-Each row of ``RULES`` says which command, who may send it, and which function decides. Rules of this
+Each row of ``RULES`` names a command, who may send it, and the function that decides. Rules of this
 file: a decision depends on identity, command and context alone and changes nothing; every command
-of the closed family has its row (a test holds the table against ``Command``); authorization comes
+of the closed family has a row (a test compares the table with ``Command``); authorization comes
 first, in the order of DCTRL-0004 6.2 and 7.2, then the rules of the command.
 """
 
@@ -31,7 +31,7 @@ from actors.core.identity import Identity
 from actors.core.refusals import Refusal
 
 Sender: TypeAlias = Callable[[Identity, DecisionContext], Refusal | None]
-"""Who may send a command: why this one may not, or None. Each answers of the target alone."""
+"""Authorizes the sender of a command by the target's state: a refusal, or None."""
 _C = TypeVar("_C", bound=Command)
 
 
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
 
 def anyone(_state: Identity, _context: DecisionContext) -> Refusal | None:
-    """Any client whose signature held, or any DIDComm peer; its function may refuse."""
+    """Any client with a valid signature, or any DIDComm peer; the deciding function may refuse."""
     return None
 
 
@@ -53,7 +53,7 @@ def mediator(_state: Identity, _context: DecisionContext) -> Refusal | None:
 
 
 def owner(state: Identity, context: DecisionContext) -> Refusal | None:
-    """The target itself, which must be registered: some contract with the mediator is in force."""
+    """The target itself; it must be registered: a contract with the mediator is in force."""
     registered = state.registered_until_s > context.now_ms / 1000
     return None if registered else Refusal.UNAUTHORIZED_COMMAND
 
@@ -65,19 +65,19 @@ def correspondent(state: Identity, context: DecisionContext) -> Refusal | None:
 
 
 def speaker(state: Identity, context: DecisionContext) -> Refusal | None:
-    """Who speaks for the target: the target itself, until it is rotated; connected or not."""
+    """The DID that speaks for the target: its own until it rotates; it need not be connected."""
     return accounts.not_speaking(state, context)
 
 
 def agent(state: Identity, context: DecisionContext) -> Refusal | None:
-    """The speaker, or an edge for it; the target must be a DIDComm agent that connected."""
+    """The speaker, or an edge on its behalf; the target must be a connected DIDComm agent."""
     if (refusal := accounts.not_speaking(state, context)) is not None:
         return refusal
     return Refusal.NOT_CONNECTED if state.connection is None else None
 
 
 def mediated_agent(state: Identity, context: DecisionContext) -> Refusal | None:
-    """The same of an agent that was granted mediation."""
+    """As ``agent``; the target must have been granted mediation."""
     if (refusal := agent(state, context)) is not None:
         return refusal
     return None if state.mediated else Refusal.NOT_MEDIATED
@@ -141,10 +141,10 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.EndLive, agent, envelopes.end_live),
         _row(commands.ReleaseLeases, mediator, envelopes.release_leases),
         _row(commands.PurgeQueue, mediator, envelopes.purge),
-        # What is due, by the rules of retention, and what puts that off
+        # Retention: what expires, and what postpones it
         _row(commands.SeeAgent, agent, idle_agents.see),
         _row(commands.ExpireRecords, mediator, retention.expire),
-        # Erasure, by the operator's word or the owner's
+        # Erasure, on the order of the operator or the owner
         _row(commands.EraseIdentity, mediator, erasure.erase),
         # Edges: their sockets, and what they refused
         _row(commands.OpenSession, owner, system_commands.open_session),
@@ -162,7 +162,7 @@ _OF_OTHERS: Final = frozenset({anyone, correspondent})
 
 
 def is_of_owner(command: Command) -> bool:
-    """Does the identity that decides ask for it itself? Others may be made for one command."""
+    """Is this a command of the target or mediator? Others may use a new DID for each command."""
     return RULES[type(command)].sender not in _OF_OTHERS
 
 
@@ -188,14 +188,14 @@ ADDING: Final[frozenset[type[Command]]] = frozenset(
         commands.SetQueuePolicy,
     ]
 )
-"""What stores something for a client. The rest frees space, reads, or adds a row of a few bytes."""
+"""Commands that store something for a client. The rest free space, read, or add a tiny row."""
 
 
 def adds(command: Command) -> bool:
     """Does the command store something for a client, so that it is refused when the disk is short?
 
-    A keylist from which keys are only removed becomes smaller, and what was begun is brought to its
-    end.
+    A keylist update that only removes keys does not, and the later parts of an update of tags
+    complete what the first part began.
     """
     match command:
         case commands.UpdateKeylist():
@@ -207,13 +207,13 @@ def adds(command: Command) -> bool:
 
 
 def decide(state: Identity, command: Command, context: DecisionContext) -> Decision:
-    """The decision of the identity ``context.target`` on one command."""
+    """Decide on one command for the identity ``context.target``."""
     sender, function = RULES[type(command)]
     refusal = sender(state, context)
     return function(state, command, context) if refusal is None else refusal
 
 
 def is_step_of_adding(submission: commands.Submission) -> bool:
-    """Is it, or is it a step of, what stores something for a client?"""
+    """Does this submission store something for a client, or is it a step of one that does?"""
     command = submission.command
     return submission.adds or (command is not None and adds(command))

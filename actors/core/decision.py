@@ -1,4 +1,4 @@
-"""What a decision is: data that says what to store and what to answer."""
+"""Decisions as data: what to store and what to answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     """All that a decision may know beyond state and command.
 
     ``target`` is the identity that decides, as in ``Submission.target_did``. ``command`` is the key
-    of the command in the log; ``fresh_id`` is new for every command, and a command that needs
-    several ids derives them from it; so it does salts of contents, from ``secret``, too, which is
-    stored nowhere. ``leases`` are those in force on the identity's messages;
-    ``listening``: a session waits for them; ``live`` holds the live mode, and the session
-    ``implicit`` holds implicit pickup, none if empty. ``speaker`` is the DID whose message the
-    command comes of, empty for the mediator itself. ``listed`` is where saved
-    events of the target are listed; it is looked up when these are to be erased. ``saved`` are
-    those ids of its saved events that the command names.
+    of the command in the log. ``fresh_id`` is new for every command; a command that needs several
+    ids derives them from it, and derives the salts of contents from it and ``secret``, which is
+    stored nowhere. ``leases`` are those in force on the identity's messages; ``listening``: a
+    session waits for messages; ``live`` is the live mode and its session; ``implicit`` is the
+    session that holds implicit pickup, or empty. ``speaker`` is the DID that sent the command's
+    message, empty for the mediator itself. ``listed`` says where the target's saved events are
+    listed; the host looks it up only for an erasure. ``saved`` are the ids, among those that the
+    command names, of saved events that the target has.
     """
 
     target: str
@@ -53,13 +53,13 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
         return self.now_ms / 1000
 
     def content(self, data: bytes, number: int = 0) -> Content:
-        """A content that the command brings, one of several by its number."""
+        """Make a content of the command; ``number`` tells several contents apart."""
         place = (f"{self.fresh_id}.{number}" if number else self.fresh_id).encode()
         return Content.of(data, blake2b(place, digest_size=SALT_BYTES, key=self.secret).digest())
 
 
 class MessageRefs(msgspec.Struct, frozen=True):
-    """A page of waiting messages before it is read: versions in the log, total, payload bytes."""
+    """A page of waiting messages not yet read: versions in the log, total, payload bytes."""
 
     versions: list[int]
     total: int
@@ -67,7 +67,7 @@ class MessageRefs(msgspec.Struct, frozen=True):
 
 
 class RequestRefs(msgspec.Struct, frozen=True):
-    """The same of waiting contract requests; bytes as in ``actors.core.stored_bytes``."""
+    """The same for waiting contract requests; bytes as in ``actors.core.stored_bytes``."""
 
     versions: list[int]
     total: int
@@ -75,7 +75,7 @@ class RequestRefs(msgspec.Struct, frozen=True):
 
 
 class ContractRefs(msgspec.Struct, frozen=True):
-    """The same of contracts, of which ``looked_at`` were held against a filter."""
+    """The same for contracts; ``looked_at`` of them were tested against a filter."""
 
     versions: list[int]
     total: int
@@ -84,7 +84,7 @@ class ContractRefs(msgspec.Struct, frozen=True):
 
 
 class DeliveryRefs(msgspec.Struct, frozen=True):
-    """A delivery before it is read: versions in the log, payload bytes, and the queue's state."""
+    """A delivery not yet read: versions in the log, payload bytes, and the queue's state."""
 
     versions: list[int]
     size_bytes: int
@@ -95,7 +95,7 @@ Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs | DeliveryRefs
 
 
 class Leasing(msgspec.Struct, frozen=True):
-    """Messages to lease to a session, until then in Unix ms."""
+    """Messages to lease, and the lease: its session and its end."""
 
     message_ids: Sequence[str]
     lease: Lease
@@ -104,7 +104,7 @@ class Leasing(msgspec.Struct, frozen=True):
 class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
 
-    A reply of ``Refs`` is filled from the log after the commit. ``leasing`` holds from now on.
+    The host fills a reply of ``Refs`` from the log after the commit. ``leasing`` starts at once.
     """
 
     reply: Reply | Refs
@@ -117,8 +117,9 @@ Decision: TypeAlias = Accepted | Refusal
 
 
 def exceeds(page: Page, records: int, size_bytes: int) -> bool:
-    """Has a page more bytes than it may have? It is refused then and not cut short.
+    """Is a page larger than its bound? It is then refused, not cut short.
 
-    Clients count on its size. One record alone is always a page, or it could not be read at all.
+    Clients rely on the page size. A page of one record is always allowed: otherwise a large record
+    could never be read.
     """
     return page.bytes_max is not None and size_bytes > page.bytes_max and records > 1

@@ -1,8 +1,8 @@
 """Decisions on the envelopes that wait for a DIDComm agent (RFC 0212, RFC 0685, Aries queue 1.0).
 
-Rules of this file: pure; handing out leases and never removes; a removal names ids, and an id that
-is not in the queue, whether foreign, unknown or removed already, is ignored, and the
-answer does not distinguish them. What goes to a live session is queued and leased in one
+Rules of this file: pure; a delivery leases envelopes and never removes them; a removal names ids
+and ignores those that are not in the queue, and its answer does not tell whether such an id is
+foreign, unknown or already removed. An envelope for a live session is queued and leased in one
 transaction and pushed whole: the session need not ask for it, and the log is written once.
 """
 
@@ -60,14 +60,14 @@ _NO_POLICY = QueuePolicy(
 
 
 def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
-    """Queue an envelope that was forwarded to a key of the keylist, or comes from the mediator."""
+    """Queue an envelope forwarded to a key of the keylist, or sent by the mediator itself."""
     if state.connection is None:
         return Refusal.KEY_UNKNOWN if command.recipient_key else Refusal.NOT_CONNECTED
     if command.recipient_key and command.recipient_key not in state.keylist:
         return Refusal.KEY_UNKNOWN
     known = state.recent.get(retry_key(context.command, command.recipient_key))
     if known is not None:
-        # The same bytes once more: the sender does not know that they are stored.
+        # A retry: the sender does not know that the envelope is stored.
         return Accepted(EnvelopeQueued(known, outbound=bool(state.connection.endpoint)))
     refusal = no_room(state, command.recipient_key, [command.payload], context)
     if refusal is not None:
@@ -88,7 +88,7 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
 
 
 def deliver(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
-    """Lease what waits to the session, oldest first, and hand it out."""
+    """Lease waiting envelopes to the session, oldest first, and hand them out."""
     if command.live and context.live.session != command.session:
         return Refusal.LIVE_ELSEWHERE
     if command.implicit and context.implicit not in ("", command.session):
@@ -118,12 +118,12 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
 
 
 def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -> Accepted:
-    """Remove the envelopes among these ids that wait here."""
+    """Remove the waiting envelopes among the command's ids."""
     waiting = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
     if not waiting:
         return Accepted(queue_state(state, context))
     removed = removal(state, waiting, command.reason, context)
-    # A live session that had no room for more has some now.
+    # A live session that was full has room again: notify it.
     held = _held_live(state, context)
     was_full = context.live.session and held >= context.limits.live_in_flight_max
     notice = EnvelopesWaiting() if was_full else None
@@ -131,23 +131,23 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
 
 
 def purge(state: Identity, _command: PurgeQueue, context: DecisionContext) -> Accepted:
-    """Remove everything that waits, of every protocol."""
+    """Remove all waiting messages, of every protocol."""
     ids = list(state.messages)
     return Accepted(Purged(len(ids)), removals(state, ids, PURGED, context))
 
 
 def query(state: Identity, command: QueryQueue, context: DecisionContext) -> Accepted:
-    """How the queue stands."""
+    """Answer with the queue's state."""
     return Accepted(queue_state(state, context, command.recipient_key))
 
 
 def start_live(state: Identity, _command: StartLive, context: DecisionContext) -> Accepted:
-    """The live mode is the session's once this is answered; how the queue stands (RFC 0685)."""
+    """Answer with the queue's state; the host then gives the session the live mode (RFC 0685)."""
     return Accepted(queue_state(state, context, live=True))
 
 
 def end_live(state: Identity, command: EndLive, context: DecisionContext) -> Accepted:
-    """The live mode ends unless another session holds it; how the queue stands (RFC 0685)."""
+    """Answer with the queue's state; the live mode ends if the session holds it (RFC 0685)."""
     held_by_another = context.live.session not in ("", command.session)
     return Accepted(queue_state(state, context, live=held_by_another))
 
@@ -155,12 +155,12 @@ def end_live(state: Identity, command: EndLive, context: DecisionContext) -> Acc
 def release_leases(
     _state: Identity, _command: ReleaseLeases, _context: DecisionContext
 ) -> Accepted:
-    """What the session held can be handed out again."""
+    """Announce that the session's messages can be handed out again."""
     return Accepted(Done(), notice=EnvelopesWaiting())
 
 
 def set_policy(state: Identity, command: SetQueuePolicy, context: DecisionContext) -> Accepted:
-    """Change the owner's own rules; what waits stays (queue 1.0, "Updating the queue status")."""
+    """Change the owner's rules; waiting messages stay (queue 1.0, "Updating the queue status")."""
     now = state.policy or _NO_POLICY
     wanted = QueuePolicy(
         now.will_queue if command.will_queue is None else command.will_queue,
@@ -192,9 +192,9 @@ def queue_state(
     live: bool | None = None,
     own: QueuePolicy | None = None,
 ) -> QueueState:
-    """How the queue of envelopes stands, of one key alone when it is named."""
+    """The state of the queue of envelopes, or of one key's part of it."""
     depth = _depth(state, recipient_key)
-    # Most queues hold envelopes of one key alone: the first look from either end finds one.
+    # Most queues hold envelopes for one key only, so the first message at either end matches.
     waiting = partial(_of_key, recipient_key=recipient_key)
     oldest = next(waiting(state.messages.values()), None) if depth.messages else None
     newest = next(waiting(reversed(state.messages.values())), None) if depth.messages else None
@@ -224,7 +224,7 @@ def queue_state(
 def refused(
     state: Identity, recipient_key: str, refusal: Refusal, context: DecisionContext
 ) -> Decision:
-    """The queue refuses; that it began to is recorded once, until something changes."""
+    """Refuse a message; record only the first refusal until the queue changes."""
     if state.refusing:
         return refusal
     began = QueueRefused(
@@ -239,7 +239,7 @@ def refused(
 def no_room(
     state: Identity, key: str, payloads: Sequence[bytes], context: DecisionContext
 ) -> Refusal | None:
-    """Why these envelopes cannot be queued for a key, all of them; None where they can."""
+    """Why these envelopes cannot all be queued for a key; None if they can."""
     limits, others = context.limits, len(payloads) - 1
     largest = size_bytes = len(payloads[0])
     if others:
@@ -247,7 +247,7 @@ def no_room(
     rules = _in_force(state.policy or _NO_POLICY, limits)
     if largest > rules.message_bytes_max:
         return Refusal.MESSAGE_TOO_LARGE
-    # The sender is anonymous: the key that it names has a share of the operator's bounds.
+    # The sender is anonymous, so the share of the operator's bounds applies to the recipient key.
     bounds, own = (
         (limits.queue_messages_max, limits.queue_bytes_max, limits.queue_sender_share_max),
         (rules.messages_max, rules.bytes_max, 1.0),
@@ -281,12 +281,12 @@ def _in_force(own: QueuePolicy, limits: IdentityLimits) -> QueuePolicy:
 
 
 def _stricter(own: int, bound: int) -> int:
-    """The lower of two limits, where 0 is none."""
+    """The lower of two limits; 0 means no limit."""
     return min(own, bound) if own and bound else own or bound
 
 
 def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext) -> list[_Waiting]:
-    """What is handed out, within the bounds of the command, of live mode and of leases."""
+    """Choose the envelopes to hand out, within the bounds of command, live mode and leases."""
     limit, limits = command.limit, context.limits
     if command.live:
         limit = min(limit, limits.live_in_flight_max - _held_live(state, context))
@@ -317,7 +317,7 @@ def _held_live(state: Identity, context: DecisionContext) -> int:
 def _offered(
     state: Identity, command: DeliverMessages, context: DecisionContext
 ) -> Iterator[_Waiting]:
-    """What may be handed out to the session, oldest first."""
+    """The envelopes that may be handed out to the session, oldest first."""
     if command.message_ids is not None:
         named = [i for i in dict.fromkeys(command.message_ids) if _is_envelope(state, i)]
         offered: Iterator[_Waiting] = ((i, state.messages[i]) for i in named)
@@ -338,12 +338,12 @@ def _offered(
 
 
 def _may_name(command: DeliverMessages, lease: Lease) -> bool:
-    """A read shows its owner any message; a delivery repeats what its own session holds."""
+    """A read shows any message; a delivery repeats messages leased to its own session."""
     return not command.lease_ms or lease.session == command.session
 
 
 def _until(state: Identity, version: int, leased: Iterable[str]) -> list[_Waiting]:
-    """Of what was leased as live mode began, the envelopes up to a version, oldest first."""
+    """Those of the ``leased`` envelopes that were queued up to a version, oldest first."""
     waiting = [(i, state.messages[i]) for i in leased if _is_envelope(state, i)]
     until = [one for one in waiting if one[1].version <= version]
     return sorted(until, key=lambda one: one[1].version)
@@ -370,7 +370,7 @@ def _depth(state: Identity, recipient_key: str | None) -> Depth:
 def _of_key(
     messages: Iterable[QueuedMessage], *, recipient_key: str | None
 ) -> Iterator[QueuedMessage]:
-    """The envelopes among these, of one key alone if it is named."""
+    """The envelopes among these messages, or those for one key."""
     return (m for m in messages if m.is_envelope and recipient_key in (None, m.recipient_key))
 
 
@@ -384,7 +384,7 @@ def _is_envelope(state: Identity, message_id: str) -> bool:
 
 
 def _state_without(state: Identity, gone: frozenset[str], context: DecisionContext) -> QueueState:
-    """How the queue will stand without these messages."""
+    """The queue's state without these messages."""
     standing = queue_state(state, context)
     left = (m for i, m in _envelopes(state) if i not in gone)
     oldest = next(left, None)
@@ -411,18 +411,18 @@ def _stays(message_id: str, message: QueuedMessage, gone: frozenset[str]) -> boo
 
 
 LIVE: Final = "live"
-"""The channel of what goes to a live session."""
+"""The channel of deliveries to a live session."""
 
 
 def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
-    """Is a message to go to the live session as it is queued, rather than be fetched by it?
+    """Is a message to be leased and pushed to the live session as it is queued?
 
-    Not if something waits before it, or if the session holds too much that it did not acknowledge.
+    Not if an earlier envelope still waits, or if the session holds too many unacknowledged ones.
     """
     live, limits = context.live, context.limits
     if not live.lease_ms:
         return False
-    # What is held back by its sender's wish says nothing of what was queued before it.
+    # Skip envelopes that senders delay: they do not show whether earlier ones still wait.
     newest = next(
         (
             (i, m)
@@ -451,7 +451,7 @@ def _is_held_back(message_id: str, context: DecisionContext) -> bool:
 
 
 def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext) -> Accepted:
-    """Queued and leased in one transaction: the live session need not ask for it."""
+    """Queue an envelope and lease it to the live session in one transaction."""
     ids = [queued.message_id]
     delivered = MessagesDelivered(
         at_ms=context.now_ms, command=context.command, message_ids=ids, channel=LIVE

@@ -1,14 +1,14 @@
-"""Decisions on the erasure of an identity: all that it has leaves, in bounded steps.
+"""Decisions on the erasure of an identity: all its records leave, in bounded steps.
 
-The first step ends what the identity is: registration, contracts, connection, keylist, rules. From
-then on it gets and shows nothing. The next ones remove what has contents, so that the commit of
-each erases them; saved events leave their lists first. The last one says that nothing is left.
-Until then the search for what is due finds the identity (``retention.due_times``), so an erasure
-that was begun comes to its end, also where those who asked for it are gone and whatever is killed
-meanwhile.
+The first step ends the registration, contracts, connection, keylist and rules of the identity; from
+then on it receives and shows nothing. The next steps remove the records that have contents, so that
+the commit of each step erases those contents; saved events leave their lists first. The last step
+records that nothing is left. Until then the search for due records finds the identity
+(``retention.due_times``), so an erasure that has begun completes, even if its requester is gone and
+whichever process is killed meanwhile.
 
-Rules of this file: pure; a step can be asked for again and again, and once all is erased it changes
-nothing; who comes back afterwards begins anew.
+Rules of this file: pure; a step can be repeated, and after the last one it changes nothing; an
+identity that comes back afterwards begins anew.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ERASED: Final = "erased"
 OPERATOR: Final = "operator"
 OWNER: Final = "owner"
 _POSTINGS: Final = 32
-"""Postings that leave in their order, in place of one record."""
+"""Postings, removed in their order, that count as one record of a step."""
 _UNLISTED: Final = 2
-"""Saved events that are on no list, in place of one record."""
+"""Saved events on no list that count as one record of a step."""
 _POSTINGS_MAX: Final = 320_000
 _RECORDS_MAX: Final = 10_000
-"""What the events allow (``event_fields``)."""
+"""The bounds of the events' own fields (``event_fields``)."""
 
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
@@ -70,7 +70,7 @@ def is_at_saved_events(state: Identity) -> bool:
 
 
 def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
-    """Erase so many records of an identity whose erasure was begun."""
+    """Erase up to ``records_max`` records of an identity whose erasure has begun."""
     at_ms, command = context.now_ms, context.command
     if state.messages:
         ids = list(islice(state.messages, records_max))

@@ -1,7 +1,7 @@
-"""What each event does to the state of its identity: ``evolve``.
+"""The fold: ``evolve`` applies each event to the state of its identity.
 
-Rules of this file: an event of the log never fails and never asks anything; it only records.
-The same events in the same order give the same state, from the first or from a snapshot.
+Rules of this file: an event is a fact, so applying it checks no rule and only records. The same
+events in the same order give the same state, from the first event or from a snapshot.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
 DIDCOMM: Final = "didcomm"
 """The protocol of envelopes in ``MessageQueued`` that came in DIDComm v1."""
 DIDCOMM_V2: Final = "didcomm/v2"
-"""The same of those that came in DIDComm v2."""
+"""The protocol of envelopes that came in DIDComm v2."""
 
 
 def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
@@ -201,7 +201,7 @@ def _forget_expiries(state: Identity, message_ids: Sequence[str]) -> None:
 
 
 def retry_key(command: bytes, recipient_key: str) -> bytes:
-    """What the retry of a forwarded envelope has in common with the first: bytes and recipient."""
+    """The key that a forwarded envelope shares with its retry: its bytes and its recipient."""
     return command + recipient_key.encode()
 
 
@@ -238,7 +238,7 @@ def _drop_requests(state: Identity, request_ids: Sequence[str]) -> None:
 def _evolve_agent(  # noqa: C901 - one arm per event
     state: Identity, event: Event, version: int
 ) -> None:
-    """The events of DIDComm agents, of invitations, of edges, and of placement."""
+    """Apply the events of DIDComm agents, invitations, edges and placement."""
     match event:
         case ConnectionEstablished():
             state.is_erased = False
@@ -251,7 +251,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
                 event.invitation_id,
             )
         case AgentSeen():
-            pass  # its time is all that it says
+            pass  # ``evolve`` sets ``seen_ms`` from its ``at_ms``
         case MediationGranted():
             state.mediated = True
         case KeylistUpdated():
@@ -282,7 +282,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
 
 
 def _evolve_account(state: Identity, event: Event, version: int) -> None:
-    """The events of keys, and those that DIDComm v2 alone makes."""
+    """Apply the events of keys, of DIDComm v2 accounts and of erasure."""
     match event:
         case MessageExpirySet():
             _expire(state, event)
@@ -325,7 +325,7 @@ _LEFT_TO_ERASE: Final = frozenset(
         *("dedicated_by", "erased_events"),
     ]
 )
-"""What the beginning of an erasure leaves to the steps that follow, and what names no one."""
+"""Fields that the first step of an erasure keeps: later steps need them, or they name no one."""
 
 
 def _erase(
@@ -345,14 +345,14 @@ def _erase(
         case SavedEventsErased():
             state.erased_until = event.after + event.count
         case SavedEventsUnlisted():
-            pass  # a state knows no lists
+            pass  # the state has no lists
         case IdentityErased():
             state.erasing = state.erased_until = 0
             state.is_erased = True
 
 
 def _give_up_did(state: Identity) -> None:
-    """The DID that the agent has stated is given up: it is known for some rotations more."""
+    """Move the DID that the agent has stated to ``prior_dids``, for some more rotations."""
     stated = "" if state.connection is None else state.connection.peer_did
     known = [did for did in state.prior_dids if did != stated]
     state.prior_dids = [*known, *([stated] if stated else [])][-PRIOR_DIDS_MAX:]
@@ -388,12 +388,12 @@ def _drop_contract(state: Identity, event: ContractExpired) -> None:
 
 
 def to_snapshot(state: Identity) -> bytes:
-    """The state as bytes for the snapshot cache."""
+    """Encode the state as a snapshot."""
     return _SNAPSHOT_ENCODER.encode(state)
 
 
 def from_snapshot(data: bytes) -> Identity | None:
-    """The state of a snapshot, or None when it does not decode: then the log is read."""
+    """Decode a snapshot; None if it does not decode, so that the log is read instead."""
     try:
         return _SNAPSHOT_DECODER.decode(data)
     except msgspec.DecodeError:

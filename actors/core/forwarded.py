@@ -1,8 +1,8 @@
-"""Decisions on the envelopes that one message of DIDComm v2 brings (routing 2.0).
+"""Decisions on the envelopes of one DIDComm v2 message (routing 2.0).
 
-Rules of this file: pure; all or none is queued, in the order of the message, and each counts in
-every bound. What the sender says of time is of use to it and no promise of the recipient: a message
-that has expired is not kept, and one that is to be delayed is held back for as long.
+Rules of this file: pure; all envelopes are queued or none, in the order of the message, and each
+counts in every bound. The times that the sender sets govern the queue and promise nothing about the
+recipient: an expired message is not queued, and a delayed one is held back for its delay.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from eventstore.log.events import Event, MessageExpirySet, MessageQueued
 
 
 def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionContext) -> Decision:
-    """Queue envelopes for a name of the keylist, or for the agent from the mediator itself."""
+    """Queue envelopes for a name in the keylist, or from the mediator itself for the agent."""
     key = command.recipient_key
     if state.connection is None or (key and key not in state.keylist):
         return Refusal.KEY_UNKNOWN if key else Refusal.NOT_CONNECTED
     outbound = bool(state.connection.endpoint)
     known = state.recent.get(retry_key(context.command, key))
     if known is not None:
-        # The same bytes once more. All of them were stored in one transaction.
+        # A retry: one transaction has stored all envelopes.
         return Accepted(EnvelopeQueued(known, outbound=outbound))
     if 0 < command.expires_at_s <= context.now_s:
         return Refusal.MESSAGE_EXPIRED

@@ -1,9 +1,9 @@
-"""The state of one identity, and nothing else.
+"""The state of one identity.
 
-Rules of this file: the state is what the identity's events say, in the form that decisions need;
-payloads stay in the log, the state keeps the version at which each one stands; no clock, no IO,
-no randomness, no Ray. The containers are changed in place by ``actors.core.evolve`` alone, and only
-by the single writer that owns the identity: a failed append throws the whole state away.
+Rules of this file: the state is the fold of the identity's events, in the form that decisions need;
+payloads stay in the log, and the state keeps the version of each; no clock, no IO, no randomness,
+no Ray. Only ``actors.core.evolve`` changes the containers, in place, and only on the thread of the
+writer that owns the identity. After a failed append the whole state is discarded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
 FOLD = 9
-"""Version of this layout: a snapshot of another fold is ignored and the log is read instead."""
+"""Version of this layout. A snapshot with another fold is ignored; the log is read instead."""
 
 _BASE_BYTES = 1_200
 _MESSAGE_BYTES = 360
@@ -26,22 +26,22 @@ _KEY_BYTES = 190
 _SENDER_BYTES = 190
 _RECENT_BYTES = 200
 RECENT_MAX = 256
-"""Envelopes whose retry is known. Senders retry within seconds, mostly after a restart of ours,
-when every one of them repeats what was under way."""
+"""Envelopes whose retry is recognized. Senders retry within seconds, mostly after the mediator
+restarts, when each of them repeats what it had under way."""
 PRIOR_DIDS_MAX = 4
-"""DIDs that were given up and are still known by their hash, up to 4 KiB each. A wallet that was
-restored from a backup speaks by its last one or two."""
+"""Former DIDs of an agent that are still recognized by their hash, up to 4 KiB each. A wallet
+restored from a backup uses its last one or two."""
 RECENT_COUNTS_MAX = 8
-"""Counts of an edge whose retry is known. An edge sends one at a time, once in a period; more than
-one, because a call that was given up may arrive late."""
+"""Counts of an edge whose retry is recognized. An edge sends one at a time, once in a period; there
+is room for several because a call that the edge gave up may arrive late."""
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting message: its payload stands in the log at ``version`` of the stream.
+    """One waiting message; its payload is in the log at ``version`` of the stream.
 
-    ``is_envelope`` distinguishes DIDComm envelopes from Decentrl messages: one queue, one order,
-    one set of caps, and each protocol is shown its own. ``recipient_key`` is as in the event.
-    ``is_v2``: a message of DIDComm v2 brought the envelope.
+    ``is_envelope`` distinguishes DIDComm envelopes from Decentrl messages. Both share one queue,
+    one order and one set of caps, but each protocol sees only its own. ``recipient_key`` is as in
+    the event. ``is_v2``: the envelope came in a DIDComm v2 message.
     """
 
     sender_did: str
@@ -54,14 +54,14 @@ class QueuedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Depth(msgspec.Struct, array_like=True, gc=False):
-    """How many messages of one sender, or envelopes of one recipient key, wait; their bytes."""
+    """Number and bytes of one sender's waiting messages, or of one recipient key's envelopes."""
 
     messages: int
     bytes: int
 
 
 class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting contract request: its content stands in the log at ``version``.
+    """One waiting contract request; its content is in the log at ``version``.
 
     ``stored_bytes``, here and below, as in ``actors.core.stored_bytes``.
     """
@@ -73,7 +73,7 @@ class WaitingRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One owned contract: the signed object stands in the log at ``version``."""
+    """One owned contract; the signed object is in the log at ``version``."""
 
     requestor_did: str
     recipient_did: str
@@ -83,7 +83,7 @@ class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One public event that was not withdrawn; its text stands in the log at ``version``."""
+    """One public event that is not withdrawn; its text is in the log at ``version``."""
 
     channel_id: str
     version: int
@@ -92,42 +92,43 @@ class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Identity(msgspec.Struct):
-    """All that is known of one identity.
+    """All that the mediator knows of one identity.
 
     ``messages``, ``requests``, ``contracts`` and ``public_events`` are by id, in arrival order.
     ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
-    ``contract_ids`` maps the digest of a signed contract to its id: one record per digest.
-    ``contracts_until_s`` is the first expiry of them all, 0 for none.
+    ``contract_ids`` maps the digest of a contract to its id: one record per digest.
+    ``contracts_until_s`` is the earliest expiry of all contracts, 0 for none.
     ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
-    ``by_sender`` and ``requests_by_sender`` are what waits of each sender of Decentrl messages and
-    of contract requests. The counters ``request_bytes``, ``contract_bytes``, ``saved_bytes`` and
-    ``public_bytes`` say what is stored of a kind (``actors.core.stored_bytes``).
+    ``by_sender`` and ``requests_by_sender`` count the waiting Decentrl messages and contract
+    requests of each sender. The counters ``request_bytes``, ``contract_bytes``, ``saved_bytes``
+    and ``public_bytes`` are the stored bytes of each kind (``actors.core.stored_bytes``).
 
-    Of a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
+    For a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
     base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
     many of the messages are envelopes (in all, and by recipient key), and the times of its queue
-    in Unix ms, 0 for never. ``seen_ms`` is when it gave the last sign of life
-    (``eventstore.log.signs_of_life``).
-    ``refusing``: the queue has refused a message since it last changed. ``recent``: the ids of the
-    envelopes queued last, by what each came by, so that a sender's retry makes no second one; of
-    an edge, the commands that its last counts came by.
+    in Unix ms, 0 for never. ``seen_ms`` is the time of its last recorded sign of life
+    (``eventstore.log.signs_of_life``). ``refusing``: the queue has refused a message since it last
+    changed. ``recent`` maps the retry keys of recently queued envelopes to message ids, so that a
+    sender's retry queues no second envelope; for an edge, its keys are the commands of the edge's
+    recent counts.
 
-    ``erasing`` is the version with which the erasure of the identity began, 0 where none is under
-    way; saved events up to ``erased_until`` are erased already. ``is_erased``: it was, and has not
-    come back. ``erased_events`` counts the saved events that were erased ever.
+    ``erasing`` is the version at which the erasure of the identity began, 0 if none is under way;
+    saved events up to ``erased_until`` are already erased. ``is_erased``: the identity was erased
+    and has not come back. ``erased_events`` counts all saved events ever erased.
 
-    ``dedicated_by`` says why the identity is a partition of its own; empty for
-    one that belongs to its shard.
+    ``dedicated_by`` says why the identity is a partition of its own; it is empty for an identity
+    that belongs to its shard.
 
-    Of an account of DIDComm v2: ``expiring`` are the messages that are of no use after a time in
-    Unix seconds, ``expires_first_s`` the first of these times, 0 for none; ``speaker_did`` is who
-    speaks for it instead of its own DID, ``rotated_at_s`` and ``ended_at_s`` are when its owner
-    rotated and ended it last, by its own word. ``prior_dids`` are those that were given up last,
-    as the agent stated them, the newest at the end. ``account_did`` is the account that this DID
-    speaks for where it is another's.
+    For a DIDComm v2 account: ``expiring`` maps messages to their expiry in Unix seconds, and
+    ``expires_first_s`` is the earliest of these, 0 for none; ``speaker_did`` is the DID that speaks
+    for the account instead of its own; ``rotated_at_s`` and ``ended_at_s`` are when the owner last
+    rotated and ended the account, by its own statement. ``prior_dids`` are the most recent former
+    DIDs, as the agent stated them, newest last. ``account_did`` is the account of another DID that
+    this DID speaks for.
 
     ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key, and
-    ``former_did`` is who lost it to its holder; ``used_by`` is that of a single-use invitation.
+    ``former_did`` is the owner that lost it to the holder of the private key. ``used_by`` is the
+    state of a single-use invitation: the DID that used it.
     """
 
     version: int = 0
@@ -184,7 +185,7 @@ class Identity(msgspec.Struct):
 
     @property
     def stored_bytes(self) -> int:
-        """What the identity has stored of every kind, what waits for it included."""
+        """Bytes stored for the identity, of every kind, waiting messages included."""
         return (
             self.queue_bytes
             + self.request_bytes
@@ -194,7 +195,7 @@ class Identity(msgspec.Struct):
         )
 
     def weight_bytes(self) -> int:
-        """Roughly what this state takes in memory, for the host's bound."""
+        """Approximate bytes of this state in memory, for the host's bound."""
         return (
             _BASE_BYTES
             + _MESSAGE_BYTES * len(self.messages)
@@ -220,7 +221,7 @@ class Identity(msgspec.Struct):
 
 
 def _text_bytes(connection: Connection | None) -> int:
-    """What an agent states of itself, which can be kilobytes."""
+    """The length of an agent's statements about itself, which can be kilobytes."""
     if connection is None:
         return 0
     texts = (connection.peer_did, connection.label, connection.endpoint, *connection.routing_keys)

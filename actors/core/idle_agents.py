@@ -1,13 +1,14 @@
-"""Decisions on agents that are silent: when one was there last, and when it has been away too long.
+"""Decisions on idle agents: when an agent was last seen, and when it has been silent too long.
 
-A DIDComm agent has no registration that ends, so its own traffic says that it lives: any message of
-its own. What most wallets ask stores nothing, and a poll must not write a row each time, so the
-last sign of life is recorded coarsely (``seen_every_s``), and an agent gets that much longer: it
+A DIDComm agent has no registration that expires, so any message of its own is its sign of life.
+Most requests of wallets store nothing, and a poll must not write a row each time. So the last sign
+of life is recorded coarsely (``seen_every_s``), and an agent gets that much more time: its account
 never ends before the operator's age has passed without a message.
 
-The end is one event, whatever the agent has: from then on nothing is queued for it. What waits
-leaves afterwards, in bounded steps (``actors.core.retention``); the claims of its keys are released
-by an edge. Rules of this file: pure; only where the operator ends idle agents anything is recorded.
+One event ends the account, whatever the agent has; from then on nothing is queued for it. Waiting
+envelopes are removed afterwards, in bounded steps (``actors.core.retention``), and an edge releases
+the claims of its keys. Rules of this file: pure; events are recorded only if the operator has
+idle agents end.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from eventstore.log.signs_of_life import idle_since_ms
 
 IDLE: Final = "idle"
 _PARTS: Final = 8
-"""Of the age: so many rows an agent that only asks costs in that time, at most."""
+"""Parts of the age: the most rows, in that time, for an agent that only polls."""
 _SEEN_EVERY_S_MIN: Final = 3_600
 
 
 def seen_every_s(age_s: int) -> int:
-    """Seconds between two records of an agent's traffic, by the operator's age of idle ones."""
+    """Seconds between two recorded signs of life, from the operator's age of idle agents."""
     return max(_SEEN_EVERY_S_MIN, age_s // _PARTS)
 
 
 def ends_after_ms(limits: IdentityLimits) -> int:
-    """The silence, as far as it is recorded, after which an agent ends; 0 for never."""
+    """Milliseconds after the last recorded sign of life at which an agent ends; 0 for never."""
     age_s = limits.idle_agents_age_s_max
     return (age_s + seen_every_s(age_s)) * 1000 if age_s else 0
 
 
 def see(state: Identity, _command: SeeAgent, context: DecisionContext) -> Accepted:
-    """Record that the agent is there, if that was not for a while."""
+    """Record a sign of life of the agent, unless one was recorded recently."""
     every_ms = seen_every_s(context.limits.idle_agents_age_s_max) * 1000
     events: list[Event] = []
     seen_ms = state.seen_ms
@@ -53,7 +54,7 @@ def see(state: Identity, _command: SeeAgent, context: DecisionContext) -> Accept
 
 
 def idle_from_ms(state: Identity) -> int | None:
-    """Since when an agent has been silent (``idle_since_ms``); None for who is no agent."""
+    """Since when an agent has been silent (``idle_since_ms``); None for any other identity."""
     if state.connection is None:
         return None
     return idle_since_ms(state.seen_ms, state.registered_until_s)
@@ -75,15 +76,15 @@ def end(state: Identity, context: DecisionContext) -> Accepted:
 
 
 def has_left_envelopes(state: Identity) -> bool:
-    """Do envelopes wait here that are for no one any more?
+    """Do envelopes wait for an idle agent whose account has ended?
 
-    Nothing else leaves any behind: who ends an account empties its queue first.
+    Every other end of an account empties the queue first.
     """
     return bool(state.envelopes) and state.connection is None
 
 
 def remove_left(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
-    """Remove so many of these envelopes."""
+    """Remove up to ``records_max`` of these envelopes."""
     left = (i for i, message in state.messages.items() if message.is_envelope)
     ids = list(islice(left, records_max))
     return Accepted(Expired(len(ids), 0, 0), [removal(state, ids, IDLE, context)])

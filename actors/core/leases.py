@@ -1,8 +1,8 @@
-"""Who holds which delivered message until when. In memory only.
+"""Leases: which session holds which delivered message, until when. In memory only.
 
-A lease keeps a message from being handed out twice at a time; it is no promise. Losing this table
-(a host that starts anew) means that unacknowledged messages are offered again, which is what a
-lease's end means anyway. Removal is the log's business alone.
+A lease keeps a message from being handed out to two sessions at a time; it is no promise. If a host
+restarts and loses this table, unacknowledged messages are offered again, as at the end of any
+lease. Only an event in the log removes a message.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 HELD_BACK: Final = "held back"
-"""Stands for the session of a message that is not to be handed out yet, by its sender's wish."""
+"""The session in the lease of a message that its sender delays."""
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """One message is held by ``session`` until then, Unix ms."""
+    """The lease of a message: ``session`` holds it until ``until_ms`` (Unix)."""
 
     session: str
     until_ms: int
@@ -31,7 +31,7 @@ class Leases:
     """Leases by identity and message."""
 
     def __init__(self) -> None:
-        """No leases."""
+        """Start without leases."""
         self._held: dict[str, dict[str, Lease]] = {}
         self._due: list[tuple[int, str]] = []
         self._noted: dict[str, int] = {}
@@ -45,16 +45,16 @@ class Leases:
         return self._held.get(did, _NONE)
 
     def take(self, did: str) -> Mapping[str, Lease]:
-        """End all leases of an identity and give them away."""
+        """End all leases of an identity and return them for another host."""
         return self._held.pop(did, _NONE)
 
     def put(self, did: str, taken: Mapping[str, Lease]) -> None:
-        """Go on with the leases that another host gave away."""
+        """Continue leases that another host has handed over."""
         for message_id, lease in taken.items():
             self.grant(did, [message_id], lease)
 
     def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
-        """Lease messages; a message that is leased already changes hands."""
+        """Lease messages, replacing the leases that they already have."""
         held = self._held.setdefault(did, {})
         held.update((message_id, lease) for message_id in message_ids)
         if self._noted.get(did) != lease.until_ms:
@@ -62,7 +62,7 @@ class Leases:
             heapq.heappush(self._due, (lease.until_ms, did))
 
     def end(self, did: str, message_ids: Iterable[str]) -> None:
-        """These messages are gone, or were not handed out after all."""
+        """End the leases of messages that are removed or were not handed out after all."""
         held = self._held.get(did)
         if held is not None:
             for message_id in message_ids:
@@ -71,13 +71,13 @@ class Leases:
                 del self._held[did]
 
     def release(self, did: str, session: str) -> bool:
-        """Offer what a session holds again; was there anything?"""
+        """End the leases of a session; were there any?"""
         ended = [i for i, lease in self.of(did).items() if lease.session == session]
         self.end(did, ended)
         return bool(ended)
 
     def expire(self, now_ms: int) -> set[str]:
-        """End the leases whose time is over; the identities that had one."""
+        """End the leases whose time is over; return the identities that had such leases."""
         due: set[str] = set()
         while self._due and self._due[0][0] <= now_ms:
             until_ms, did = heapq.heappop(self._due)

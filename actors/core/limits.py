@@ -1,4 +1,4 @@
-"""The bounds an identity and its host keep; the edge fills them from the configuration."""
+"""The bounds of an identity and of its host; the edge fills them from the configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per identity. Reaching one is an explicit refusal; nothing is dropped silently.
 
-    ``message_bytes_max`` is of envelopes. An age of 0 is no limit; those of contracts and of the
-    unregistered count from when they expired. That of idle agents counts from the last sign of
-    life, and not from before ``idle_agents_since_ms``: until then not all of these were recorded.
-    Bytes other than those of the queue are as in ``actors.core.stored_bytes``;
-    ``identity_bytes_max`` is of all kinds.
+    ``message_bytes_max`` applies to envelopes. An age of 0 is no limit. The ages of contracts and
+    of unregistered identities count from their expiry. The age of idle agents counts from the last
+    sign of life, but not from before ``idle_agents_since_ms``: until then not all signs of life
+    were recorded. Bytes other than the queue's are as in ``actors.core.stored_bytes``;
+    ``identity_bytes_max`` bounds all kinds together.
     """
 
     queue_messages_max: int = 10_000
@@ -41,10 +41,10 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
-    """How a host removes what is due while nothing else asks for it, in steps.
+    """The pace at which a host removes due records by itself, in steps.
 
-    A step takes ``identities_max`` of them and ``records_max`` records of each. The next one comes
-    ``pause_s`` later, or ``look_s`` later where nothing was left.
+    A step takes ``identities_max`` identities and ``records_max`` records of each. The next step
+    comes ``pause_s`` later, or ``look_s`` later if nothing was left.
     """
 
     look_s: float = 10.0
@@ -56,9 +56,9 @@ class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Caps per host process: what is kept in memory and how much one transaction takes.
 
-    When several commands came lately, a transaction waits for more as long as the last one took,
-    and no longer than ``gather_s_max``. Work is in the units of ``actors.core.cost``: that of one
-    transaction, and that of one sender (0 without a limit), for as many as ``keys_max``.
+    If several commands came recently, a transaction waits for more, as long as the last one took
+    and at most ``gather_s_max``. The work of one transaction and the rate of one sender (0 for no
+    limit) are in the units of ``actors.core.cost``; a host keeps the rates of ``keys_max`` senders.
     """
 
     timestamp_window_ms: int = 300_000

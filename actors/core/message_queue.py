@@ -1,9 +1,9 @@
 """Decisions on the queue of waiting messages (DCTRL-0004 7.2, 8.7, 8.8).
 
-Rules of this file: pure; only an acknowledgement removes a message; an id that is not in the
-queue, whether foreign, unknown or already acknowledged, is ignored, and the answer does not
-distinguish them. DIDComm's envelopes stand in the same queue, under the same caps, and are not
-shown here (``actors.core.envelopes``).
+Rules of this file: pure; a client removes a message only by acknowledging it. An acknowledgement
+ignores ids that are not in the queue, and its answer does not tell whether such an id is foreign,
+unknown or already acknowledged. DIDComm envelopes share this queue and its caps, but Decentrl
+commands do not show them (``actors.core.envelopes``).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ EXPIRED = "expired"
 LOST = "lost"
 _EMPTY: Final = Depth(0, 0)
 REMOVED_MAX = 10_000
-"""Messages that one event of this server's own making removes: a row has a bound too."""
+"""Messages that one event made by the mediator itself removes: the size of a row is bounded."""
 
 
-def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a record of these
+def is_full(  # noqa: PLR0913, PLR0917 - the hot path: a record of these would cost too much
     state: Identity,
     depths: dict[str, Depth],
     origin: str,
@@ -45,13 +45,13 @@ def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a r
 ) -> bool:
     """Has the queue, all protocols together, no room for one more message of this size?
 
-    Of the room one sender, or one recipient key, gets no more than ``share``, but one message in
-    any case. ``depths`` is what waits by sender or by key, and ``origin`` whose the message is.
-    ``others`` come with it, and ``size_bytes`` is of all of them.
+    One sender, or one recipient key, gets at most ``share`` of the room, but always one message.
+    ``depths`` counts waiting messages by sender or by key; ``origin`` is the sender or key of this
+    message. ``others`` more messages come with it, and ``size_bytes`` is the size of them all.
     """
     waiting, waiting_bytes = len(state.messages) + others, state.queue_bytes + size_bytes
     if waiting < messages_max * share and waiting_bytes <= bytes_max * share:
-        return False  # none has more than all together
+        return False  # no sender or key has more than the total
     if waiting >= messages_max or waiting_bytes > bytes_max:
         return True
     depth = depths.get(origin, _EMPTY) if others else depths.get(origin)
@@ -62,16 +62,15 @@ def is_full(  # noqa: PLR0913, PLR0917 - asked for each message: no room for a r
 
 
 def lapsed_messages(state: Identity, context: DecisionContext) -> MessagesRemoved | None:
-    """The removal of what waited too long; None of nothing."""
+    """The removal of messages that waited too long; None if there are none."""
     ids = due_messages(state, context)
     return removal(state, ids, EXPIRED, context) if ids else None
 
 
 def due_messages(state: Identity, context: DecisionContext) -> list[str]:
-    """What waited too long, by the operator's rule or the owner's; a bounded number.
+    """A bounded number of messages past the operator's age, the owner's, or their own expiry.
 
-    The owner's rule is for envelopes alone: Decentrl has no such rule. So is the sender's word of
-    how long a message is of use.
+    The owner's age and the sender's expiry apply to envelopes alone: Decentrl has neither.
     """
     ids = _too_old(state, context)
     if state.expires_first_s and state.expires_first_s <= context.now_s:
@@ -83,7 +82,7 @@ def due_messages(state: Identity, context: DecisionContext) -> list[str]:
 def removal(
     state: Identity, message_ids: list[str], reason: str, context: DecisionContext
 ) -> MessagesRemoved:
-    """These messages, which all wait here, leave the queue."""
+    """The event that removes these messages, all of which wait."""
     return MessagesRemoved(
         at_ms=context.now_ms,
         command=context.command,
@@ -96,7 +95,7 @@ def removal(
 def removals(
     state: Identity, message_ids: list[str], reason: str, context: DecisionContext
 ) -> list[Event]:
-    """The same for any number of messages, in events within their bound."""
+    """The events that remove any number of messages, at most ``REMOVED_MAX`` per event."""
     return [
         removal(state, message_ids[start : start + REMOVED_MAX], reason, context)
         for start in range(0, len(message_ids), REMOVED_MAX)
@@ -104,10 +103,10 @@ def removals(
 
 
 def lost(state: Identity, versions: Collection[int], context: DecisionContext) -> list[Event]:
-    """The removal of what waits here and has no content: it cannot be handed out.
+    """Remove waiting messages and contract requests that have no content to hand out.
 
-    A log that was restored from an export has such messages and contract requests: those that were
-    removed after the end of the export, and before their rows were exported.
+    A log restored from an export has these: they were removed after the end of the export, and
+    before their rows were exported.
     """
     ids = [i for i, message in state.messages.items() if message.version in versions]
     events = removals(state, ids, LOST, context)
@@ -125,7 +124,7 @@ def lost(state: Identity, versions: Collection[int], context: DecisionContext) -
 
 
 def _too_old(state: Identity, context: DecisionContext) -> list[str]:
-    """What waited longer than the rules say."""
+    """Messages that waited longer than the operator's or the owner's age allows."""
     bound_s = context.limits.queue_age_s_max
     own_s = state.policy.age_s_max if state.policy is not None else 0
     ages_s = [age_s for age_s in (bound_s, own_s if state.envelopes else 0) if age_s]
@@ -144,8 +143,8 @@ def _too_old(state: Identity, context: DecisionContext) -> list[str]:
 def queue_message(state: Identity, command: QueueMessage, context: DecisionContext) -> Decision:
     """Queue a message if a contract of the recipient allows its sender (7.2 steps 5 to 7).
 
-    The contract must be owned by the recipient and name exactly these two parties, so a message
-    to oneself finds none.
+    The recipient must own the contract, and it must name exactly these two parties, so a message
+    to oneself has no contract.
     """
     sender, payload, now_ms = command.sender_did, command.payload, context.now_ms
     contract_until_s = state.correspondents.get(sender, 0)
@@ -177,7 +176,7 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
 
 
 def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Decision:
-    """A page of waiting messages in arrival order, with the exact total (8.7)."""
+    """Answer with a page of waiting messages in arrival order and the exact total (8.7)."""
     page, sender = command.page, command.sender_did
     total = len(state.messages) - state.envelopes
     matching = iter(state.messages.values())
@@ -198,7 +197,7 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
 def acknowledge_messages(
     state: Identity, command: AcknowledgeMessages, context: DecisionContext
 ) -> Accepted:
-    """Remove the messages among these ids that wait here (8.8)."""
+    """Remove the waiting messages among the command's ids (8.8)."""
     ids = dict.fromkeys(command.message_ids)
     waiting = [i for i in ids if i in state.messages and not state.messages[i].is_envelope]
     if not waiting:

@@ -2,21 +2,20 @@
 
 Rules of this file: no clock, no IO.
 
-``NonceWindow`` has the nonces of one partition that the log has too. One is kept until
-``max(received, timestamp) + window``, rounded up to the next bucket: longer than the text asks,
-never shorter. Buckets make the sweep free: a whole bucket is dropped at once.
+``NonceWindow`` holds the nonces of one partition that are also in the log. It keeps each until
+``max(received, timestamp) + window``, rounded up to the next bucket: longer than the specification
+asks, never shorter. Buckets make the sweep free: it drops a whole bucket at once.
 
-**Clocks may jump and differ.** What a clock that was ahead called expired can be in time again for
-one that is right. So a window that drops nonces remembers which it may have dropped: all of them
-were stamped before ``forgotten_before_ms``, and a command that is stamped before it is refused,
-whatever a clock says. Under clocks that go on together this refuses nothing that the timestamp
-window lets in.
+**Clocks may jump and differ.** A nonce that had expired by a fast clock may be in time again by a
+correct one. So a window remembers which nonces it may have dropped: all of them were stamped before
+``forgotten_before_ms``, and a command stamped before that is refused, whatever a clock says. While
+clocks agree, this refuses nothing that the timestamp window admits.
 
-**Who claims many leaves room for others.** What is claimed while a window is crowded counts for its
-sender, who may have a part of what still finds room (``actors.host.nonce_claims``).
+**A sender of many commands leaves room for others.** Nonces claimed while a window is crowded count
+for their sender, who may use only a part of the room that is left (``actors.host.nonce_claims``).
 
-``UnprovenNonces`` has the nonces of commands that had no effect: no signature was found to hold, or
-nothing here knows who sent them. They are in memory alone, and the oldest make room.
+``UnprovenNonces`` holds the nonces of commands that had no effect: no signature was verified, or
+the sender is unknown here. They are in memory alone, and the oldest make room.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import msgspec
 
 BUCKET_MS: Final = 32_000
 SENDERS_MAX: Final = 4_096
-"""Senders of one window for whom nonces are counted; all others are counted as one."""
+"""Senders whose nonces one window counts separately; it counts all others together."""
 _OTHERS: Final = b""
 _KEY_BYTES: Final = 16
 
@@ -39,17 +38,17 @@ class Proof(IntEnum):
 
     HOLDS = 0
     NOT_YET = 1
-    """It is checked after this, or whether the command may be carried out; what is kept of the
-    nonce is memory alone."""
+    """The edge checks the signature, or whether the command is allowed, after the claim; until then
+    the nonce is kept in memory alone."""
     HOLDS_NOW = 2
-    """The same request claimed the nonce before, as one that was not checked yet."""
+    """The same request has claimed the nonce before, as ``NOT_YET``."""
 
 
 class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
     """The sender's nonce, to be claimed before anything else (5.4).
 
     ``key`` is ``eventstore.log.seal.command_key``; ``timestamp_ms`` is the header's. ``sender_did``
-    is empty where an edge of an earlier release does not say it.
+    is empty if it comes from an edge of an earlier release.
     """
 
     partition: str
@@ -61,7 +60,7 @@ class NonceClaim(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class _Share:
-    """What one sender has of a window."""
+    """How many nonces of a window count for one sender."""
 
     sender: bytes
     nonces: int = 0
@@ -71,7 +70,7 @@ class NonceWindow:
     """A set of command keys that forgets each one after its expiry.
 
     Attributes:
-        forgotten_before_ms: every nonce that was dropped was of a command stamped before this.
+        forgotten_before_ms: every dropped nonce belonged to a command stamped before this.
     """
 
     def __init__(self, forgotten_before_ms: int = 0) -> None:
@@ -82,7 +81,7 @@ class NonceWindow:
         self.forgotten_before_ms = forgotten_before_ms
 
     def __len__(self) -> int:
-        """How many nonces are kept, a bucket of expired ones not yet swept included."""
+        """How many nonces are kept, including expired ones not yet swept."""
         return self._count
 
     def holds(self, key: bytes, now_ms: int) -> bool:
@@ -96,7 +95,7 @@ class NonceWindow:
     def add(self, key: bytes, expires_ms: int, counted_for: bytes | None = None) -> None:
         """Keep a key until ``expires_ms`` (Unix milliseconds), rounded up.
 
-        ``counted_for`` is its sender, if it counts for one.
+        ``counted_for`` is the sender that the key counts for, if any.
         """
         keys = self._buckets.setdefault(expires_ms // BUCKET_MS, {})
         if key in keys:
@@ -113,7 +112,7 @@ class NonceWindow:
         return self._share_of(sender).nonces
 
     def packed(self) -> dict[int, bytes]:
-        """All keys, joined, by bucket: the form for a snapshot; it says of none who sent it."""
+        """All keys, joined, by bucket: the form of a snapshot, which omits their senders."""
         return {bucket: b"".join(keys) for bucket, keys in self._buckets.items()}
 
     def add_packed(self, packed: dict[int, bytes]) -> None:
@@ -126,7 +125,7 @@ class NonceWindow:
             self._count += len(keys) - before
 
     def sweep(self, now_ms: int, window_ms: int) -> None:
-        """Forget what has expired, and remember until when that was stamped.
+        """Drop expired nonces and advance ``forgotten_before_ms`` past their timestamps.
 
         ``window_ms`` is at most the window that the nonces were added under.
         """
@@ -150,8 +149,8 @@ class NonceWindow:
 class UnprovenNonces:
     """The newest keys of commands without effect: the last ``keys_max / 2`` at least.
 
-    They come in two generations; when the younger one is full, the older one is forgotten.
-    Forgetting one too early lets in again nothing that had an effect.
+    Keys are in two generations; when the younger one is full, the older one is dropped. Dropping a
+    key too early readmits only a command that had no effect.
     """
 
     def __init__(self, keys_max: int) -> None:
@@ -165,7 +164,7 @@ class UnprovenNonces:
         return len(self._younger) + len(self._older)
 
     def holds(self, key: bytes, now_ms: int) -> bool:
-        """Was this key added, not forgotten since, and is it still in force?"""
+        """Is this key kept and still in force?"""
         expires_ms = self._younger.get(key) or self._older.get(key)
         return expires_ms is not None and expires_ms >= now_ms
 
@@ -177,7 +176,7 @@ class UnprovenNonces:
 
 
 def expiry_ms(received_ms: int, timestamp_ms: float, window_ms: int) -> int:
-    """When a nonce may be forgotten: no later command with its timestamp can pass the window.
+    """When a nonce may be dropped: no later command with its timestamp can pass the window.
 
     A command stamped in the future stays valid longer than one window after its receipt.
     """

@@ -1,9 +1,9 @@
-"""Partitions: which sets of identities have one owner, and who the owner is.
+"""Partitions: which sets of identities share an owner, and which host that is.
 
-Rules of this file: pure arithmetic on names. A shard follows from the DID alone and from the
-number of shards, which is fixed when the log is created; a dedicated identity is a partition of
-its own, named by its DID. Nonces of a sender always belong to the sender's shard, registered or
-not, so that moving an identity never moves its nonces.
+Rules of this file: pure arithmetic on names. A shard follows from the DID and the number of shards,
+which is fixed when the log is created; a dedicated identity is a partition of its own, named by its
+DID. A sender's nonces always belong to the shard of its DID, registered or not, so that moving an
+identity never moves its nonces.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 
 DEDICATED_HOST_PREFIX = "identity@"
-"""What the name of every host begins with that a placer has started for one identity."""
+"""Prefix of the name of every dedicated host."""
 _SHARD = "shard-"
 HOST_PREFIX = "host-"
-"""What the name of every host of shards begins with, and of nothing else."""
+"""Prefix of the names of hosts of shards, and of no other name."""
 _SHARDS_REMEMBERED_MAX: Final = 8_192
-"""Of how many DIDs the shard is remembered: every command asks for two or three."""
+"""DIDs whose shard is cached: every command asks for the shards of two or three."""
 
 
 def shard_name(index: int) -> str:
@@ -42,9 +42,9 @@ def shard_of(did: str, shards: int) -> str:
 
 
 def host_name(index: int, node: str = "", database: int | None = None) -> str:
-    """The name of a host that owns shards; in a cluster it contains the node too.
+    """The name of a host that owns shards; in a cluster it contains the node.
 
-    Where the log has several databases, it contains the one that the host works on.
+    If the log has several databases, the name contains the number of the host's database.
     """
     on_node = f"{node}-" if node else ""
     of_database = "" if database is None else f"{database}-"
@@ -52,12 +52,12 @@ def host_name(index: int, node: str = "", database: int | None = None) -> str:
 
 
 def dedicated_host_name(did: str, node: str) -> str:
-    """The name of an identity's dedicated host on a node: it may be on two nodes for a while."""
+    """The name of an identity's dedicated host on a node: two nodes may have one for a while."""
     return f"{DEDICATED_HOST_PREFIX}{node}:{did}"
 
 
 def identity_of_host(host: str) -> tuple[str, str]:
-    """The DID and the node that ``dedicated_host_name`` made this name of."""
+    """The DID and the node in a name that ``dedicated_host_name`` has made."""
     node, _, did = host.removeprefix(DEDICATED_HOST_PREFIX).partition(":")
     return did, node
 
@@ -65,8 +65,9 @@ def identity_of_host(host: str) -> tuple[str, str]:
 class Placement(msgspec.Struct, frozen=True):
     """Which host owns which partition, and which database of the log holds it.
 
-    A host works on one database; ``hosts`` is their number for each. Where there is one database,
-    no name contains it. Which identities are dedicated is not known here: the placer's table says.
+    A host works on one database; ``hosts`` is the number of hosts per database. If there is only
+    one database, no name contains its number. This does not know which identities are dedicated:
+    the placer's table does.
     """
 
     shards: int
@@ -82,7 +83,7 @@ class Placement(msgspec.Struct, frozen=True):
         return shard_of(did, self.shards)
 
     def database_of(self, did: str) -> int:
-        """The database with all that there is of an identity, its nonces included."""
+        """The database that holds all data of an identity, including its nonces."""
         return database_of_shard(shard_of(did, self.shards), self.databases)
 
     def database_of_partition(self, partition: str) -> int:
@@ -106,7 +107,7 @@ class Placement(msgspec.Struct, frozen=True):
         return self.host_names_on("")
 
     def host_names_on(self, node: str) -> Sequence[str]:
-        """The same on a node of a cluster."""
+        """The same for a node of a cluster."""
         return [
             self._host_name(database, index, node)
             for database in range(self.databases)
@@ -134,7 +135,7 @@ def database_of_shard(shard: str, databases: int) -> int:
 
 
 def shards_of_database(database: int, databases: int, shards: int) -> Sequence[str]:
-    """The shards that one database of several holds: those whose numbers have the same rest."""
+    """The shards that one database holds: those with this number modulo ``databases``."""
     return [shard_name(number) for number in range(database, shards, databases)]
 
 

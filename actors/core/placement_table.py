@@ -1,6 +1,6 @@
 """The placement table: which host owns which shard now, as it is sent to edges.
 
-It is not stored: it is put together from what the hosts say that they own.
+The placer does not store it, but assembles it from what the hosts report that they own.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ _OF_SHARD: Final = "/"
 
 
 def first_id(partition: str, epoch: int) -> str:
-    """The id of sessions that begin with a claim of this epoch.
+    """The id of the sessions that begin with a claim of this epoch.
 
-    Those of an identity that is dedicated are never taken for those of its shard.
+    The ids of a dedicated identity never equal those of its shard.
     """
     return str(epoch) if is_shard(partition) else f"own-{epoch}"
 
 
 def handed_out_id(of_shard: str, fresh: str) -> str:
-    """The id of sessions that an identity takes out of its shard, ``fresh`` for each time."""
+    """The id of sessions that an identity takes out of its shard; ``fresh`` differs each time."""
     return f"{of_shard}{_OF_SHARD}{fresh}"
 
 
 def goes_on(own: str, of_shard: str) -> bool:
-    """Are the sessions of a dedicated identity those that it had in its shard?"""
+    """Do a dedicated identity's sessions continue those that it had in its shard?"""
     return own.partition(_OF_SHARD)[0] == of_shard
 
 
 class PartitionOwner(msgspec.Struct, frozen=True, array_like=True):
     """The host of a shard.
 
-    ``sessions`` is an id that the host makes and that changes exactly when the sessions and leases
-    of the shard were lost. It stays the same when they are handed over to the next owner.
+    ``sessions`` is an id that the host makes; it changes exactly when the sessions and leases of
+    the shard are lost, and stays the same when they are handed over to the next owner.
     """
 
     host: str
@@ -47,14 +47,14 @@ class PartitionOwner(msgspec.Struct, frozen=True, array_like=True):
 class PlacementTable(msgspec.Struct, frozen=True, array_like=True):
     """Who owns what at one time.
 
-    ``owners`` names only shards that have an owner. ``hosts`` are the hosts of shards that live,
-    with their nodes, whether or not they own anything yet: an edge reaches out to them before
-    they do. ``version`` differs between two tables that differ.
+    ``owners`` contains only shards that have an owner. ``hosts`` are the live hosts of shards with
+    their nodes, whether or not they own anything yet, so that an edge connects to them early.
+    ``version`` differs between two different tables.
 
-    ``dedicated`` names the identities that are partitions of their own, each with its owner or
-    None without one; it is None itself until the list was read. ``dedicated_hosts`` are the hosts
-    of single identities that live, with their nodes. ``returned`` has the ids of the sessions that
-    identities had when they were given back to their shards, empty where they were lost.
+    ``dedicated`` are the dedicated identities, each with its owner or None; it is None itself until
+    the placer has read the list. ``dedicated_hosts`` are the live dedicated hosts with their nodes.
+    ``returned`` has the session ids of identities that went back to their shards, empty where the
+    sessions were lost.
     """
 
     version: int
@@ -66,13 +66,13 @@ class PlacementTable(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
-    """What a host says of itself.
+    """What a host reports about itself.
 
-    ``shards`` are those that it owns, or the one identity, with the id of their sessions (see
-    ``PartitionOwner``). One that it could not claim yet is among them, one that it lost to another
-    owner is not. ``node`` is as in ``HostOptions``; ``incarnation`` changes when the host starts
-    anew. ``rates`` are commands per second of the identities that are asked most.
-    ``short_of_disk``: it takes only what adds next to nothing.
+    ``shards`` are the shards that it owns, or its one identity, with the ids of their sessions (see
+    ``PartitionOwner``). They include one that it could not claim yet, but none that it lost to
+    another owner. ``node`` is as in ``HostOptions``; ``incarnation`` changes when the host
+    restarts. ``rates`` are the commands per second of the busiest identities.
+    ``short_of_disk``: the host accepts only commands that store next to nothing.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""Token buckets by key, in bounded memory: a client that sends too often gets the time to wait.
+"""Token buckets by key, in bounded memory: a client that sends too often learns how long to wait.
 
-A bucket is one number (the generic cell rate algorithm): the time at which it is full again. So
-the state of a key that has been quiet for the depth of its bucket, and twice that if it owes, is
-"full", and forgetting it loses nothing. That is the only kind of forgetting here.
+A bucket is one number (the generic cell rate algorithm): the time at which it is full again. The
+bucket of a key that has been quiet for its depth, or for twice that if the key owes, is full, and
+forgetting it loses nothing. No other bucket is forgotten.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ _ROUNDING_S: Final = 1e-6
 """Slack for times as floats: a client that waits as long as it should must not be refused."""
 Key: TypeAlias = str | bytes
 _SHARED: Final = ""
-"""The bucket of the keys that find no room."""
+"""The bucket of all keys for which there is no room."""
 
 
 class RateLimit:
     """A rate per key with bursts.
 
-    In any ``w`` seconds a key gets at most ``per_s * w`` tokens and one full bucket. Of what it is
-    charged for afterwards it owes as much again, and gets nothing before that is paid.
+    In any ``w`` seconds a key gets at most ``per_s * w`` tokens plus one full bucket. Charges made
+    afterwards can leave it owing up to one more bucket; it gets no tokens until that is paid.
 
     At most ``keys_max`` buckets are kept. While all of them are in use (not full), keys without a
-    bucket share one. An attacker with more keys than that gains no fresh bucket by having old
-    ones forgotten: all keys together get at most ``keys_max + 1`` times what one may have. The
-    price is that newcomers share a bucket for so long, ``burst_s`` after the attack at most.
+    bucket share one. So an attacker with more keys gains no fresh bucket by having old ones
+    forgotten: all keys together get at most ``keys_max + 1`` times what one may have. The price is
+    that newcomers share a bucket during the attack and for at most ``burst_s`` after it.
     """
 
     def __init__(self, per_s: float, *, burst_s: float, keys_max: int) -> None:
@@ -41,24 +41,25 @@ class RateLimit:
         return len(self._full_at_s)
 
     def take(self, key: Key, now_s: float, tokens: float = 1) -> float | None:
-        """Take tokens of ``key`` at ``now_s``; more than a bucket holds take all of a full one.
+        """Take tokens of ``key`` at ``now_s``; more than a bucket holds takes one full bucket.
 
-        After the clock was set back buckets count as full: no client waits until it has caught up.
+        After the clock is set back, buckets count as full, so that no client waits until the clock
+        has caught up.
 
-        Returns None when they were there, else the seconds until they are.
+        Returns None if the tokens were available, else the seconds until they are.
         """
         return self._spend(key, now_s, tokens, owing=False)
 
     def charge(self, key: Key, now_s: float, tokens: float) -> None:
-        """Take tokens for what was done already; of those that are missing a bucket is owed.
+        """Take tokens for work that is already done; the key may owe up to one bucket.
 
-        If none were owed, a key that comes often enough would always find the one token that it
-        needs to come in, and the price of what it does then would not be paid.
+        Without debt, a key that comes often enough would always find the one token that it needs to
+        get in, and would never pay for the work that follows.
         """
         self._spend(key, now_s, tokens, owing=True)
 
     def has(self, key: Key, now_s: float, tokens: float) -> bool:
-        """Are so many tokens of ``key`` there? Not even 0 are while it owes."""
+        """Does ``key`` have this many tokens? A key that owes does not even have 0."""
         full_at_s = self._full_at_s.get(key, now_s)
         if not self._in_use(full_at_s, now_s):
             full_at_s = now_s

@@ -30,12 +30,13 @@ class Refusal(Enum):
     RATE_LIMITED = "RATE_LIMITED"
     """Too many commands in a short time, or too many nonces in force."""
     INSUFFICIENT_STORAGE = "INSUFFICIENT_STORAGE"
-    """The disk of the log is nearly full: only what frees some is taken. Nothing was changed."""
+    """The disk of the log is nearly full, and the command would store something. Nothing was
+    changed."""
     TEMPORARILY_UNAVAILABLE = "TEMPORARILY_UNAVAILABLE"
     """Outcome unknown: retry with a new nonce."""
 
     NOT_CONNECTED = "NOT_CONNECTED"
-    """The identity is no DIDComm agent that connected."""
+    """The identity is not a connected DIDComm agent."""
     NOT_MEDIATED = "NOT_MEDIATED"
     """The agent has not asked for mediation."""
     KEY_TAKEN = "KEY_TAKEN"
@@ -43,7 +44,7 @@ class Refusal(Enum):
     KEY_UNKNOWN = "KEY_UNKNOWN"
     """The key has no owner, or is not in the keylist of the identity."""
     MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
-    """The message is larger than the recipient takes."""
+    """The message is larger than the recipient accepts."""
     NOT_QUEUING = "NOT_QUEUING"
     """The recipient does not want messages to wait for it."""
     INVITATION_USED = "INVITATION_USED"
@@ -52,12 +53,12 @@ class Refusal(Enum):
     """Another session holds the live mode, or implicit pickup."""
 
     SPEAKS_FOR_ANOTHER = "SPEAKS_FOR_ANOTHER"
-    """The DID is no account: it speaks for one of another DID (``FindAccount``)."""
+    """The DID is no account: it speaks for the account of another DID (``FindAccount``)."""
     NOT_SPEAKING = "NOT_SPEAKING"
-    """The DID was given up for another one, which speaks for the account now."""
+    """Another DID speaks for the account now."""
     MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
-    """The time is over that the message was of use for, by its sender's word."""
+    """The message has passed the expiry that its sender set."""
 
     NOT_OWNER = "NOT_OWNER"
-    """This host does not own what the command is for, and has done nothing: ask the owner. Stays
-    between edges and hosts; no client gets it."""
+    """This host does not own the command's partition and has done nothing: ask the owner. Passes
+    only between hosts and edges, never to a client."""

@@ -1,6 +1,6 @@
-"""Everything an identity can answer: one closed family of replies, and pushes.
+"""The replies of an identity, one closed family, and the notices that are pushed.
 
-Replies leave the host only after the commit of the batch that they belong to.
+Replies leave the host only after the commit of their batch.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class _Reply(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
 
 
 class Done(_Reply, frozen=True):
-    """Done; nothing to say."""
+    """Done, without a result."""
 
 
 class Refused(_Reply, frozen=True):
-    """Refused; nothing was changed but the nonce being used up.
+    """Refused: the command changed nothing, but its nonce is used up.
 
-    RATE_LIMITED uses up none, and says after how many seconds the same will be taken.
+    RATE_LIMITED uses up no nonce; ``retry_after_s`` says when the same command will be accepted.
     """
 
     code: Refusal
@@ -45,7 +45,7 @@ class PublicEventAccepted(_Reply, frozen=True):
 
 
 class Registered(_Reply, frozen=True):
-    """The target is registered until then (Unix seconds)."""
+    """The target is registered until ``until_s`` (Unix seconds)."""
 
     until_s: Seconds
 
@@ -60,21 +60,21 @@ class WaitingContractRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ContractRequestsPage(_Reply, frozen=True):
-    """Waiting contract requests, oldest first, and how many there are."""
+    """A page of waiting contract requests, oldest first, and their total."""
 
     requests: list[WaitingContractRequest]
     total: int
 
 
 class OwnedContract(msgspec.Struct, frozen=True, array_like=True):
-    """One stored contract: its server-made id and the signed object in canonical JSON."""
+    """One stored contract: the mediator's id for it, and the signed object in canonical JSON."""
 
     contract_id: str
     signed: bytes
 
 
 class ContractsPage(_Reply, frozen=True):
-    """Stored contracts, oldest first, and how many match."""
+    """A page of stored contracts, oldest first, and how many match."""
 
     contracts: list[OwnedContract]
     total: int
@@ -89,27 +89,27 @@ class WaitingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MessagesPage(_Reply, frozen=True):
-    """Waiting messages, oldest first, and how many match."""
+    """A page of waiting messages, oldest first, and how many match."""
 
     messages: list[WaitingMessage]
     total: int
 
 
 class MessagesBeside(_Reply, frozen=True):
-    """A large page of waiting messages, by version: send a ``Read`` for it."""
+    """The versions of a large page of waiting messages; the edge sends a ``Read`` for it."""
 
     versions: list[int]
     total: int
 
 
 class ReadAllowed(_Reply, frozen=True):
-    """The sender may read its read model: send the ``Read``."""
+    """The sender may read its read model; the edge sends the ``Read``."""
 
 
 class Connected(_Reply, frozen=True):
     """The target as a DIDComm agent; see ``actors.core.commands.Connection``.
 
-    ``prior_dids`` are those that it has given up last, as it stated them.
+    ``prior_dids`` are its most recent former DIDs, as the agent stated them.
     """
 
     connection: Connection
@@ -118,15 +118,15 @@ class Connected(_Reply, frozen=True):
 
 
 class KeyOwner(_Reply, frozen=True):
-    """Whose key it is."""
+    """The owner of a key."""
 
     owner_did: str
 
 
 class KeyClaim(_Reply, frozen=True):
-    """The number of a claim: a later claim of the same key has a greater one.
+    """The number of a claim: a later claim of the same key has a greater number.
 
-    ``former_did`` is the owner that lost the key to the holder of its private half, if one did.
+    ``former_did`` is the owner that lost the key to the holder of its private half, if any.
     """
 
     number: int
@@ -134,7 +134,7 @@ class KeyClaim(_Reply, frozen=True):
 
 
 class AccountFound(_Reply, frozen=True):
-    """What is known of a DID as an account.
+    """What the mediator knows of a DID as an account.
 
     ``account_did`` is the account that it speaks for where that is another one, else empty;
     ``speaker_did`` is who speaks for this account; ``keys`` are those asked for that its keylist
@@ -149,27 +149,27 @@ class AccountFound(_Reply, frozen=True):
 
 
 class AccountOver(_Reply, frozen=True):
-    """The account has ended; the claims of its keylist are over with it."""
+    """The account has ended, and the claims of its keylist with it."""
 
     keys: list[ClaimedKey]
 
 
 class KeysKnown(_Reply, frozen=True):
-    """Those of the named keys that are in the keylist, and how many are in it in all."""
+    """The requested keys that are in the keylist, and the length of the keylist."""
 
     keys: list[str]
     total: int
 
 
 class KeylistChanged(_Reply, frozen=True):
-    """Which of the named keys really came and went, the latter with the claims that are over."""
+    """The keys that were actually added, and those actually removed, with their ended claims."""
 
     added: list[str]
     removed: list[ClaimedKey]
 
 
 class KeylistPart(_Reply, frozen=True):
-    """Keys in base58, oldest first, and how many there are in all."""
+    """A part of a keylist: keys in base58, oldest first, and the length of the keylist."""
 
     keys: list[str]
     total: int
@@ -193,11 +193,11 @@ class QueuePolicy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueState(_Reply, frozen=True):
-    """How a queue of envelopes stands. Times are Unix milliseconds, 0 for never.
+    """The state of a queue of envelopes. Times are Unix milliseconds, 0 for never.
 
-    ``messages`` and ``bytes`` count what waits, leased or not; ``available`` what is not leased,
-    ``held_back`` what is leased to no session but delayed by its sender's wish.
-    ``oldest_ms`` and ``newest_ms`` are of the waiting ones. ``version`` is the identity's.
+    ``messages`` and ``bytes`` count all waiting envelopes; ``available`` counts those not leased,
+    and ``held_back`` those that their senders delay. ``oldest_ms`` and ``newest_ms`` are the times
+    of waiting envelopes. ``version`` is the identity's.
     """
 
     messages: int
@@ -224,14 +224,14 @@ class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(_Reply, frozen=True):
-    """Envelopes handed out, oldest first, and how the queue stands with them still in it."""
+    """Envelopes handed out, oldest first, and the state of the queue, which still holds them."""
 
     messages: list[DeliveredMessage]
     state: QueueState
 
 
 class Dedication(_Reply, frozen=True):
-    """Why the identity is dedicated now, empty if it is not; did the command change that?"""
+    """Why the identity is dedicated, empty if it is not, and whether the command changed that."""
 
     reason: str
     changed: bool
@@ -244,10 +244,10 @@ class Purged(_Reply, frozen=True):
 
 
 class Erased(_Reply, frozen=True):
-    """A step of an erasure: how many records it took; ``is_over``: nothing is left to be erased.
+    """A step of an erasure: how many records it erased; ``is_over``: nothing is left to erase.
 
-    ``keys`` are those that the target had registered, and ``speaker_did`` is another DID that spoke
-    for it, to be released; ``is_known``: there is, or was, such an identity.
+    ``keys`` are the keys that the target had registered and ``speaker_did`` is another DID that
+    spoke for it; the edge is to release both. ``is_known``: the identity exists or existed.
     """
 
     records: int
@@ -258,16 +258,16 @@ class Erased(_Reply, frozen=True):
 
 
 class AgentNoted(_Reply, frozen=True):
-    """A message of the agent was taken note of; before ``again_ms`` (Unix) no other need be."""
+    """The agent's message was noted; no other need be noted before ``again_ms`` (Unix)."""
 
     again_ms: int
 
 
 class Expired(_Reply, frozen=True):
-    """How many records of each kind were removed because their time was over.
+    """How many records of each kind were removed because they expired.
 
-    ``agents`` is 1 where the account of an idle agent ended; ``keys`` are those that it had
-    registered then, to be released.
+    ``agents`` is 1 if the account of an idle agent ended; ``keys`` are then its registered keys,
+    which an edge is to release.
     """
 
     messages: int
@@ -279,7 +279,7 @@ class Expired(_Reply, frozen=True):
 
     @property
     def records(self) -> int:
-        """All of them."""
+        """The number of all removed records."""
         of_queue = self.messages + self.contract_requests
         return of_queue + self.contracts + self.public_events + self.agents
 
@@ -325,24 +325,24 @@ class ContractsUpdated(_Reply, frozen=True):
 
 
 class EnvelopesWaiting(_Reply, frozen=True):
-    """Envelopes can be handed out: one was queued, or a lease of one has ended."""
+    """Envelopes can be handed out: one was queued, or the lease of one has ended."""
 
 
 class EnvelopeDelivered(_Reply, frozen=True):
-    """An envelope was queued and leased to the live session, which gets it with this."""
+    """An envelope was queued and leased to the live session, and comes with this notice."""
 
     session: str
     message: DeliveredMessage
 
 
 class IdentityGone(_Reply, frozen=True):
-    """The erasure of the identity has begun: nothing more comes for it."""
+    """The erasure of the identity has begun: no more notices follow for it."""
 
 
 class KeysOver(_Reply, frozen=True):
-    """The account had registered these keys and has ended by itself: they are to be released.
+    """The account of an idle agent has ended: release these keys, which it had registered.
 
-    For one edge, which asks the owners of the keys; it is for no socket.
+    This goes to one edge, which sends the releases to the keys' hosts, and to no socket.
     """
 
     keys: list[ClaimedKey]
@@ -354,7 +354,7 @@ Notice: TypeAlias = (
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):
-    """A notice for every socket of ``did`` on one edge, or what that edge itself is to do."""
+    """A notice for every socket of ``did`` on one edge, or an order to that edge itself."""
 
     did: str
     notice: Notice | KeysOver
@@ -363,7 +363,7 @@ class Push(msgspec.Struct, frozen=True, array_like=True):
 class BatchResult(msgspec.Struct, frozen=True, array_like=True):
     """The answer to a batch: one reply per submission, in order, and pushes for that edge.
 
-    ``incarnation`` changes when the host restarts: sessions must be opened again.
+    ``incarnation`` changes when the host restarts; the edge must then reopen its sessions.
     """
 
     incarnation: str

@@ -1,11 +1,11 @@
-"""What leaves an identity because its time is over (retention).
+"""Retention: the removal of an identity's records when they expire.
 
-A message leaves after the operator's age, its owner's, or the time that its sender named, whichever
-is first; a contract request and a public event after the operator's age; a contract some time after
-it has expired; everything that waits for an identity, with its contracts, some time after its
-registration was over; and an agent that has been silent for too long ends
-(``actors.core.idle_agents``). Rules of this file: pure; what leaves does so by an event that says
-why; what a state says of times depends on no setting (``due_times``), so that settings may change.
+A message expires after the operator's age, its owner's, or the time that its sender set, whichever
+comes first; a contract request and a public event after the operator's age. A contract is removed
+some time after its own expiry. Some time after an identity's registration has ended, all that waits
+for it is removed with its contracts. The account of an agent that has been silent too long ends
+(``actors.core.idle_agents``). Rules of this file: pure; every removal is an event that says why;
+the times that a state reports (``due_times``) depend on no setting, so that settings may change.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from eventstore.log.events import (
 
 UNREGISTERED: Final = "unregistered"
 CONTRACTS_MAX: Final = 64
-"""Contracts that leave by one command: with each, those that are left are looked through."""
+"""Contracts that one command removes: for each, the fold scans all that are left."""
 PUBLIC_EVENTS_MAX: Final = 16
-"""Public events that leave by one command: each with up to 64 tags, on two lists for each."""
+"""Public events that one command removes: each has up to 64 tags, on two lists per tag."""
 
 
 class DueTimes(NamedTuple):
-    """From when on something of an identity may be due, in Unix milliseconds; None for nothing.
+    """The times from which records of an identity may be due, in Unix milliseconds; None for none.
 
-    ``expires_at_ms`` is when its first message expires by its sender's word or by the owner's
-    rules. Of the others the operator's ages count from there: the oldest contract request, the
-    first expiry of a contract, the end of the registration of who has anything that could go, the
-    last sign of life of an agent, and the oldest public event.
+    ``expires_at_ms`` is when its first message expires by its sender's or its owner's rule. From
+    each of the others an operator's age counts: the oldest contract request, the first expiry of a
+    contract, the end of the registration (if the identity has anything to remove), the last sign of
+    life of an agent, and the oldest public event.
     """
 
     expires_at_ms: int | None
@@ -57,7 +57,7 @@ class DueTimes(NamedTuple):
 
 
 def due_times(state: Identity) -> DueTimes:
-    """The times that a search for what is due goes by."""
+    """The times by which the search for due records finds this identity."""
     oldest = next(iter(state.requests.values()), None) if state.requests else None
     anything = state.messages or state.requests or state.contracts
     is_client = state.registered_until_s and state.connection is None
@@ -72,12 +72,12 @@ def due_times(state: Identity) -> DueTimes:
 
 
 def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
-    """Up to which value each of these times means that something is due now."""
+    """For each of these times, the latest value at which something is due now."""
     messages_s, requests_s = limits.queue_age_s_max, limits.contract_requests_age_s_max
     public_s = limits.public_events_age_s_max
     ages_ms = {
         Due.EXPIRING: 0,
-        # Their age has to be more than so long, for the others as much is enough.
+        # Messages, requests and public events must exceed their age; the others need only reach it.
         Due.MESSAGES: messages_s and messages_s * 1000 + 1,
         Due.REQUESTS: requests_s and requests_s * 1000 + 1,
         Due.CONTRACTS: limits.expired_contracts_age_s_max * 1000,
@@ -93,7 +93,7 @@ def due_until_ms(limits: IdentityLimits, now_ms: int) -> dict[Due, int]:
 
 
 def lapsed(state: Identity, context: DecisionContext) -> list[Event]:
-    """What is removed before any command, so that no one is shown what is over; none as a rule."""
+    """The removals to make before any command, so that no client sees expired records."""
     messages = lapsed_messages(state, context)
     events: list[Event] = [] if messages is None else [messages]
     if state.requests and (requests := _old_requests(state, context)):
@@ -102,7 +102,7 @@ def lapsed(state: Identity, context: DecisionContext) -> list[Event]:
 
 
 def expire(state: Identity, command: ExpireRecords, context: DecisionContext) -> Accepted:
-    """Remove what is due, a bounded number of records at a time."""
+    """Remove a bounded number of due records."""
     if state.erasing:
         step = erasure.next_step(state, command.records_max, context)
         assert isinstance(step.reply, Erased)
@@ -133,10 +133,10 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
 
 
 def _expires_at_ms(state: Identity) -> int | None:
-    """When the first message expires by its sender's word, or by the owner's rule for envelopes.
+    """When the first message expires by its sender's expiry or by the owner's rule for envelopes.
 
-    Long ago for an identity that is being erased, or an account that was idle and has ended: the
-    next step is always due.
+    0 for an identity that is being erased, or an idle account that has ended with envelopes left:
+    its next step is always due.
     """
     if state.erasing or idle_agents.has_left_envelopes(state):
         return 0
@@ -154,7 +154,7 @@ def _ms(at_s: Seconds) -> int:
 
 
 def _is_unregistered(state: Identity, context: DecisionContext) -> bool:
-    """Was the registration over for as long as the operator waits? An agent has none."""
+    """Has the registration been over for the operator's age? An agent has no registration."""
     age_s, until_s = context.limits.unregistered_age_s_max, state.registered_until_s
     if not age_s or not until_s or state.connection is not None:
         return False
@@ -187,10 +187,10 @@ def _requests_expired(
 
 
 def _old_public_events(state: Identity, most: int, context: DecisionContext) -> list[str]:
-    """Public events that were published too long ago, in that order.
+    """Public events that were published too long ago, oldest first.
 
-    Before an operator's command alone: to take one off its lists costs more than to remove a
-    message, and pages of them are read beside the commands.
+    Only ``ExpireRecords`` removes them, not every command: taking one off its lists costs more than
+    removing a message, and pages of public events are read outside of transactions.
     """
     age_s = context.limits.public_events_age_s_max
     before_ms = context.now_ms - age_s * 1000 if age_s else 0
@@ -217,7 +217,7 @@ def _public_events_expired(
 def _contracts_expired(
     state: Identity, most: int, reason: str, context: DecisionContext, *, is_over: bool
 ) -> list[Event]:
-    """The events of contracts that leave."""
+    """The events that remove expired contracts, or all contracts if ``is_over``."""
     age_s = context.limits.expired_contracts_age_s_max
     until_s = context.now_s - age_s
     if not is_over and not (age_s and 0 < state.contracts_until_s <= until_s):

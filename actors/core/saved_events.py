@@ -1,7 +1,7 @@
 """Decisions on saved events (DCTRL-0004 8.9 to 8.11) and public events (DCTRL-0007).
 
-Rules of this file: pure; saved events grow without bound, so the state only counts them and the
-read model answers queries; ids of public events are kept, since only their owner may delete them.
+Rules of this file: pure; saved events can be millions, so the state only counts them and the read
+model answers queries; the state keeps the ids of public events: only their owner may delete them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from eventstore.log.events import (
 
 
 def save_events(state: Identity, command: SaveEvents, context: DecisionContext) -> Decision:
-    """Save all events or none; what the owner wrote itself is processed already (8.9)."""
+    """Save all events or none; events that the owner sent itself count as processed (8.9)."""
     if state.saved_events + len(command.events) > context.limits.saved_events_max:
         return Refusal.QUOTA_EXCEEDED
     saved = [
@@ -53,7 +53,7 @@ def save_events(state: Identity, command: SaveEvents, context: DecisionContext) 
 def query_saved_events(
     _state: Identity, _command: QuerySavedEvents, _context: DecisionContext
 ) -> Accepted:
-    """Leave to read the page from the read model (8.10)."""
+    """Allow the edge to read the page from the read model (8.10)."""
     return Accepted(ReadAllowed())
 
 
@@ -62,7 +62,7 @@ def update_event_tags(
 ) -> Decision:
     """Replace tags; the last of several updates of one event counts (8.11).
 
-    Ids that the owner does not have are skipped, and nothing is kept of them.
+    Ids of events that the owner does not have are skipped and not recorded.
     """
     last = {update.event_id: update.encrypted_tags for update in command.updates}
     updated = [
@@ -76,7 +76,7 @@ def update_event_tags(
         if event_id in context.saved
     ]
     if command.later_bytes is None:
-        # There was room when the first part asked for all of them: no half of a command is refused.
+        # The first part checked the room for all parts, so none of the later ones is refused.
         return Accepted(Done(), list(updated))
     return _within_quota(state, updated, context, command.later_bytes)
 
@@ -87,7 +87,7 @@ def _within_quota(
     context: DecisionContext,
     later_bytes: int = 0,
 ) -> Decision:
-    """Store them all if the bytes of the history and of everything stay within their bounds."""
+    """Store all events if the bytes of saved events and of the identity stay within bounds."""
     limits, size_bytes = context.limits, sum(map(stored_bytes, events)) + later_bytes
     if (
         state.saved_bytes + size_bytes > limits.saved_events_bytes_max

@@ -1,7 +1,7 @@
-"""Which edges hold sockets of which identity: where pushes go. In memory only.
+"""Sessions: which edges hold sockets of which identity, and so receive its pushes. In memory only.
 
 A push is a hint: its content is durable in the queue. Losing this table loses no message; the
-edges open their sessions again when they see that the host has a new incarnation.
+edges reopen their sessions when they see that the host has a new incarnation.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 class LiveMode(msgspec.Struct, frozen=True, gc=False):
     """The session that holds an identity's live mode; empty for none (RFC 0685).
 
-    Messages queued after version ``since`` of the identity are for it, and go to it as they are
-    queued while it holds no more than ``bytes_max`` of them, each for ``lease_ms``. So are those
-    that were ``leased`` when it began, once they are free: it could not fetch them before.
+    Messages queued after version ``since`` of the identity go to the session as they are queued,
+    each leased for ``lease_ms``, while it holds no more than ``bytes_max``. Messages that were
+    ``leased`` when live mode began go to it too once they are free: it could not fetch them before.
     """
 
     edge: str = ""
@@ -32,7 +32,7 @@ NO_LIVE_MODE: Final = LiveMode()
 
 
 class ImplicitPickup(msgspec.Struct, frozen=True, gc=False):
-    """The session that gets an identity's messages as they are, and its edge (RFC 0092)."""
+    """The session that gets an identity's messages unwrapped, and its edge (RFC 0092)."""
 
     edge: str = ""
     session: str = ""
@@ -42,7 +42,7 @@ _NO_IMPLICIT: Final = ImplicitPickup()
 
 
 class SessionsOf(msgspec.Struct, frozen=True, array_like=True):
-    """All sessions of one identity: the edges of its sockets, its live mode, implicit pickup."""
+    """All sessions of one identity: the edges of its sockets, its live mode and implicit pickup."""
 
     edges: list[str]
     live: LiveMode | None
@@ -50,10 +50,10 @@ class SessionsOf(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sessions:
-    """Edges by identity, and which sessions hold its live mode and its implicit pickup."""
+    """The edges of each identity, and the sessions with its live mode and implicit pickup."""
 
     def __init__(self) -> None:
-        """No sessions."""
+        """Start without sessions."""
         self._edges: dict[str, set[str]] = {}
         self._live: dict[str, LiveMode] = {}
         self._implicit: dict[str, ImplicitPickup] = {}
@@ -84,18 +84,18 @@ class Sessions:
             del self._implicit[did]
 
     def drop_edge(self, edge: str) -> None:
-        """The edge is gone with all its sockets."""
+        """End all sessions of an edge that is gone with its sockets."""
         for did in [did for did, edges in self._edges.items() if edge in edges]:
             self.close(did, edge)
 
     def take(self, did: str) -> SessionsOf | None:
-        """End all sessions of an identity and give them away; None when it has none."""
+        """End all sessions of an identity and return them for another host; None without any."""
         edges, live = self._edges.pop(did, None), self._live.pop(did, None)
         implicit = self._implicit.pop(did, None)
         return SessionsOf(sorted(edges or ()), live, implicit) if edges or live else None
 
     def put(self, did: str, taken: SessionsOf) -> None:
-        """Go on with the sessions that another host gave away."""
+        """Continue sessions that another host has handed over."""
         for edge in taken.edges:
             self.open(did, edge)
         if taken.live is not None:
@@ -112,35 +112,35 @@ class Sessions:
         return self._edges.get(did, ())
 
     def start_live(self, did: str, mode: LiveMode) -> None:
-        """A session takes the live mode over.
+        """Give a session the live mode.
 
-        One that holds it already goes on: what came since it began must not be missing.
+        A session that already holds it keeps its ``since``, so that it misses no message.
         """
         if self.live_of(did).session != mode.session:
             self._live[did] = mode
 
     def end_live(self, did: str, session: str) -> None:
-        """The live mode ends if the session holds it."""
+        """End the live mode if the session holds it."""
         if session and self.live_of(did).session == session:
             del self._live[did]
 
     def live_of(self, did: str) -> LiveMode:
-        """Who holds the live mode."""
+        """The live mode and the session that holds it."""
         return self._live.get(did, NO_LIVE_MODE)
 
     def start_implicit(self, did: str, edge: str, session: str) -> str:
-        """A session takes implicit pickup over; which other one held it before, empty for none."""
+        """Give a session implicit pickup; return the other session that held it, or empty."""
         before = self.implicit_of(did)
         self._implicit[did] = ImplicitPickup(edge, session)
         return before if before != session else ""
 
     def end_implicit(self, did: str, session: str) -> None:
-        """Implicit pickup ends if the session holds it."""
+        """End implicit pickup if the session holds it."""
         if session and self.implicit_of(did) == session:
             del self._implicit[did]
 
     def end_handing_out(self, did: str) -> None:
-        """No session holds the live mode or implicit pickup any more."""
+        """End the live mode and implicit pickup, whichever sessions hold them."""
         self._live.pop(did, None)
         self._implicit.pop(did, None)
 

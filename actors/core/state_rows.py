@@ -1,11 +1,11 @@
-"""The state of an identity as rows of tables: what a rebuild from the exported log must give too.
+"""The state of an identity as rows of tables, which a rebuild from the exported log must equal.
 
-Rules of this file: pure; a row holds what the state itself says, so what a table of the rebuild
-has beyond that (positions in the log, deliveries, sizes of contracts) is not here. The classes of
-rows are the one declaration of what a dump of a running mediator holds (``TABLES``): the schema of
-its files follows from them. Columns whose name ends with ``_at`` are times in Unix milliseconds,
-None for never. ``place`` is the zero-based place among the rows of the identity: the order in which
-queues and lists are handed out.
+Rules of this file: pure; a row holds only what the state contains, without the columns that the
+rebuild adds (positions in the log, deliveries, sizes of contracts). The row classes alone declare
+what a dump of a running mediator holds (``TABLES``), and the schema of its files follows from them.
+Columns whose name ends with ``_at`` are times in Unix milliseconds, None for never. ``place`` is
+the zero-based place among the rows of the identity: the order in which queues and lists are handed
+out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ContractRow(NamedTuple):
 
 
 class CorrespondentRow(NamedTuple):
-    """An identity that a contract allows to send, until when."""
+    """An identity that a contract allows to send, and until when."""
 
     did: str
     expires_at_s: float
@@ -116,7 +116,7 @@ class PublicEventRow(NamedTuple):
 
 
 class ConnectionRow(NamedTuple):
-    """What a connected agent stated of itself last."""
+    """What a connected agent last stated about itself."""
 
     peer_did: str
     label: str
@@ -127,7 +127,7 @@ class ConnectionRow(NamedTuple):
 
 
 class MediationRow(NamedTuple):
-    """That mediation was granted."""
+    """An agent that was granted mediation."""
 
 
 class KeylistRow(NamedTuple):
@@ -139,20 +139,20 @@ class KeylistRow(NamedTuple):
 
 
 class MessageExpiryRow(NamedTuple):
-    """A message in the queue that is of no use after a time."""
+    """The expiry of a message in the queue, set by its sender."""
 
     message_id: str
     expires_at_s: float
 
 
 class SpeakerRow(NamedTuple):
-    """Who speaks for an account instead of its own DID."""
+    """The DID that speaks for an account instead of the account's own."""
 
     speaker_did: str
 
 
 class AccountNameRow(NamedTuple):
-    """The account that a DID is to speak for, which is another's."""
+    """The account of another DID that this DID speaks for."""
 
     account_did: str
 
@@ -194,7 +194,7 @@ TABLES: Final[Mapping[str, type[NamedTuple]]] = {
 
 
 def state_rows(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
-    """The rows of every table that this identity has any in."""
+    """The rows of this identity, for every table in which it has any."""
     yield "identities", [IdentityRow(
         state.version, state.saved_events + state.erased_events, state.last_added_ms or None,
         state.last_delivered_ms or None, state.last_removed_ms or None, state.refusing,
@@ -281,7 +281,7 @@ def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
 
 
 def _protocol(message: QueuedMessage) -> str:
-    """As in the event that queued it."""
+    """The protocol as in the event that queued the message."""
     if message.is_v2:
         return DIDCOMM_V2
     return DIDCOMM if message.is_envelope else DECENTRL

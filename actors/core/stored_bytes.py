@@ -1,9 +1,9 @@
 """How many bytes of disk a record counts for in the quotas of its identity.
 
-Rules of this file: pure, and of the event's own fields alone, so that a log of any age folds to
-the same counters. What counts is what the log and the read models keep: the texts, a fixed part for
-the row and the lists that every record stands in, and one for each tag, which is up to four rows
-of an index.
+Rules of this file: pure, and computed from the event's own fields alone, so that a log of any age
+folds to the same counters. A record counts for what the log and the read models keep: its texts, a
+fixed part for its row and its entries in lists, and a fixed part for each tag, which takes up to
+four index rows.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Stored: TypeAlias = (
     | PublicEventPublished
     | PublicEventPublished1
 )
-"""The events that add to a quota in bytes; of waiting messages the payload alone counts."""
+"""The events that add to a quota in bytes; a waiting message counts for its payload alone."""
 
 
 def stored_bytes(event: Stored) -> int:
-    """What the record of this event counts for."""
+    """The bytes that the record of this event counts for."""
     match event:
         case EventSaved() | EventSaved1():
             texts = [event.sender_did, event.recipient_did, event.contract_id or ""]
@@ -60,7 +60,7 @@ def stored_bytes(event: Stored) -> int:
 
 
 def updated_tags_bytes(tags: Sequence[str]) -> int:
-    """What the record of new tags of a saved event counts for."""
+    """The bytes that new tags of a saved event count for."""
     return _of([], tags)
 
 
@@ -70,5 +70,5 @@ def _of(texts: Sequence[str], tags: Sequence[str] = ()) -> int:
 
 def utf8_bytes(texts: Iterable[str]) -> int:
     """The bytes of texts in UTF-8."""
-    # Nearly all texts are ASCII, which a string knows of itself.
+    # Nearly all texts are ASCII, for which a string knows its length in bytes.
     return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)

@@ -1,11 +1,11 @@
 """Decisions on commands that the mediator's own processes send: the placer and the edges.
 
-The placer says where an identity belongs: to its shard, or to itself as a partition of its own.
-What an operator ordered, load alone does not undo. An edge reports the commands that it refused; an
-edge is no identity, but its refusals belong into the log like everything else, sealed and exported.
-Its stream is the target ``edge:`` and its name.
+The placer decides whether an identity belongs to its shard or is a partition of its own; load alone
+does not undo an operator's order. An edge reports the commands that it refused. An edge is no
+identity, but its refusals belong in the log like everything else, sealed and exported; its target
+is ``edge:`` and its name.
 
-Rules of this file: pure; a command that comes twice is recorded once.
+Rules of this file: pure; a repeated command is recorded once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eventstore.log.events import IdentityDedicated, IdentityReleased, RefusalsC
 
 
 def dedicate(state: Identity, command: DedicateIdentity, context: DecisionContext) -> Decision:
-    """An identity that registered or connected becomes a partition of its own."""
+    """Make an identity that has registered or connected a partition of its own."""
     reason = state.dedicated_by
     if not state.is_known:
         return Refusal.RECIPIENT_NOT_REGISTERED
@@ -40,7 +40,7 @@ def dedicate(state: Identity, command: DedicateIdentity, context: DecisionContex
 
 
 def release(state: Identity, command: ReleaseIdentity, context: DecisionContext) -> Accepted:
-    """The identity goes back to its shard."""
+    """Return the identity to its shard."""
     reason = state.dedicated_by
     if not reason or (reason == DedicationReason.OPERATOR and command.by is DedicationReason.LOAD):
         return Accepted(Dedication(reason, changed=False))
@@ -51,7 +51,7 @@ def release(state: Identity, command: ReleaseIdentity, context: DecisionContext)
 
 
 def count_refusals(state: Identity, command: CountRefusals, context: DecisionContext) -> Accepted:
-    """Record the counts, unless this very command has been recorded already."""
+    """Record the counts, unless this command has already been recorded."""
     if context.command in state.recent or not command.refusals:
         return Accepted(Done())
     counted = RefusalsCounted(
@@ -66,15 +66,15 @@ def count_refusals(state: Identity, command: CountRefusals, context: DecisionCon
 
 
 def open_session(state: Identity, _command: OpenSession, _context: DecisionContext) -> Accepted:
-    """An edge has a socket of a registered identity; until when it is registered (10.2)."""
+    """Answer an edge with a socket of the identity until when it is registered (10.2)."""
     return Accepted(Registered(state.registered_until_s))
 
 
 def listen(_state: Identity, _command: Listen, _context: DecisionContext) -> Accepted:
-    """An edge waits for the envelopes of an agent."""
+    """Accept that an edge waits for the envelopes of an agent."""
     return Accepted(Done())
 
 
 def close_session(_state: Identity, _command: CloseSession, _context: DecisionContext) -> Accepted:
-    """An edge has no socket of the identity any more."""
+    """Accept that an edge has no socket of the identity any more."""
     return Accepted(Done())

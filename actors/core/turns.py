@@ -1,9 +1,9 @@
-"""Who is next: what waits is taken from its senders in turn, each as much work as the others.
+"""Fair queueing: waiting items are taken from their senders in turn, equal work from each.
 
-Start-time fair queueing (Goyal, Vin, Cheng 1996): each sender has a virtual time that its work
-moves on by its cost, and the one whose time is least is next. A sender that comes anew starts at
-the time of the one that was taken last: it has saved nothing up, and owes nothing. As long as
-everything that waits is taken at once there is no order to make, and nothing is remembered.
+Start-time fair queueing (Goyal, Vin, Cheng 1996): each sender has a virtual time that advances by
+the cost of its work, and the sender with the least virtual time is next. A new sender starts at the
+time of the sender taken last: it has no credit and no debt. While every ``take`` empties the queue,
+order does not matter and nothing is remembered.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class Turns(Generic[T]):
-    """What waits, by sender. Of one sender's, what came first is taken first."""
+    """Waiting items by sender; those of one sender are taken in order of arrival."""
 
     def __init__(self) -> None:
-        """Nothing waits."""
+        """Start empty."""
         self._waiting: list[tuple[Hashable, float, T]] = []
         self._cost = 0.0
         self._now = 0.0
         self._ends: dict[Hashable, float] = {}
-        """The virtual time of senders that are ahead of ``_now``."""
+        """The virtual times of the senders that are ahead of ``_now``."""
 
     def __len__(self) -> int:
-        """How much waits."""
+        """How many items wait."""
         return len(self._waiting)
 
     @property
     def cost(self) -> float:
-        """What all that waits costs."""
+        """The total cost of the waiting items."""
         return self._cost
 
     def put(self, sender: Hashable, cost: float, item: T) -> None:
-        """Something of a sender waits, and costs so much."""
+        """Add an item of a sender with its cost."""
         self._waiting.append((sender, cost, item))
         self._cost += cost
 
     def take(self, cost_max: float) -> list[T]:
-        """What is next, up to a cost; one at least, if anything waits."""
+        """Take the next items up to a total cost; at least one, if any wait."""
         if self._cost <= cost_max or len(self._waiting) == 1:
             taken = [item for _, _, item in self._waiting]
             self._waiting, self._cost, self._now, self._ends = [], 0.0, 0.0, {}
@@ -54,7 +54,7 @@ class Turns(Generic[T]):
         return taken
 
     def _next(self, cost_max: float) -> list[int]:
-        """The places of what is next in ``_waiting``; the virtual times move on."""
+        """Choose the next items by their index in ``_waiting`` and advance the virtual times."""
         ends = dict(self._ends)
         starts = []
         for index, (sender, cost, _) in enumerate(self._waiting):

@@ -1,1 +1,1 @@
-"""One host: it loads, decides, appends, evolves and replies for the identities that it owns."""
+"""The host: it loads, decides, appends, evolves and replies for the identities that it owns."""

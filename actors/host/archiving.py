@@ -1,25 +1,25 @@
-"""Lets rows of the log leave for its archive, in small steps, each whole or not at all.
+"""Archiving: remove rows from the log that its archive has, in small atomic steps.
 
-A row may leave when the archive has it, a seal and the seam stand for it, and nothing that lives
-refers to it. What leaves is traffic: messages with what happened to them, counts of refusals, signs
-of life of agents, and seals. What stays:
+A row may leave when the archive has it, a seal and the seam stand for it, and no state refers to
+it. The rows that leave are traffic: messages and what happened to them, counts of refusals, signs
+of life of agents, and seals. These rows stay:
 
-- a row that the state of its identity refers to: a message that waits;
-- events that the read models are made of (saved and public events, registrations, connections);
-- the first row of each stream, by which it is known, and the newest one that the archived state
-  has, so that a state which is too old meets a gap and is never taken for the present one;
+- a row that the state of its identity refers to, such as a waiting message;
+- events that the read models are built from (saved and public events, registrations, connections);
+- the first row of each stream, which identifies the stream, and the newest row that the archived
+  state includes, so that an outdated state meets a gap and is never taken for the current one;
 - the newest seal of each partition, and those that a new owner reads for its nonces.
 
-So the read models can be made anew from what stays: a message never stays when the row that removed
-it has left. The order of the steps of a section sees to that:
+So the read models can be rebuilt from the rows that stay: a message never stays when the row that
+removed it has left. The order of the steps of a section ensures this:
 
-1. the states of the identities are stored that rows leave from, folded from sealed rows alone, and
-   of those that were erased since rows left: what they had has names;
-2. rows before the seam leave that lived until now;
-3. the seam advances, and takes out the rows that it passes and that do not live.
+1. store the states of identities whose rows leave, folded from sealed rows alone, and of identities
+   that were erased since rows left, because their older archived states contain names;
+2. remove the rows before the seam that were needed until now;
+3. advance the seam, and remove the rows that it passes and that are not needed.
 
-Each step is one transaction with a newly signed seam. A process that is killed between two of them
-leaves a log that is whole and verifies; the next run does what is left.
+Each step is one transaction with a newly signed seam. A process killed between two steps leaves a
+log that is complete and verifies; the next run does the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LEAVING: Final = frozenset(
         *(QueueRefused, RefusalsCounted, AgentSeen),
     )
 )
-"""The events that leave, beside seals, when nothing refers to them."""
+"""The events that leave, in addition to seals, when nothing refers to them."""
 _CHANGING: Final = LEAVING | {TOPIC_BY_TYPE[IdentityErased]}
 _ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
 _STATES_AT_ONCE: Final = 100
@@ -73,10 +73,10 @@ _T = TypeVar("_T")
 
 
 class Section(NamedTuple):
-    """Rows that follow the seam, up to a seal, as the archive has them too.
+    """Rows that follow the seam, up to a seal, which the archive has too.
 
-    ``heads`` are the newest seals up to its end; ``manifest`` is that of the archive which has it,
-    with its SHA-256.
+    ``heads`` are the newest seals up to the section's end; ``manifest`` is the archive's manifest
+    that covers the section, with its SHA-256.
     """
 
     rows: Sequence[LogRow]
@@ -86,9 +86,9 @@ class Section(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a section lets leave: rows in the order of the log, and the states that stand for them.
+    """The rows that leave with a section, in log order, and the states that stand for them.
 
-    Of each state the version that stands in its place now, None where there is none.
+    ``states`` has each stream with its new state and its present archived one, None without one.
     """
 
     rows: list[LogRow]
@@ -96,11 +96,11 @@ class _Plan(NamedTuple):
 
 
 class Archiver:
-    """Lets rows of one log leave. One at a time: another one is refused by the seam.
+    """Removes archived rows from one log. The seam refuses a second archiver at the same time.
 
     Attributes:
-        seam: the seam of the log now.
-        text: the same as the log has it, None if it has none.
+        seam: the present seam of the log.
+        text: the seam as the log stores it, None if it has none.
     """
 
     def __init__(  # noqa: PLR0913 - what it works on, and how
@@ -119,14 +119,14 @@ class Archiver:
 
         Args:
             log: the log.
-            seam: its seam as it was verified; the empty one if it has none.
-            text: the seam as the log has it; None if it has none.
-            sign: signs the seams to come, with the key that ``seam`` names.
-            window_ms: the widest window of timestamps that the mediator may be given, in
-                milliseconds: seals that are needed under it stay.
-            rows_max: rows that leave in one transaction, and those of the batch that reaches it.
-            clock: tells Unix milliseconds.
-            after_step: called after each transaction; what it raises ends the work there.
+            seam: its verified seam; the empty seam if it has none.
+            text: the seam as the log stores it; None if it has none.
+            sign: signs new seams with the key that ``seam`` names.
+            window_ms: the widest timestamp window that may be configured, in milliseconds: seals
+                that are needed under it stay.
+            rows_max: rows that leave in one transaction; the batch that reaches this is completed.
+            clock: returns Unix milliseconds.
+            after_step: called after each transaction; an exception from it ends the work there.
         """
         self.seam = seam
         self.text = text
@@ -138,10 +138,10 @@ class Archiver:
         self._after_step = after_step
 
     def take(self, section: Section) -> None:
-        """Let leave what may, up to the end of this section.
+        """Remove the rows that may leave, up to the end of this section.
 
         Raises:
-            TurnLost: another process lets rows leave.
+            TurnLost: another process is removing rows.
             RowsStay: a row has changed since.
             LogUnavailable: the log cannot be read or written now.
             UnknownTopic, CorruptRow: a row or a state cannot be understood.
@@ -236,10 +236,10 @@ class Archiver:
             plan.states.append((stream, new, old))
 
     def _seals(self, name: str, head: Head) -> list[LogRow]:
-        """The seals of a partition that leave: not its first one, nor this newest one.
+        """The seals of a partition that leave: neither its first one nor ``head``, the newest.
 
-        Nor those that ``actors.host.owned_partition.load`` reads: of those that are too old to hold
-        a nonce in force it reads the newest one.
+        Seals that ``actors.host.owned_partition.load`` reads stay too: those that may hold a nonce
+        in force, and the newest one that is too old to.
         """
         stream = partition_stream(name)
         (newest,) = self._log.read_stream(stream, limit=1, newest_first=True)
@@ -255,13 +255,13 @@ class Archiver:
 
 
 def _referred_to(state: Identity) -> Iterator[int]:
-    """The versions of the rows that hold what the state only names."""
+    """The versions of the rows whose contents the state refers to."""
     for records in (state.messages, state.requests, state.contracts, state.public_events):
         yield from (record.version for record in records.values())
 
 
 def _ends_first(row: LogRow) -> bool:
-    """Whether the row says that the content of the first one of its stream was erased."""
+    """Whether the row records the erasure of the content of its stream's first row."""
     if row.topic not in _ERASING:
         return False
     event = decode(row.topic, row.state)
@@ -271,7 +271,7 @@ def _ends_first(row: LogRow) -> bool:
 def _of_bytes(
     states: Sequence[tuple[UUID, Snapshot, Snapshot | None]],
 ) -> Iterator[list[tuple[UUID, Snapshot, Snapshot | None]]]:
-    """The same in parts that are small enough for one transaction."""
+    """Split states into parts that are small enough for one transaction."""
     part: list[tuple[UUID, Snapshot, Snapshot | None]] = []
     size_bytes = 0
     for one in states:

@@ -1,4 +1,4 @@
-"""The one place that reads the wall clock and makes ids; everything else is handed both."""
+"""The only module that reads the wall clock and makes ids; all others are handed both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NewId: TypeAlias = Callable[[], str]
 SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 16
 _DRAWN_AT_ONCE: Final = 256
-"""To ask the system for the bits of one id takes longer than all else that makes it."""
+"""Ids per request to the system: asking for the bits of one takes longer than the rest of it."""
 _BITS: Final[list[bytes]] = []
 os.register_at_fork(after_in_child=_BITS.clear)
 
@@ -34,7 +34,7 @@ def new_id() -> str:
     try:
         bits = _BITS.pop()
     except IndexError:
-        # Other threads may do the same now: each has bits that no other gets.
+        # Other threads may do the same now: each draws bits of its own.
         drawn = os.urandom(_ID_BYTES * _DRAWN_AT_ONCE)
         bits, *others = (drawn[at : at + _ID_BYTES] for at in range(0, len(drawn), _ID_BYTES))
         _BITS.extend(others)
@@ -42,5 +42,5 @@ def new_id() -> str:
 
 
 def new_secret() -> bytes:
-    """256 random bits, which stay in the memory of who asks for them."""
+    """256 random bits, which stay in the memory of the caller."""
     return secrets.token_bytes(SECRET_BYTES)

@@ -1,4 +1,4 @@
-"""The way to one host: a connection to where its row says that it listens, and no other process."""
+"""The port to one host: a direct connection to the address in its row."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _T = TypeVar("_T")
 
 
 class Caller(NamedTuple):
-    """Who asks hosts: an edge, or the placer.
+    """A caller of hosts: an edge or the placer.
 
-    For ``patience_s`` it waits for a host that is not there: where no other takes its place.
+    It waits for a missing host for ``patience_s``; this is for hosts that no other can replace.
     """
 
     name: str
     call_s_max: float
     on_pushes: TakePushes
     on_missed: Callable[[str], None]
-    """Called with the name of a host that had pushes for the caller before it was connected."""
+    """Called with the name of a host that had pushes for the caller while it was not connected."""
     patience_s: float = 0.0
     on_left: Callable[[str], None] = lambda _name: None
-    """Called with the name of a host that ended in order, as another one of its name is reached:
-    the caller has had all its pushes."""
+    """Called with the name of a host that has ended in order, when its successor of the same name
+    is reached: the caller has received all pushes of the former."""
 
 
 class ConnectedHostPort:
-    """A ``HostPort`` that connects at the first call, and again whenever that is lost."""
+    """A ``HostPort`` that connects at the first call, and again after a connection is lost."""
 
     def __init__(self, caller: Caller, name: str, finder: HostFinder) -> None:
-        """The way to the host of this name, whichever process has it."""
+        """A port to the host of this name, whichever process has the name."""
         self._caller = caller
         self._name = name
         self._finder = finder
@@ -74,21 +74,21 @@ class ConnectedHostPort:
 
         Raises:
             HostNotReached: nothing was sent.
-            HostCutOff: nothing was sent, and the host lives; said within a second.
+            HostCutOff: nothing was sent, and the host is alive; raised within a second.
             HostUnavailable: outcome unknown.
         """
         return await self._call(lambda client: client.submit(batch))
 
     async def ask(self, question: HostQuestion[A]) -> A:
-        """The answer to a question; see ``IdentityHost.ask``. Raises: as ``submit``.
+        """Ask a question and return its answer; see ``IdentityHost.ask``. Raises: as ``submit``.
 
-        Pages may be large: no command waits behind one, for they have a connection of their own.
+        Pages may be large, so they have a connection of their own and no command waits behind one.
         """
         port = self._port_for_pages() if isinstance(question, ReadPages) else self
         return decode_answer(question, await port.ask_packed(msgspec.msgpack.encode(question)))
 
     async def ask_packed(self, question: bytes) -> Content:
-        """The same in msgpack, for a family of questions of any kind. Raises: as ``submit``."""
+        """As ``ask``, with question and answer in msgpack. Raises: as ``submit``."""
         return await self._call(lambda client: client.ask(question))
 
     def _port_for_pages(self) -> ConnectedHostPort:
@@ -103,7 +103,7 @@ class ConnectedHostPort:
         return self._pages
 
     def close(self) -> None:
-        """End the connection; the next call makes one to the process of that name by then."""
+        """End the connection; the next call connects to the process that has the name by then."""
         if self._client is not None:
             self._client.close()
             self._client = self._noted = None
@@ -113,9 +113,9 @@ class ConnectedHostPort:
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
         """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
 
-        The incarnation is that of the connection: what was pushed is lost with it. It is opened
-        here if need be, so that a host can push before any command came. A host that knows all of
-        this by an open connection hears nothing again: a connection ends with its host.
+        The incarnation is that of the connection, since pushes are lost with it. This opens a
+        connection if there is none, so that the host can push before any command comes. It sends
+        nothing if the host knows the same from the open connection.
         """
         note = NoteSockets(self._caller.name, sockets, incarnation)
         if self._noted is not None and self._noted[0].is_open and self._noted[1] == note:
@@ -139,7 +139,7 @@ class ConnectedHostPort:
             raise HostUnavailable(self._name) from error
 
     async def _connected(self) -> HostClient:
-        """The open connection; who wants it while one is being made waits for that one."""
+        """The open connection; concurrent callers wait for the same attempt to connect."""
         until_s = time.monotonic() + self._caller.patience_s
         while self._client is None or not self._client.is_open:
             attempt = self._attempt_under_way()
@@ -157,7 +157,7 @@ class ConnectedHostPort:
 
     def _attempt_under_way(self) -> asyncio.Task[None]:
         if self._attempt is None or self._attempt.done():
-            # Of no request: others wait for it, too.
+            # In a context of no request, since several requests may wait for it.
             self._attempt = asyncio.get_running_loop().create_task(
                 self._connect(), context=Context()
             )
@@ -165,7 +165,7 @@ class ConnectedHostPort:
         return self._attempt
 
     async def _connect(self) -> None:
-        """Try once to connect to where the row says. Raises: HostNotReached, HostUnavailable."""
+        """Try once to connect to the row's address. Raises: HostNotReached, HostUnavailable."""
         lease = await self._finder.find(self._name)
         if lease is None:
             self._reached()
@@ -190,11 +190,11 @@ class ConnectedHostPort:
             self._caller.on_missed(self._name)
 
     def _reached(self) -> None:
-        """There is a way to where the host is, or the host is no more."""
+        """Clear the cut-off: the host's address can be reached, or the host is gone."""
         self._missed, self._is_cut_off = None, False
 
     async def _not_reached(self, lease: HostLease) -> None:
-        """No answer came from there. A row that was renewed since says that the host lives."""
+        """Note that the address did not answer: the host is cut off if it renews its row."""
         if self._missed is None or self._missed.incarnation != lease.incarnation:
             self._missed = lease
         now = await self._finder.find(self._name)
@@ -209,10 +209,10 @@ class ConnectedHostPort:
 
 
 def _ignore(_: object) -> None:
-    """Nothing is pushed to who asks and nothing more."""
+    """Ignore a call: nothing is pushed on a connection that only asks questions."""
 
 
 def _retrieve(attempt: asyncio.Task[None]) -> None:
-    """All who waited for it may have given up."""
+    """Retrieve the attempt's exception: all callers that waited for it may have given up."""
     if not attempt.cancelled():
         attempt.exception()

@@ -1,8 +1,8 @@
-"""A floor of free disk: below it a host takes only what frees some, or adds next to nothing.
+"""A floor of free disk: below it a host accepts only commands that store next to nothing.
 
-A disk that is full stops everybody, also who would acknowledge and so make room. The floor stops
-before that. It is looked at once a second at most, on the writer's thread, and left with some room
-to spare, so that answers do not alternate from one command to the next.
+A full disk stops all clients, even those whose acknowledgements would make room; the floor takes
+effect before that. The host measures the disk at most once a second, on the writer's thread, and
+resumes only with some room to spare, so that answers do not alternate between commands.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import msgspec
 _LOG = logging.getLogger(__name__)
 _LOOK_MS: Final = 1_000
 _SPARE: Final = 1.125
-"""So much more than the floor has to be free before everything is taken again."""
+"""The host accepts all commands again when this multiple of the floor is free."""
 _PART_MAX: Final = 0.1
-"""The floor is no more than this part of the disk: on a small one it would leave no room at all."""
+"""The floor is at most this part of the disk: on a small disk it would leave no room at all."""
 
 
 class DiskSpace(msgspec.Struct, frozen=True):
-    """What is free on the disk of a log for this process, and how large it is."""
+    """The bytes that this process may still use on the disk of a log, and the disk's size."""
 
     free_bytes: int
     total_bytes: int
 
 
 MeasureDisk: TypeAlias = Callable[[], DiskSpace | None]
-"""The disk now; None when that is not known, as for a database server elsewhere."""
+"""Measures the disk; None if it is unknown, such as for a database server elsewhere."""
 
 
 def unknown_disk() -> DiskSpace | None:
-    """Nothing is known: there is no floor."""
+    """The ``MeasureDisk`` of an unknown disk, which has no floor."""
     return None
 
 
 def disk_of(folder: Path) -> MeasureDisk:
-    """Measures the disk that a folder is on."""
+    """Make a ``MeasureDisk`` for the disk that a folder is on."""
 
     def measure() -> DiskSpace | None:
         try:
@@ -53,19 +53,19 @@ def disk_of(folder: Path) -> MeasureDisk:
 
 
 class DiskFloor:
-    """Says whether the disk is too full to take more."""
+    """Decides whether the disk is too full for more records."""
 
     def __init__(self, measure: MeasureDisk, free_bytes_min: int) -> None:
-        """Nothing was measured yet; a ``free_bytes_min`` of 0 is no floor."""
+        """Start without a measurement; a ``free_bytes_min`` of 0 is no floor."""
         self._measure = measure
         self._free_bytes_min = free_bytes_min
         self._looked_ms: int | None = None
         self.free_bytes: int | None = None
-        """As it was seen last; None where it is not known."""
+        """The last measurement; None if unknown."""
         self.is_short = False
 
     def look(self, now_ms: int) -> bool:
-        """Is the disk short now? Measured if the last time is a second ago; a change is logged."""
+        """Is the disk short? Measures again after a second, and logs a change."""
         if self._looked_ms is not None and abs(now_ms - self._looked_ms) < _LOOK_MS:
             return self.is_short
         self._looked_ms = now_ms

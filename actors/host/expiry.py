@@ -1,11 +1,11 @@
-"""What is due leaves without being asked for: a thread that looks for it and orders its removal.
+"""Expiry: a thread that looks for due records and has them removed, without any client's request.
 
-In bounded steps (``RetentionPace``): a step asks the log for identities of which something is due,
-by an index, and gives those that this host owns to its writer as commands like any other, one for
-each. So every removal is an event, decided by its owner, sealed and stored before anything is
-erased, and whatever is killed when, the next look finds what is left. Each time goes on from the
-place that the last step came to, and begins anew at the end: what others own, or what an index of
-an earlier release names wrongly, keeps nothing from being reached.
+It works in bounded steps (``RetentionPace``): a step asks the log, by an index, for identities with
+due records, and submits one command for each that this host owns to its writer, like any other
+command. So every removal is an event, decided by its owner, sealed and stored before anything is
+erased, and whichever process is killed, the next step finds what is left. For each kind of due
+time a step continues where the last one stopped, and starts again after the end: identities of
+other hosts, or wrong entries in an index of an earlier release, do not keep it from the rest.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
 Submit: TypeAlias = Callable[[str, bytes, Callable[[bytes], None]], None]
 """As ``Writer.submit``."""
 HandOverKeys: TypeAlias = Callable[[str, Sequence[ClaimedKey]], None]
-"""Called with an agent that has ended, and the keys that it had registered."""
+"""Called with an agent whose account has ended, and the keys that it had registered."""
 Holdings: TypeAlias = Callable[[], Mapping[str, str]]
 """The partitions that this host owns."""
 
 
 class Expiry:
-    """Looks for what is due in the log of one host, and has the host remove it."""
+    """Looks for due records in the log of one host, and has the host remove them."""
 
     def __init__(  # noqa: PLR0913 - what it works with, each part by itself
         self,
@@ -58,10 +58,10 @@ class Expiry:
         on_look: Callable[[], None] = lambda: None,
         hand_over_keys: HandOverKeys = lambda _did, _keys: None,
     ) -> None:
-        """One that does nothing before ``start``, or ``step``; ``shards`` is how many there are.
+        """An expiry that does nothing before ``start`` or ``step``, in a log of ``shards`` shards.
 
-        ``on_look`` is called before each step, on the thread of this; it may raise ``LogError``.
-        The owners of keys may be other hosts, so ``hand_over_keys`` has them released.
+        The thread calls ``on_look`` before each step; it may raise ``LogError``. Other hosts may
+        own the keys of an ended agent, so ``hand_over_keys`` has them released.
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
@@ -72,17 +72,17 @@ class Expiry:
         self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, and wait for the step that is under way."""
+        """Stop, and wait for the current step."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def step(self) -> bool:
-        """Remove some of what is due, if any; may there be more?
+        """Remove some due records, if there are any; may there be more?
 
         Raises:
             LogError: the log cannot be read.
@@ -112,7 +112,7 @@ class Expiry:
         return shard if shard in holdings else None
 
     def _remove(self, found: Mapping[str, str]) -> bool:
-        """Order the removal of what is due of these; was anything removed?"""
+        """Have the writer remove due records of these identities; was anything removed?"""
         if not found:
             return False
         command = ExpireRecords(self._pace.records_max)

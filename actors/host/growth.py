@@ -1,4 +1,4 @@
-"""How much a log grows: what it takes, looked at once a minute, over the last day."""
+"""The growth of a log: its size, measured once a minute, over the last day."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from eventstore.log.event_log import EventLog
 _LOOK_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
 _LEAST_MS: Final = 600_000
-"""A rate of fewer minutes is chance: files grow in steps."""
+"""A rate over a shorter time is chance: files grow in steps."""
 
 
 class Growth:
-    """The sizes of a log over the last day; one thread looks, any may ask."""
+    """The sizes of a log over the last day; one thread measures, any may read the rate."""
 
     def __init__(self, log: EventLog, clock: Clock) -> None:
-        """Nothing was looked at yet."""
+        """Start without a measurement."""
         self._log = log
         self._clock = clock
         self._seen: deque[tuple[int, int]] = deque()
         self.bytes_per_day: float | None = None
-        """By what the log grew lately, made a day; None in the first ten minutes."""
+        """The recent growth of the log, scaled to a day; None in the first ten minutes."""
 
     def look(self) -> None:
-        """Note what the log takes now, if the last time is a minute ago.
+        """Measure the size of the log, unless the last time is less than a minute ago.
 
         Raises:
-            LogUnavailable: it cannot be read.
+            LogUnavailable: the log cannot be read.
         """
         now_ms, seen = self._clock(), self._seen
         if seen and 0 <= now_ms - seen[-1][0] < _LOOK_MS:

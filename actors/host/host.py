@@ -1,13 +1,14 @@
 """The one loop: load, decide, append, evolve, reply, in that order, in this place alone.
 
-A ``Host`` owns partitions and runs their commands, one transaction for each batch. It is single
-threaded by construction (``actors.host.writer`` gives it its thread) and knows nothing of Ray.
-What the log says about an append decides what is answered:
+A ``Host`` owns partitions and runs their commands, one transaction for each batch. It runs on a
+single thread (that of ``actors.host.writer``) and knows nothing of Ray. The outcome of the append
+decides the answer:
 
 - stored: the replies go out;
-- conflict: our own seal is looked for; found means stored, else another owner is alive, the
-  partition is given up and nothing of the batch was stored: its commands are for the new owner;
-- any other failure: outcome unknown, and all that was touched is read anew from the log.
+- conflict: the host looks for its own seal in the log. If the seal is there, the batch is stored.
+  Otherwise another owner has claimed the partition: the host gives it up, and as nothing of the
+  batch is stored, the edge sends its commands to the new owner;
+- any other failure: the outcome is unknown, and all touched states are read from the log again.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class Host:
     ) -> None:
         """A host that owns nothing yet; see ``assign``.
 
-        ``secret`` is what the salts of contents are made of; it is stored nowhere.
-        ``is_placed``: a placer says what is whose, so an identity may leave its shard and come
-        back. It is then served under the partition that it says itself, and under no other.
-        ``measure_disk`` is asked once a second for the disk of the log.
+        The salts of contents are derived from ``secret``, which is stored nowhere.
+        ``is_placed``: a placer assigns partitions, so an identity may leave its shard and return;
+        the host serves it only under the partition that its state names. The host calls
+        ``measure_disk`` at most once a second, for the disk of the log.
         """
         self._log = log
         self._limits = limits
@@ -101,13 +102,13 @@ class Host:
         self._ownership.assign(names)
 
     def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
-        """Own these partitions, whichever host owned them; the ids of their sessions.
+        """Own these partitions, whichever host owned them; return the ids of their sessions.
 
-        Sessions and leases are those of the handover; without one there are none.
+        Sessions and leases come from the handover; without one there are none.
 
         Raises:
             LogError: the log cannot be read or written; none of them is owned.
-            msgspec.DecodeError: the handover is none.
+            msgspec.DecodeError: ``handover`` is not a handover.
         """
         given = Handover(handover)
         self._registry.lose(names)
@@ -118,14 +119,14 @@ class Host:
         return ids
 
     def release(self, names: Sequence[str]) -> bytes:
-        """Own these partitions no longer; the handover for their next owner."""
+        """Give up these partitions; return the handover for their next owner."""
         ids = self._ownership.release(names)
         for name in names:
             self.cache.drop_partition(name)
         return self._registry.hand_over(ids)
 
     def hand_out(self, did: str, shard: str) -> bytes:
-        """Give away what an identity had in its shard; empty if it is not dedicated.
+        """Hand out the sessions and leases of an identity; return empty if it is not dedicated.
 
         Raises:
             LogError: it is not known whether the identity is dedicated.
@@ -139,17 +140,17 @@ class Host:
         return self._registry.hand_out(did, handed_out_id(id_, self._new_id()))
 
     def expect(self, did: str) -> None:
-        """Do not serve an identity that comes back to its shard before ``take_in``, for a while.
+        """Refuse to serve an identity that returns to its shard until ``take_in``, for a while.
 
-        What came before would be pushed to no edge.
+        Before that, its notices would be pushed to no edge.
         """
         self._expected[did] = self._clock() + _EXPECTED_MS
 
     def take_in(self, did: str, shard: str, handover: bytes) -> bool:
-        """Go on with what an identity had elsewhere that is of this shard again; is it owned?
+        """Continue the sessions of an identity that returns to this shard, if the shard is owned.
 
         Raises:
-            msgspec.DecodeError: the handover is none.
+            msgspec.DecodeError: ``handover`` is not a handover.
         """
         given = Handover(handover)
         self._expected.pop(did, None)
@@ -164,7 +165,7 @@ class Host:
         """Run commands in one transaction.
 
         Args:
-            items: the edge that asks, and what it asks.
+            items: the submissions, each with the edge that sent it.
 
         Returns:
             One reply per item, in order, and the pushes as (edge, push) pairs.
@@ -180,7 +181,7 @@ class Host:
         self._pages.fill_before(transaction, outcomes)
         failed = self._append(transaction) if transaction.partitions else None
         for did in transaction.misplaced:
-            # What its owner does to it is not seen here.
+            # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
         if failed is not None:
             return [Refused(failed)] * len(items), []
@@ -202,16 +203,16 @@ class Host:
 
     @property
     def holdings(self) -> Mapping[str, str]:
-        """What the host is to own, with the ids of the sessions; any thread may ask."""
+        """The partitions that the host is to own, with their session ids; any thread may ask."""
         return self._ownership.holdings
 
     @property
     def fenced(self) -> int:
-        """How many partitions were lost that only this host is meant to own."""
+        """How many partitions were lost that no other host should own."""
         return len(self._ownership.fenced)
 
     def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
-        """Passivate and forget expired nonces, between batches; the snapshots that are due."""
+        """Between batches: passivate and drop expired nonces; return the snapshots that are due."""
         now_ms = self._clock()
         due = self._due_snapshots + self.cache.passivate(now_ms)
         self._due_snapshots = []
@@ -225,7 +226,7 @@ class Host:
         return due
 
     def due_pushes(self) -> list[tuple[str, Push]]:
-        """Between batches: the pushes which say that the time of a lease is over."""
+        """Between batches: the pushes that announce leases whose time is over."""
         self._registry.expire(self._clock())
         return [
             push
@@ -243,14 +244,14 @@ class Host:
             self._measured = (now_ms, self.stats.commits, self.stats.commands)
 
     def forget_everything(self) -> None:
-        """Trust nothing in memory any more; the log is read and claimed anew."""
+        """Drop all that is in memory; partitions are read from the log and claimed again."""
         for name in list(self._ownership.owned):
             self._ownership.forget(name)
             self.cache.drop_partition(name)
         self._registry.lose_leases()
 
     def snapshot_stats(self) -> HostStats:
-        """The counters, with what the host holds now."""
+        """Update the counters with what the host holds now, and return them."""
         self.stats.partitions = sorted(self._ownership.owned)
         self.stats.activations = self.cache.activations
         self.stats.cached_identities = len(self.cache)
@@ -263,7 +264,7 @@ class Host:
         self.stats.free_bytes = self.disk.free_bytes
         return self.stats
 
-    # For ``actors.host.inspection``, on the writer's thread as everything here.
+    # For ``actors.host.inspection``; called on the writer's thread, like everything here.
 
     def owns(self, partition: str) -> bool:
         """Is this partition claimed and not given up?"""
@@ -279,7 +280,7 @@ class Host:
 
     @property
     def window_ms(self) -> int:
-        """The timestamp window that nonces are kept for."""
+        """The timestamp window for which nonces are kept."""
         return self._limits.timestamp_window_ms
 
     def _run(self, transaction: Transaction, submission: Submission) -> Outcome:
@@ -296,7 +297,7 @@ class Host:
     def _decide(self, transaction: Transaction, submission: Submission) -> Outcome:
         claim = submission.claim
         runs = submission.refusal is None and submission.command is not None
-        # Both owners before the nonce is used up: what is refused here can be sent again.
+        # Check both partitions before using up the nonce, so that a refused command can be resent.
         shard = None if claim is None else self._partition(claim.partition)
         partition = self._partition(submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
@@ -309,7 +310,7 @@ class Host:
             if refusal is not None:
                 return Outcome(Refused(refusal))
         if transaction.is_short_of_disk and is_step_of_adding(submission):
-            # Before anything is kept, the nonce too: the same command may be sent again.
+            # Before anything, even the nonce, is kept: the same command may be sent again.
             return Outcome(Refused(Refusal.INSUFFICIENT_STORAGE))
         limited = self.charges.refusal(submission, transaction.now_ms)
         if limited is not None:
@@ -328,7 +329,7 @@ class Host:
         partition: OwnedPartition,
         shard: OwnedPartition | None,
     ) -> Outcome:
-        """Let the identity decide on the command; with what it does, the nonce in ``shard``."""
+        """Let the identity decide on the command; keep the nonce in ``shard`` with its effect."""
         assert submission.command is not None
         did = submission.target_did
         part = transaction.part(partition)
@@ -351,7 +352,7 @@ class Host:
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
-            # Of those who have nothing here and get nothing, nothing is stored.
+            # A refusal stores no nonce if the target has no state or another identity sent it.
             is_durable = submission.claim.proof is not Proof.NOT_YET and (
                 not isinstance(decision, Refusal)
                 or (cached.state.version > 0 and is_of_owner(submission.command))
@@ -365,12 +366,12 @@ class Host:
         return Outcome(decision.reply, cached, decision.notice, decision.leasing)
 
     def _is_known(self, transaction: Transaction, did: str, shard: OwnedPartition) -> bool:
-        """Has an identity of this shard anything here?"""
+        """Does an identity of this shard have any events here?"""
         _ = self._belongs(transaction, did, shard)
         return self.cache.get(did, shard.name, transaction.now_ms).state.version > 0
 
     def _belongs(self, transaction: Transaction, did: str, partition: OwnedPartition) -> bool:
-        """Is the identity of this partition? If of another, it is forgotten after the commit."""
+        """Does the identity belong to this partition? If not, drop it after the commit."""
         if not self._is_placed:
             return True
         state = self.cache.get(did, partition.name, transaction.now_ms).state
@@ -397,7 +398,7 @@ class Host:
         self._registry.lose([name])
 
     def _append(self, transaction: Transaction) -> Refusal | None:
-        """Store a transaction; why it was not, or None."""
+        """Append a transaction to the log; return why it was not stored, or None."""
         if transaction.is_empty:
             return self._prove(transaction)
         rows, events = transaction.sealed()
@@ -434,9 +435,9 @@ class Host:
         return None
 
     def _prove(self, transaction: Transaction) -> Refusal | None:
-        """Do the partitions still belong to this host? Then what it says without storing counts.
+        """Check that this host still owns the partitions, so that answers without an append count.
 
-        Another owner's claim would be the next row of the partition's stream, behind our own seal.
+        Another owner's claim would be the next row of the partition's stream, after our own seal.
         """
         try:
             for partition in transaction.partitions:
@@ -450,7 +451,7 @@ class Host:
         return None
 
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
-        """Was the conflict with ourselves? Else give up what another owner has claimed."""
+        """Return None if the transaction is stored; else give up what another owner has claimed."""
         try:
             newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
             stored = not transaction.is_empty and any(
@@ -465,7 +466,7 @@ class Host:
         lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
         for name in lost:
             self._ownership.give_up(name)
-        # With nothing of it in the log the new owners can be asked for the same again.
+        # Nothing of the transaction is in the log, so the new owners can run the same commands.
         return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
 
     def _forget(self, transaction: Transaction) -> None:

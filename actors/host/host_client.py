@@ -1,4 +1,4 @@
-"""The edge's end of a host connection; what passes there is in ``actors.host.host_connection``."""
+"""The edge's end of a host connection; ``actors.host.host_connection`` describes the frames."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from actors.host.host_connection import (
 )
 
 _CONNECT_S_MAX: Final = 1.0
-"""On one network a connection takes a millisecond; who waits longer waits for a lost machine."""
+"""On one network a connection takes a millisecond; a much longer wait means a lost machine."""
 _COPIED_BYTES_MAX: Final = 64 * 1024
-"""The answer to a question that is longer is not copied."""
+"""A longer answer to a question is not copied."""
 Content: TypeAlias = bytes | memoryview
 _WELCOME: Final = msgspec.msgpack.Decoder(Welcome)
 _RESULT: Final = msgspec.msgpack.Decoder(BatchResult)
@@ -38,14 +38,14 @@ class HostConnectionLost(Exception):
 
 
 class QuestionFailed(Exception):
-    """The host could not answer a question; what was asked of it may have been done."""
+    """The host could not answer a question; it may have done what was asked."""
 
 
 class HostClient(asyncio.Protocol):
-    """The edge's end: calls on their way to a host, by number; open after ``connect_to_host``."""
+    """The edge's end: pending calls to a host, by number; open after ``connect_to_host``."""
 
     def __init__(self, hello: Hello, on_pushes: TakePushes) -> None:
-        """The edge's end of a connection that is not made yet."""
+        """The edge's end of a connection that is not open yet."""
         self._hello = hello
         self._on_pushes = on_pushes
         self._transport: asyncio.Transport | None = None
@@ -56,11 +56,11 @@ class HostClient(asyncio.Protocol):
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._ended = asyncio.Event()
         self.has_left = False
-        """Has the host ended in order, with no push missing here?"""
+        """Has the host ended in order, after its last push has arrived here?"""
 
     @property
     def is_open(self) -> bool:
-        """Can it be used?"""
+        """Is the transport connected?"""
         return self._transport is not None
 
     async def opened(self) -> None:
@@ -68,21 +68,21 @@ class HostClient(asyncio.Protocol):
         await self._welcome
 
     async def ended(self) -> None:
-        """Return when a connection that was opened is open no longer."""
+        """Return when the connection has ended."""
         await self._ended.wait()
 
     @property
     def has_missed(self) -> bool:
-        """Were there pushes before the connection was opened?"""
+        """Did the host have pushes for this edge before the connection was opened?"""
         return self._welcome.result().has_missed
 
     @property
     def incarnation(self) -> str:
-        """That of a connection that was opened."""
+        """The incarnation of the opened connection."""
         return self._welcome.result().incarnation
 
     async def submit(self, batch: bytes) -> bytes:
-        """The answer to a batch.
+        """Send a batch and return its answer.
 
         Raises:
             HostConnectionLost: outcome unknown.
@@ -91,11 +91,11 @@ class HostClient(asyncio.Protocol):
         return answer
 
     async def ask(self, question: bytes) -> Content:
-        """The answer to a question.
+        """Send a question and return its answer.
 
         Raises:
             HostConnectionLost: outcome unknown.
-            QuestionFailed: the host could not answer it.
+            QuestionFailed: the host could not answer the question.
         """
         answer: Content = await self._call(question, QUESTION)
         return answer
@@ -114,7 +114,7 @@ class HostClient(asyncio.Protocol):
             self._calls.pop(number, None)
 
     def close(self) -> None:
-        """End the connection at once, whatever the host has not read yet."""
+        """End the connection at once, discarding what the host has not read yet."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -128,10 +128,10 @@ class HostClient(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Settle the calls whose answers are whole."""
+        """Complete the calls whose answers have fully arrived."""
         came: bytes | bytearray = data
         if self._unread:
-            # In place: a page of megabytes comes in very many pieces.
+            # Appended in place: a page of megabytes comes in very many pieces.
             self._unread += data
             if len(self._unread) < self._wanted:
                 return
@@ -145,7 +145,7 @@ class HostClient(asyncio.Protocol):
                     self._wanted += length
                     break
                 if number & QUESTION and length > _COPIED_BYTES_MAX:
-                    # Where it came to lie: nothing is added to those bytes any more.
+                    # A view of the buffer, to which nothing is appended any more.
                     self._take(number, memoryview(came)[start + HEADER.size : end])
                 else:
                     self._take(number, bytes(view[start + HEADER.size : end]))
@@ -155,7 +155,7 @@ class HostClient(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """The outcome of the calls on their way is unknown."""
+        """Fail the pending calls: their outcome is unknown."""
         self._transport = None
         self._ended.set()
         if not self._welcome.done():
@@ -168,7 +168,7 @@ class HostClient(asyncio.Protocol):
         if number != PUSH:
             call = self._calls.get(number & ~FAILED)
             if call is None or call.done():
-                # The caller has given up, and what is pushed with an answer is for all others.
+                # The caller has given up, but the pushes in the answer are also for others.
                 if not number & QUESTION:
                     self._take_pushes_of(content)
                 return
@@ -189,11 +189,11 @@ class HostClient(asyncio.Protocol):
 
 
 async def connect_to_host(address: HostAddress, edge: str, on_pushes: TakePushes) -> HostClient:
-    """An open connection to the host at ``address``.
+    """Open a connection to the host at ``address``.
 
     Raises:
-        OSError: nothing listens there, or that machine did not answer in time.
-        HostConnectionLost: the host refused it, or did not open it in time.
+        OSError: nothing listens there, or the machine did not answer in time.
+        HostConnectionLost: the host refused the connection, or did not open it in time.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_S_MAX):

@@ -1,19 +1,19 @@
-"""The connection between an edge and a host: frames over TCP, past Ray, and the end of the host.
+"""The connection between an edge and a host: its frames over TCP, without Ray, and the host's end.
 
-A frame is its length and a number (both big-endian), then msgpack. From the edge: a batch under
-the number of the call, or a question under a number with ``QUESTION``. From the host: the
-``BatchResult`` or the answer under the same number, nothing under one with ``FAILED``, or
-``list[Push]`` under ``PUSH``. The first frame of the edge is a ``Hello``, that of the host a
-``Welcome``.
+A frame is its length and a number (both big-endian), then msgpack. The edge sends a batch under
+the number of the call, or a question under a number with ``QUESTION``. The host sends the
+``BatchResult`` or the answer under the same number, an empty frame under the number with ``FAILED``
+if it has no answer, or ``list[Push]`` under ``PUSH``. The edge's first frame is a ``Hello``, the
+host's first is a ``Welcome``.
 
 Measured, a call through Ray costs 1.5 to 2 ms of CPU on each side, whatever it carries; a frame on
-a TCP connection costs a twentieth of that, and needs no other process than the two. The token that
-opens a connection stands in the row of the host (``eventstore.log.host_leases``).
+a TCP connection costs a twentieth of that, and involves no third process. The token that opens a
+connection is in the host's row (``eventstore.log.host_leases``).
 
 The host's end has a thread for each connection and answers from the writer's thread; the edge's end
 is an asyncio protocol. With asyncio streams at both ends a batch cost 1.6 times the CPU (80 instead
-of 50 us, edge and host together) and 1.6 times the time until its answer (73 instead of 46 us):
-each answer has to wake the loop of the host. That is 3 to 5 % of a command that travels alone.
+of 50 us, edge and host together) and 1.6 times the time until its answer (73 instead of 46 us),
+because each answer has to wake the host's loop. That is 3 to 5 % of a command that travels alone.
 """
 
 from __future__ import annotations
@@ -39,45 +39,45 @@ _BACKLOG: Final = 128
 _BUFFER_BYTES: Final = 256 * 1024
 _HELLO_BYTES_MAX: Final = 1_024
 _HELLO_S_MAX: Final = 5.0
-"""Time for the whole ``Hello``, however its bytes come."""
+"""Time for the whole ``Hello``, in however many pieces it comes."""
 UNPROVEN_MAX: Final = 64
-"""Connections that have not proved themselves yet; each takes a thread for some seconds. With more
-the longest silent one is closed: an edge says its ``Hello`` at once, and is not kept out."""
+"""Connections without a ``Hello`` yet; each takes a thread for some seconds. One more closes the
+oldest. An edge sends its ``Hello`` at once, so it is not kept out."""
 _JOINED_BYTES_MAX: Final = 64 * 1024
-"""A shorter content leaves with its head in one piece; to copy a longer one takes more."""
+"""A content up to this size is joined to its header and sent at once; copying more costs more."""
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What may wait for an edge that reads slowly; beyond it would fill the memory."""
+"""Bytes that may wait for an edge that reads slowly, before its connection is closed."""
 HEADER: Final = struct.Struct(">IQ")
 PUSH: Final = 0
 """The number of frames that answer no call."""
 QUESTION: Final = 1 << 63
-"""The bit in the number of a frame that is a question, and of its answer."""
+"""The bit in the frame numbers of a question and of its answer."""
 FAILED: Final = 1 << 62
-"""The bit in the number of a frame that says that a question was not answered."""
+"""The bit in the number of a frame that reports an unanswered question."""
 FRAME_BYTES_MAX: Final = 1024 * 1024 * 1024
-"""Far beyond what the bounds of batches and pages let happen: what is larger is no frame."""
+"""Far beyond what the bounds of batches and pages allow: anything larger is not a frame."""
 _IDLE_S: Final = 2
 _PROBES_S: Final = 1
 _PROBES: Final = 3
 _UNACKNOWLEDGED_MS: Final = 5_000
-"""For the end of the host, which may wait for an edge that does not read."""
+"""For the host's end, which may wait for an edge that does not read."""
 ASKED_MS: Final = 1_000
-"""For the end of the edge: a machine takes what is sent to it also when its host stands still or
-has much to do, so who hears nothing for so long, with two packets sent again, is cut off."""
+"""For the edge's end: a machine acknowledges packets even if its host process stands still or is
+busy, so an edge without an acknowledgement for so long, after two retransmissions, is cut off."""
 
 Buffer: TypeAlias = bytes | bytearray
 Answer: TypeAlias = Callable[[bytes], None]
 Submit: TypeAlias = Callable[[str, bytes, Answer, str], None]
-"""Takes an edge, a batch, who gets the answer, and the incarnation of the
-connection; may not wait."""
+"""Takes an edge, a batch, a callback for the answer, and the connection's incarnation; must not
+block."""
 Answered: TypeAlias = Callable[[Buffer | None], None]
-"""Gets the msgpack of the answer to a question, or None if it cannot be answered."""
+"""Receives the msgpack of the answer to a question, or None if there is no answer."""
 Ask: TypeAlias = Callable[[bytes, Answered], None]
-"""Takes a question and who gets the answer; may not wait."""
+"""Takes a question and a callback for the answer; must not block."""
 Lost: TypeAlias = Callable[[str], None]
-"""Called with an edge whose connection has ended, with every push that was on it."""
+"""Called with an edge whose connection has ended; pushes on their way to it are lost."""
 TakePushes: TypeAlias = Callable[[bytes], None]
-"""Gets msgpack of ``list[Push]``."""
+"""Receives the msgpack of ``list[Push]``."""
 
 
 class HostAddress(msgspec.Struct, frozen=True):
@@ -102,9 +102,8 @@ class Hello(msgspec.Struct, frozen=True):
 class Welcome(msgspec.Struct, frozen=True):
     """The first frame of a host: the connection is open.
 
-    No other connection has this incarnation: an edge that sees another one knows that pushes may
-    be lost.
-    ``has_missed``: there were pushes for the edge before it had this connection, or any.
+    Each connection has its own incarnation: an edge that sees another one than before knows that
+    pushes may be lost. ``has_missed``: the host had pushes for the edge while it was not connected.
     """
 
     incarnation: str
@@ -112,13 +111,13 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 NOTHING_MORE: Final = msgspec.msgpack.encode([])
-"""The last push of a host that ends in order: the edge has had every push there was."""
+"""The last push of a host that ends in order: the edge has received every push."""
 
 
 def keep_alive(connection: socket.socket, unacknowledged_ms: int = _UNACKNOWLEDGED_MS) -> None:
-    """Send at once, and notice within seconds that the other machine is gone.
+    """Set a socket to send at once, and to notice within seconds that the other machine is gone.
 
-    What was sent and not acknowledged for ``unacknowledged_ms`` ends the connection.
+    Data that stays unacknowledged for ``unacknowledged_ms`` ends the connection.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -132,12 +131,12 @@ _HELLO: Final = msgspec.msgpack.Decoder(Hello)
 
 
 class EdgeConnection:
-    """The connection of one edge."""
+    """The host's end of the connection of one edge."""
 
     def __init__(
         self, connection: socket.socket, edge: str, incarnation: str, unsent_bytes_max: int
     ) -> None:
-        """The host's end of a connection whose edge has sent the token."""
+        """A connection whose edge has sent the token."""
         self.edge = edge
         self._unsent_bytes_max = unsent_bytes_max
         self.incarnation = incarnation
@@ -149,7 +148,7 @@ class EdgeConnection:
         threading.Thread(target=self._send_rest, name="edge-rest", daemon=True).start()
 
     def send(self, number: int, content: Buffer) -> None:
-        """Send a frame without waiting: what the socket does not take at once is sent later."""
+        """Send a frame without blocking: a thread sends later what the socket does not take now."""
         head = HEADER.pack(len(content), number)
         with self._changed:
             if len(content) <= _JOINED_BYTES_MAX:
@@ -201,7 +200,7 @@ class EdgeConnection:
                 self.close()
                 return
             with self._changed:
-                # Only now: until the frame is sent whole, no other may overtake it.
+                # Only now: no frame may overtake one that is not fully sent.
                 self._unsent_bytes -= len(frame)
 
 
@@ -232,10 +231,10 @@ class HostServer:
         self._unproven: dict[socket.socket, None] = {}
 
     def listen(self, address: str) -> HostAddress:
-        """Listen on a free port of this address; where edges find it, and what opens it.
+        """Listen on a free port of this address; return address, port and token.
 
         Raises:
-            OSError: the address is none of this machine.
+            OSError: the address does not belong to this machine.
         """
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -247,9 +246,9 @@ class HostServer:
         return HostAddress(address, listener.getsockname()[1], self._token)
 
     def push(self, edge: str, pushes: list[Push]) -> None:
-        """Hand pushes to an edge; if it has no connection, its next ``Welcome`` says so.
+        """Send pushes to an edge; if it has no connection, its next ``Welcome`` says so.
 
-        Hints are lost with that, never messages: they tell of what is in the log.
+        Only hints are lost then, never messages: a push announces what is in the log.
         """
         connection = self._connections.get(edge)
         if connection is None:
@@ -261,7 +260,7 @@ class HostServer:
         connection.send(PUSH, msgspec.msgpack.encode(pushes))
 
     def leave(self) -> None:
-        """End every connection after all that was pushed there, and say so."""
+        """End every connection in order: after its last push, send ``NOTHING_MORE``."""
         for connection in list(self._connections.values()):
             connection.send(PUSH, NOTHING_MORE)
         self.close()
@@ -282,7 +281,7 @@ class HostServer:
             threading.Thread(target=self._serve, args=(accepted,), name="edge", daemon=True).start()
 
     def _await_proof(self, accepted: socket.socket) -> None:
-        """Count a connection without ``Hello``; beyond the bound the oldest of them ends."""
+        """Register a connection without ``Hello``; beyond the bound, close the oldest of them."""
         with self._lock:
             if len(self._unproven) >= UNPROVEN_MAX:
                 oldest = next(iter(self._unproven))
@@ -323,7 +322,7 @@ class HostServer:
         return hello if hmac.compare_digest(hello.token, self._token) else None
 
     def _in_time(self, accepted: socket.socket, count: int, until_s: float) -> bytes:
-        """So many bytes of a connection before a time of the monotonic clock. Raises: OSError."""
+        """Read ``count`` bytes before a time of the monotonic clock. Raises: OSError."""
         content = b""
         while len(content) < count:
             left_s = until_s - self._monotonic()
@@ -348,9 +347,9 @@ class HostServer:
             if before is not None:
                 before.close()
             if before is not None or has_missed:
-                # Its sessions end before the first batch of the new connection is read.
+                # The edge's sessions end before the first batch of the new connection is read.
                 self._lost(edge)
-            # The first frame: pushes wait for the lock, or find the connection.
+            # The ``Welcome`` is the first frame: until then pushes wait for the lock.
             connection.send(
                 PUSH, msgspec.msgpack.encode(Welcome(connection.incarnation, has_missed))
             )

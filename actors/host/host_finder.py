@@ -1,4 +1,4 @@
-"""Finds the hosts that live, by their rows in the log's databases."""
+"""Finds the live hosts by their rows in the log's databases."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _LOG = logging.getLogger(__name__)
 class HostFinder:
     """The hosts of all databases of a log, for one process.
 
-    Of a database that does not answer the last rows that were read are believed: its hosts serve
-    nothing meanwhile, and those of others are no worse off.
+    If a database does not answer, its last rows stay valid: its hosts serve nothing meanwhile, and
+    the hosts of other databases are not affected.
     """
 
     def __init__(self, databases: Sequence[HostLeases]) -> None:
-        """Nothing was read yet."""
+        """Start without having read any rows."""
         self._databases = databases
         self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
         self._ended: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
 
     async def living(self) -> Mapping[str, HostLease]:
-        """The hosts that live, by name.
+        """The live hosts by name.
 
         Raises:
             HostUnavailable: a database has never answered.
@@ -41,7 +41,7 @@ class HostFinder:
         return {lease.name: lease for lease in found if lease.incarnation not in self._ended}
 
     async def find(self, name: str) -> HostLease | None:
-        """The host of this name that lives; None if there is none.
+        """The live host of this name; None if there is none.
 
         Raises:
             HostUnavailable: as ``living``.
@@ -49,7 +49,7 @@ class HostFinder:
         return (await self.living()).get(name)
 
     def refused(self, lease: HostLease) -> None:
-        """Nothing listens there: this process has ended, though its time is not over yet."""
+        """Note that nothing listens there: the process has ended, though its lease still runs."""
         self._ended.add(lease.incarnation)
 
     def close(self) -> None:
@@ -58,10 +58,10 @@ class HostFinder:
             leases.close()
 
     async def _read_anew(self) -> None:
-        """Read what has been stored by now; who asks together reads together."""
+        """Read the rows stored by now; concurrent callers share one read."""
         under_way = self._reading
         if under_way is not None and not under_way.done():
-            # It may have begun too early; the next one has not.
+            # This read may have begun too early; the next one has not.
             await asyncio.shield(under_way)
         if self._reading is under_way or self._reading is None:
             self._reading = asyncio.create_task(self._read())

@@ -1,9 +1,9 @@
-"""Until when a host may serve: as long as its lease runs, by a clock that it can trust.
+"""The term of a host: it may serve as long as its lease runs, by a clock that it can trust.
 
-The database counts the time of a lease from when it stores it, the host from before it asked for
-it, by its own monotonic clock. So the host always stops first, whatever the clocks show: a host
-that was paused, or cut off from the database, serves nothing more by the time that its partitions
-go to others. Should a clock run wrongly all the same, the log fences.
+The database counts the time of a lease from when it stores the lease; the host counts from before
+its request, by its own monotonic clock. So the host always stops first, whatever the clocks show: a
+host that was paused or cut off from the database has stopped serving by the time that its
+partitions go to other hosts. If a clock runs wrongly all the same, the log fences the host.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from eventstore.log.host_leases import HostLease, HostLeases
 
 _LOG = logging.getLogger(__name__)
 _RENEWALS: Final = 4
-"""In the time of a lease: two may fail, and the third is in time."""
+"""Renewals in the time of a lease: two may fail, and the third is still in time."""
 _OWN_SHARE: Final = 0.95
-"""Of the time of a lease: for clocks that do not run alike."""
+"""The part of a lease's time that the host counts, since clocks may run at different speeds."""
 
 
 class HostTerm:
-    """The time of one host, which any thread may ask for."""
+    """The term of one host; any thread may ask for it."""
 
     def __init__(self, lease_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """It has not begun."""
+        """A term that has not begun."""
         self._own_s = lease_s * _OWN_SHARE
         self._monotonic = monotonic
         self._until_s = float("-inf")
@@ -39,20 +39,20 @@ class HostTerm:
 
     @property
     def left_s(self) -> float:
-        """How long it runs yet; 0 when it is over."""
+        """The remaining seconds; 0 when the term is over."""
         return max(0.0, self._until_s - self._monotonic())
 
     def renewed(self, asked_s: float) -> None:
-        """The database has renewed what was asked for at this time of the monotonic clock."""
+        """Extend the term: the database granted the request made at this monotonic time."""
         self._until_s = asked_s + self._own_s
 
     def ended(self) -> None:
-        """Another process has the name."""
+        """End the term at once."""
         self._until_s = float("-inf")
 
 
 class LeaseKeeper:
-    """The thread that renews the lease of a host, beside whatever else the host does."""
+    """The thread that renews the lease of a host, whatever else the host does."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LeaseKeeper:
         on_over: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A keeper that does not run yet; ``on_over`` is called each time the term is over."""
+        """A keeper that does not run yet; it calls ``on_over`` each time the term is over."""
         self._lease = lease
         self._leases = leases
         self._term = term
@@ -78,11 +78,11 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def start(self) -> None:
-        """Take the name, and renew it from then on."""
+        """Take the lease on the host's name, and keep renewing it."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the name back, so that no other waits for its time to be over."""
+        """Give the lease back, so that no other host has to wait until it is over."""
         self._stopped.set()
         self._thread.join()
         self._term.ended()
@@ -93,7 +93,7 @@ class LeaseKeeper:
         self._leases.close()
 
     def renew(self) -> None:
-        """Ask the database once, and tell who has to know if the term is over."""
+        """Take or renew the lease once; call ``on_over`` if the term is over."""
         self._tell()
         asked_s = self._monotonic()
         try:
@@ -103,7 +103,7 @@ class LeaseKeeper:
             else:
                 is_ours = self._leases.renew(self._lease, self._lease_s)
         except LogUnavailable as error:
-            # One line for an outage.
+            # Only the first failure of an outage is logged as a warning.
             _LOG.log(logging.DEBUG if self._is_failing else logging.WARNING, "%s", error)
             self._is_failing = True
         else:

@@ -1,9 +1,9 @@
 """``IdentityHost``: the actor that owns identities, in the form that Ray runs.
 
-The class itself knows nothing of Ray: ``actors.ray.processes`` makes it a Ray actor, tests run it
-in their own process. Its methods block and are called from many threads at once: measured, a
-threaded actor costs 40 % less per call than an asyncio one. Both placements run this class: a host
-of shards owns many identities, a dedicated one owns a single identity.
+The class itself knows nothing of Ray: ``actors.ray.processes`` makes it a Ray actor, and tests run
+it in their own process. Its methods block, and many threads call them at once: measured, a
+threaded actor costs 40 % less per call than an asyncio one. Hosts of shards, which own many
+identities, and dedicated hosts, which own one, both run this class.
 """
 
 from __future__ import annotations
@@ -83,17 +83,17 @@ _REPORT_S_MAX: Final = 1.0
 """A report waits this long for the writer, and as long again for the log."""
 _KEYS_AT_ONCE: Final = 1_000
 _CHARGED_MIN: Final = 1.5
-"""Units of a page that is charged: what is less is paid for by the query, for charging takes a turn
-of the writer."""
+"""The least units for which a page is charged: its query pays for a cheaper one, because charging
+takes a turn of the writer."""
 
 
 class HostOptions(msgspec.Struct, frozen=True):
     """What a host needs to start, as plain data.
 
-    ``partitions`` are those that it owns from the start; where a placer says what is whose
-    (``is_placed``) there are none. ``node`` names the machine that it runs on, empty where there is
-    only one. ``lease_s`` is the time of its lease. It listens for edges at ``address``. With the
-    number of ``shards`` of the log it looks for what is due by itself; 0 is not known.
+    ``partitions`` are those that it owns from the start; with a placer (``is_placed``) there are
+    none. ``node`` names the machine that it runs on, empty if there is only one. ``lease_s`` is the
+    time of its lease. It listens for edges at ``address``. ``shards`` is the number of shards of
+    the log; with 0 (unknown) the host does not look for due records by itself.
     """
 
     name: str
@@ -109,11 +109,11 @@ class HostOptions(msgspec.Struct, frozen=True):
     shards: int = 0
 
     def open_leases(self) -> HostLeases:
-        """Where the host says that it lives."""
+        """Open the store of host leases."""
         return open_host_leases(self.dsn, self.postgres)
 
     def open_log(self) -> EventLog:
-        """The log of the host.
+        """Open the log of the host.
 
         Raises:
             LogError: as ``eventstore.stores.open_log.open_log``.
@@ -134,13 +134,13 @@ class IdentityHost:
         log: EventLog | None = None,
         may_serve: MayServe = always,
     ) -> None:
-        """Open the log, claim the partitions and start; ``log`` is one that is open already.
+        """Open the log (unless ``log`` is already open), claim the partitions and start.
 
-        ``may_serve`` is asked before each transaction.
+        The writer calls ``may_serve`` before each transaction.
 
         Raises:
             LogUnavailable: the log cannot be opened.
-            UnsafeLog: its settings do not keep what an acknowledgement promises.
+            UnsafeLog: the log's settings cannot keep the promise of an acknowledgement.
             UnknownTopic, CorruptRow: a partition's seals cannot be understood.
         """
         self._log = log or options.open_log()
@@ -163,8 +163,8 @@ class IdentityHost:
         try:
             self._host.assign(options.partitions)
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
-            # The first command for each claims it: a host that gave up here would stay away
-            # when the log is back.
+            # The first command for each partition claims it. A host that gave up here would still
+            # be missing when the log is back.
             _LOG.error("partitions not claimed yet: %s", type(error).__name__)
         self._writer = Writer(
             self._host,
@@ -186,7 +186,7 @@ class IdentityHost:
 
     @property
     def incarnation(self) -> str:
-        """Differs from that of every other host, also of an earlier one of the same name."""
+        """An id unlike that of any other host, even an earlier one of the same name."""
         return self._incarnation
 
     def submit(self, edge: str, batch: bytes) -> bytes:
@@ -204,14 +204,14 @@ class IdentityHost:
         return answered.result()
 
     def ask(self, question: HostQuestion[A]) -> A:
-        """The answer to a question, of the type that the question names.
+        """Answer a question with the type that the question names.
 
-        Called on any thread. Everything but pages, pings and what operators look at is answered
-        between transactions, on the writer's thread.
+        Any thread may call this. Questions that touch the host's state wait for the writer's
+        thread, between transactions; pages, pings, holdings and lists from the log do not.
 
         Raises:
             LogError: the log cannot be read, or written where that is needed.
-            msgspec.DecodeError: a handover is none.
+            msgspec.DecodeError: a question holds no valid handover.
         """
         return cast("A", self.answer(cast("AnyQuestion", question)))
 
@@ -255,19 +255,19 @@ class IdentityHost:
                 assert_never(question)
 
     def read(self, reads: Sequence[Read]) -> list[memoryview]:
-        """Answer reads of read models, beside the writer: a slow read delays no command.
+        """Read pages of messages and read models on the caller's thread, so as to delay no command.
 
         Returns:
-            For each read the msgpack of its page, ``b""`` when it could not be read, or
+            For each read the msgpack of its page, ``b""`` if it could not be read, or
             ``PAGE_TOO_LARGE``.
         """
         return [self._page(read) for read in reads]
 
     def ping(self) -> str:
-        """Prove that the host owns its partitions and its log takes writes; its incarnation.
+        """Prove that the host owns its partitions and its log takes writes; return its incarnation.
 
-        Where it is one of several its lease is the proof: a row that the database of its log has
-        taken, some moments ago.
+        With a placer, the host's lease is the proof that the log takes writes: the database stored
+        it moments ago.
 
         Raises:
             AppendConflict: another owner has taken partitions.
@@ -283,19 +283,19 @@ class IdentityHost:
         return self._incarnation
 
     def heartbeat(self, edge: str, sockets: int) -> str:
-        """Take note of an edge and its open sockets; the host's incarnation.
+        """Note how many sockets an edge has open; return the host's incarnation.
 
-        The incarnation changes whenever the host starts anew: it has then forgotten its sessions.
-        Those of an edge that started anew ended with its connection; what it opened since stays.
+        The incarnation changes whenever the host restarts and so has lost its sessions. If the edge
+        restarts, its old sessions end with its connection; those that it has opened since stay.
         """
         self._sockets.pop(edge, None)
         self._sockets[edge] = sockets
         return self._incarnation
 
     def forget_edge(self, edge: str) -> None:
-        """An edge has lost its sockets, or whatever was pushed to it on the way.
+        """Drop the sessions of an edge that has lost its sockets, or pushes on their way to it.
 
-        If it goes on it says how many sockets it has with its next connection.
+        If the edge still runs, it reports its sockets over its next connection.
         """
         self._sockets.pop(edge, None)
         self._writer.call(lambda: self._host.sessions.drop_edge(edge))
@@ -309,7 +309,7 @@ class IdentityHost:
         return bool(self._log.read_stream(identity_stream(did), limit=1))
 
     def stats(self) -> HostStats:
-        """What the host has counted and what it holds; ``log`` is None if that does not answer."""
+        """What the host has counted and what it holds; ``log`` is None if the log fails."""
         stats = self._on_writer(self._host.snapshot_stats)
         try:
             figures: LogFigures | None = self._log.figures()
@@ -326,11 +326,11 @@ class IdentityHost:
         )
 
     def report(self, *, with_log: bool) -> bytes:
-        """The msgpack of ``actors.host.measures.HostReport``; comes even when nothing else does."""
+        """The msgpack of ``actors.host.measures.HostReport``, even if writer or log hang."""
         try:
             stats = self._on_writer(self._host.snapshot_stats, seconds_max=_REPORT_S_MAX)
         except TimeoutError:
-            stats = self._host.stats  # counters as they are, the rest as it was the last time
+            stats = self._host.stats  # the counters are current, the rest is from the last time
         log = storage = None
         if with_log and (log := self._log_watch.figures(_REPORT_S_MAX)) is not None:
             storage = self._log_watch.storage(_REPORT_S_MAX)
@@ -363,23 +363,23 @@ class IdentityHost:
         )
 
     def release(self, shards: Sequence[str]) -> bytes:
-        """Own these shards no longer, once the running transaction is over; their handover.
+        """Give up these shards once the running transaction is over; return their handover.
 
-        Whatever comes for them from then on is refused with ``Refusal.NOT_OWNER``.
+        From then on the host refuses commands for them with ``Refusal.NOT_OWNER``.
         """
         return self._on_writer(lambda: self._host.release(shards))
 
     def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
-        """Own these shards, whichever host owned them; the ids of their sessions.
+        """Own these shards, whichever host owned them; return the ids of their sessions.
 
         Raises:
             LogError: they could not be claimed; none of them is owned.
-            msgspec.DecodeError: the handover is none.
+            msgspec.DecodeError: ``handover`` is not a handover.
         """
         return dict(self._on_writer(lambda: self._host.adopt(shards, handover)))
 
     def stop(self) -> None:
-        """Answer what was taken, then release everything."""
+        """Answer the batches already taken, then stop and close the log."""
         self._expiry.stop()
         self._writer.stop()
         self._log_watch.close()
@@ -399,10 +399,10 @@ class IdentityHost:
         )
 
     def _hand_over_keys(self, did: str, keys: Sequence[ClaimedKey]) -> None:
-        """Have an edge release them, of those that are connected the one that came last.
+        """Have the connected edge that reported last release these keys.
 
-        Without one, as where that is killed meanwhile, they stay claimed by who is gone, who loses
-        them to who holds them.
+        Without such an edge, or if it is killed meanwhile, the ended account keeps the claims until
+        the holder of each key claims it.
         """
         for edge in list(self._sockets)[-1:]:
             for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -427,7 +427,7 @@ class IdentityHost:
                 )
         except PageTooLarge:
             if isinstance(read.where, SavedEventsFilter):
-                self._charge(read, bytes_max or 0, 0)  # read all the same
+                self._charge(read, bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("page cannot be read: %s", type(error).__name__)
@@ -440,7 +440,7 @@ class IdentityHost:
         return answer
 
     def _charge(self, read: Read, size_bytes: int, matching: int) -> None:
-        """Charge for a page before it is answered: the owner's next command comes after it."""
+        """Charge for a page before its answer leaves, so that the owner's next command pays."""
         assert isinstance(read.where, SavedEventsFilter)
         units = history_cost(size_bytes, matching, len(set(read.where.encrypted_tags)))
         if units > _CHARGED_MIN:
@@ -453,7 +453,7 @@ class IdentityHost:
         def call() -> None:
             try:
                 done.set_result(run())
-            except Exception as error:  # noqa: BLE001 - carried to the caller, whatever it is
+            except Exception as error:  # noqa: BLE001 - passed on to the caller, whatever it is
                 done.set_exception(error)
 
         self._writer.call(call)

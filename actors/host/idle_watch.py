@@ -1,8 +1,9 @@
-"""Since when a log has all traffic of agents: while the setting is off, their polls leave no row.
+"""The time since when a log records all signs of life of agents.
 
-So silence of before counts for nothing. The moment from which on an age is in force is written
-down in the log, beside its constants, by whichever host starts first. It begins anew when the age
-becomes shorter, since traffic was recorded more coarsely until then, and after the setting was off.
+While the setting is off, polls of agents leave no row, so earlier silence does not count. The first
+host that starts with an age writes the present time to the log, beside its constants. The time
+starts again when the age becomes shorter, since signs of life were recorded more coarsely until
+then, and after the setting was off.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
-    """The limits with the moment from which on silence counts (``idle_agents_since_ms``).
+    """The limits with the time from which silence counts (``idle_agents_since_ms``).
 
-    A log that does not answer now has none yet: the next start goes on with what is written down.
+    If the log does not answer, that time is now; the next start uses the time in the log again.
     """
     age_s = limits.identity.idle_agents_age_s_max
     try:

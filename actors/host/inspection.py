@@ -1,8 +1,8 @@
-"""What operators may look at in the memory of a host: questions, answers, and who answers them.
+"""Inspection of a host's memory by operators: questions, answers, and the ``Inspector``.
 
-Looking changes nothing: no event, no seal, no identity that stays in memory because of it. The
-identities that are in memory are written down on the writer's thread, between transactions; the
-others are read from the log beside it, in the way in which the first command for each would.
+An inspection changes nothing: it makes no event and no seal, and keeps no identity in memory. The
+writer's thread describes cached identities, between transactions; the caller's thread reads the
+others from the log, as the first command for each would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 
 _AT_ONCE: Final = 32
-"""Identities written down without a command between them."""
+"""Identities described without a command between them."""
 _T = TypeVar("_T")
 OnWriter: TypeAlias = Callable[[Callable[[], _T]], _T]
 
@@ -32,9 +32,9 @@ class _Said(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class DescribeStates(_Said, frozen=True):
-    """The states of identities, of each at most ``bytes_max`` bytes or nothing but its version.
+    """Ask for states of identities; one larger than ``bytes_max`` comes as its version alone.
 
-    ``partitions`` are those of the targets, one for each, as the edge's placement says.
+    ``partitions`` has the partition of each target by the edge's placement.
     """
 
     targets: list[str]
@@ -43,11 +43,11 @@ class DescribeStates(_Said, frozen=True):
 
 
 class ListCachedIdentities(_Said, frozen=True):
-    """The identities that are in memory."""
+    """Ask for the identities that are in memory."""
 
 
 class DescribeNonces(_Said, frozen=True):
-    """The newest seal of a partition and the nonces in force, as its owner knows them."""
+    """Ask a partition's owner for the newest seal and the nonces in force."""
 
     partition: str
 
@@ -56,10 +56,10 @@ InspectionQuestion: TypeAlias = DescribeStates | ListCachedIdentities | Describe
 
 
 class DescribedState(msgspec.Struct, frozen=True, array_like=True):
-    """One identity: its version, 0 for none of that name, and the snapshot of its state.
+    """One identity: its version (0 if it does not exist) and the snapshot of its state.
 
-    ``state`` is empty where it would be larger than was asked for (``actors.core.evolve`` reads
-    it). ``fault`` says why the identity cannot be served, empty for one that can.
+    ``state`` is empty if it exceeds the requested bytes; ``actors.core.evolve`` decodes it.
+    ``fault`` says why the identity cannot be served; it is empty if it can.
     """
 
     target: str
@@ -69,7 +69,7 @@ class DescribedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatesDescribed(_Said, frozen=True):
-    """The states of those targets that have their owner here; ``asleep``: in no process now."""
+    """The states of the targets that this host owns; ``asleep``: targets in no process now."""
 
     states: list[DescribedState]
     asleep: list[str] = []
@@ -85,7 +85,7 @@ class NoncesHeld(_Said, frozen=True):
     """A partition as its owner knows it at ``at_ms``, Unix milliseconds.
 
     ``version``, ``epoch`` and ``digest`` are of its newest seal. ``packed`` holds the 16-byte keys
-    of nonces, joined, by bucket: a nonce is in the one of its expiry divided by ``bucket_ms``.
+    of nonces, joined, by bucket; a nonce's bucket is its expiry divided by ``bucket_ms``.
     """
 
     partition: str
@@ -99,7 +99,7 @@ class NoncesHeld(_Said, frozen=True):
 
 
 class NotOwned(_Said, frozen=True):
-    """This host does not own what was asked for."""
+    """This host does not own the requested partition."""
 
 
 InspectionAnswer: TypeAlias = StatesDescribed | CachedIdentities | NoncesHeld | NotOwned
@@ -115,7 +115,7 @@ class Inspector:
         self._on_writer = on_writer
 
     def answer(self, question: InspectionQuestion) -> InspectionAnswer:
-        """The answer to a question.
+        """Answer a question.
 
         Raises:
             LogUnavailable: the log cannot be read.
@@ -176,6 +176,6 @@ class Inspector:
 
 
 def describe(target: str, state: Identity, bytes_max: int) -> DescribedState:
-    """The state of an identity, or its version alone if it takes more than ``bytes_max``."""
+    """Describe the state of an identity, or its version alone if it exceeds ``bytes_max``."""
     fits = state.weight_bytes() <= bytes_max
     return DescribedState(target, state.version, to_snapshot(state) if fits else b"")

@@ -1,11 +1,11 @@
-"""What a process counts and times about its own work, and how a host reports it.
+"""The counters and timings of a process, and the report of a host.
 
-The measures are collectors of prometheus_client, one registry for each process. What is counted for
-each command is counted in plain numbers that one thread writes; see ``Histogram``.
+The measures are collectors of prometheus_client, one registry for each process. Per-command
+measures are plain numbers that one thread writes; see ``Histogram``.
 
-A report must come while the host has a fault, most of all then: neither a writer that waits for
-the log nor a log that does not answer may delay it. What cannot be had in time is left out, or is
-reported as it was the last time.
+A report must come even while the host has a fault, most of all then: neither a writer that waits
+for the log nor a log that does not answer may delay it. Figures that do not come in time are left
+out, or are the last known ones.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ SECONDS: Final = (
 )
 """Bounds of times: from a decoded envelope to the longest call to a host."""
 ITEMS: Final = tuple(float(2**power) for power in range(11))
-"""Bounds of numbers of items: 1 to 1,024, the most of one transaction."""
+"""Bounds of numbers of items: 1 to 1,024, the most in one transaction."""
 BYTES: Final = tuple(float(4**power) for power in range(4, 13))
 """Bounds of sizes: 256 bytes to 16 MiB."""
 OTHER: Final = "other"
-"""What is counted under when there is no room for one more kind."""
+"""The kind under which all are counted for which there is no more room."""
 NAMESPACE: Final = "poste"
-"""What the name of every metric begins with."""
+"""The prefix of the name of every metric."""
 _KINDS_MAX: Final = 1_024
 
 
 class Counts(Collector):
-    """A counter by kind; a kind is a few short names of ours, never text that a client sent.
+    """A counter by kind; a kind is a few short names from the code, never text of a client.
 
-    Should that ever fail, the number of kinds is bounded all the same. One thread counts.
+    The number of kinds is bounded in case that rule is ever broken. One thread counts.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Counts(Collector):
         registry.register(self)
 
     def add(self, *kind: str, count: int = 1) -> None:
-        """Count so many of this kind: a value for each label."""
+        """Add ``count`` to this kind, which has a value for each label."""
         counts = self._counts
         if kind not in counts and len(counts) >= self._kinds_max:
             kind = (OTHER,) * len(kind)
@@ -102,7 +102,7 @@ class Series:
         self._sum += value
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Show the series in its family, each bucket with all that are below it."""
+        """Add the series to its metric family, with cumulative buckets."""
         names = (*map(str, self._bounds), "+Inf")
         buckets = list(zip(names, accumulate(self._counts), strict=True))
         family.add_metric(labels, buckets, self._sum)
@@ -111,9 +111,9 @@ class Series:
 class Histogram(Collector):
     """A histogram in plain numbers, with a series for each value of its label, if it has one.
 
-    The library's own takes two locks for each value and looks for its bucket from the first one
-    on. Five times and a count cost an edge 8.5 us of CPU with it and 4.0 us so, which was 3 % of
-    what it spends on a command before its host is asked.
+    The histogram of prometheus_client takes two locks for each value and searches its buckets one
+    by one. Five timings and a count cost an edge 8.5 us of CPU with it and 4.0 us with this one;
+    the difference was 3 % of what an edge spends on a command before it asks the host.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class Histogram(Collector):
 
 
 class MetricFamily(msgspec.Struct, frozen=True, array_like=True):
-    """A metric of one process as it travels: a ``prometheus_client.Metric``.
+    """A ``prometheus_client.Metric`` of one process, in the form for the wire.
 
-    Each of ``samples`` is a name, the values by label, and the value.
+    Each of ``samples`` is a name, the label values by label, and the value.
     """
 
     name: str
@@ -160,7 +160,7 @@ class MetricFamily(msgspec.Struct, frozen=True, array_like=True):
 
 
 def families(registry: CollectorRegistry) -> list[MetricFamily]:
-    """What a process has measured until now."""
+    """All that a process has measured so far."""
     return [
         MetricFamily(
             metric.name,
@@ -169,7 +169,7 @@ def families(registry: CollectorRegistry) -> list[MetricFamily]:
             [
                 (sample.name, sample.labels, sample.value)
                 for sample in metric.samples
-                # When each counter was made; they are all as old as their process.
+                # The creation times of counters, all as old as their process, are left out.
                 if not sample.name.endswith("_created")
             ],
         )
@@ -178,11 +178,12 @@ def families(registry: CollectorRegistry) -> list[MetricFamily]:
 
 
 class HostMeasures:
-    """What a host measures; times in seconds.
+    """The measures of a host; times in seconds.
 
     ``waited``: a batch, from its arrival to its transaction. ``transaction``: from the first
-    command to the replies. ``commit``: the append within. ``items`` and ``batch_bytes`` are those
-    of a transaction. ``commands`` are by type and result, ``removed`` by kind and reason.
+    command to the replies. ``commit``: the append within a transaction. ``items`` and
+    ``batch_bytes`` are per transaction. ``commands`` are by type and result, ``removed`` by kind
+    and reason.
     """
 
     def __init__(self) -> None:
@@ -220,7 +221,7 @@ class HostMeasures:
         )
 
     def count_removed(self, events: Iterable[Event]) -> None:
-        """Count what left by these events, once they are stored."""
+        """Count the records that these stored events removed."""
         for event in events:
             match event:
                 case MessagesRemoved():
@@ -240,26 +241,26 @@ class HostMeasures:
 
 _REPORTED_MAX: Final = 16
 RELEASED_BELOW: Final = 0.25
-"""Of the rate above which an identity is dedicated: so far apart that it does not come and go."""
+"""Fraction of the rate for dedication; low enough that an identity does not come and go."""
 
 
 class CommandRates:
-    """Commands per second of the identities that are asked most, over the last window."""
+    """Commands per second of the busiest identities, over the last window."""
 
     def __init__(self, above_per_s: float) -> None:
-        """No commands yet; rates are wanted around ``above_per_s``, 0 for none at all."""
+        """Start without commands; ``above_per_s`` is the rate for dedication, 0 to count none."""
         self._least_per_s = above_per_s * RELEASED_BELOW
         self._counts: dict[str, int] = {}
         self.reported: Mapping[str, float] = {}
         """Commands per second by DID. Replaced, never changed: any thread may read it."""
 
     def count(self, did: str, *, is_known: bool) -> None:
-        """A command was for this identity; one that is not known is not counted."""
+        """Count a command for this identity, unless the identity is unknown."""
         if self._least_per_s and is_known:
             self._counts[did] = self._counts.get(did, 0) + 1
 
     def end_window(self, elapsed_s: float) -> None:
-        """Tell the rates of a window that took so long, and begin another one."""
+        """Report the rates of the window, which took ``elapsed_s``, and begin the next one."""
         counts, self._counts = self._counts, {}
         least = self._least_per_s * elapsed_s
         busiest = nlargest(_REPORTED_MAX, ((n, did) for did, n in counts.items() if n >= least))
@@ -269,10 +270,10 @@ class CommandRates:
 class HostStats(msgspec.Struct):
     """Counters of a host since its start, and what it holds now.
 
-    Rates are of the last few seconds. ``sockets`` counts the open sockets of each edge; ``log``
-    is the state of the whole log, and ``storage`` what it takes. ``node`` is empty where there is
-    only one. ``free_bytes`` is of the disk of the log, None where that is not known;
-    ``growth_bytes_per_day`` is None before it was looked at for ten minutes.
+    Rates cover the last few seconds. ``sockets`` counts the open sockets of each edge; ``log`` is
+    the state of the whole log, and ``storage`` its size. ``node`` is empty if there is only one.
+    ``free_bytes`` is the free disk of the log, None if unknown; ``growth_bytes_per_day`` is None
+    until the log has been measured for ten minutes.
     """
 
     name: str
@@ -301,7 +302,7 @@ class HostStats(msgspec.Struct):
 
 
 class HostReport(msgspec.Struct, kw_only=True):
-    """Everything about one host; ``log`` is None if it was not wanted or did not answer."""
+    """Everything about one host; ``log`` is None if it was not requested or did not answer."""
 
     stats: HostStats
     families: list[MetricFamily]
@@ -312,10 +313,10 @@ _A = TypeVar("_A")
 
 
 class LogWatch:
-    """Asks a log for its figures, one question at a time, and waits for no answer for long."""
+    """Asks a log for its figures, one question at a time, with a bound on the wait."""
 
     def __init__(self, log: EventLog) -> None:
-        """A watch that has asked nothing yet."""
+        """Start with a thread of its own for the questions."""
         self._log = log
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-watch")
         self._queries: dict[str, Future[Any]] = {}
@@ -325,11 +326,11 @@ class LogWatch:
         return self._answer("figures", self._log.figures, seconds_max)
 
     def storage(self, seconds_max: float) -> StorageFigures | None:
-        """What the log takes, or None when it fails or takes longer."""
+        """The size of the log, or None when the log fails or takes longer."""
         return self._answer("storage", self._log.storage, seconds_max)
 
     def _answer(self, name: str, ask: Callable[[], _A], seconds_max: float) -> _A | None:
-        # A question that was given up is still under way: its answer is as good as a new one's.
+        # A question that timed out is still under way: use its answer instead of asking again.
         query: Future[_A] = self._queries.get(name) or self._thread.submit(ask)
         self._queries[name] = query
         with contextlib.suppress(TimeoutError):
@@ -340,5 +341,5 @@ class LogWatch:
         return query.result() if not isinstance(query.exception(), LogError) else None
 
     def close(self) -> None:
-        """Wait for the question that is under way, and ask no more."""
+        """Wait for the current question, and ask no more."""
         self._thread.shutdown(cancel_futures=True)

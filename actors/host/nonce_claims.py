@@ -1,14 +1,16 @@
-"""The claims of nonces by commands (DCTRL-0004 5): which pass, and where each is kept.
+"""Claims of nonces by commands (DCTRL-0004 5): which ones pass, and where each nonce is kept.
 
-A nonce is stored with the acceptance of its command, in the commit of its effect. What is not
-proven, or refused by an identity without state or to another one than itself, has no effect, so its
-repetition is no replay: its nonce is in the memory of this host alone, and the order of 5.4 is kept
-as long as the host lives. Senders that are made for one command each would fill the log otherwise.
+The nonce of an accepted command is stored in the commit of its effect. The nonce of a command that
+is not proven, or that its target refuses while it has no state or is not the sender, is kept in the
+memory of this host alone. Such a command has no effect, so repeating it is no replay, and the order
+of 5.4 holds as long as the host lives. Otherwise senders made for one command each would fill the
+log.
 
-Who is unknown here may have an effect at another host, so such nonces are stored. Half of the room
-of a shard is for all. Of the other half a sender may have a quarter of what stays free, and those
-that are unknown here count as one. So ten that claim all they can leave two sevenths of it to
-others, a hundred a twenty-sixth, and two that send 200 commands a second are not held up.
+The command of a sender that is unknown here may have an effect at another host, so its nonce is
+stored. Half of the room of a shard is for all senders. Of the other half a sender may use a quarter
+of what stays free, and all unknown senders count as one. So ten senders that claim all they can
+leave two sevenths of that half to others, a hundred leave a twenty-sixth, and two that send 200
+commands a second are not held up.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from actors.host.owned_partition import OwnedPartition
 from actors.host.transaction import Transaction
 
 IsKnown: TypeAlias = Callable[[Transaction, str, OwnedPartition], bool]
-"""Has an identity of this shard anything here?"""
+"""Does an identity of this shard have any events here?"""
 _UNKNOWN: Final = b"unknown"
 _SHARES: Final = 4
 
 
 class NonceClaims:
-    """Checks and keeps the nonces of the commands that one host is asked."""
+    """Checks and keeps the nonces of the commands that one host receives."""
 
     def __init__(self, limits: HostLimits, is_known: IsKnown) -> None:
-        """No nonce is known but those of the partitions."""
+        """Start without any nonces but those of the partitions."""
         self._window_ms = limits.timestamp_window_ms
         self._per_shard_max = limits.nonces_per_shard_max
         self._unproven = UnprovenNonces(limits.unproven_nonces_max)
@@ -43,11 +45,12 @@ class NonceClaims:
     def check(
         self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
     ) -> Refusal | None:
-        """Why a command with this nonce does not pass, or None. Nothing is kept of it yet."""
+        """Why a command with this nonce does not pass, or None; this does not keep the nonce."""
         now_ms, nonces = transaction.now_ms, shard.nonces
         is_in_time = abs(now_ms - claim.timestamp_ms) <= self._window_ms
         if not is_in_time or claim.timestamp_ms < nonces.forgotten_before_ms:
-            # In time for the edge's clock, but its nonce may be forgotten here, or would be early.
+            # In time by the edge's clock, but this host may have dropped the nonce already, or
+            # would drop it too early.
             return Refusal.TIMESTAMP_OUT_OF_RANGE
         if nonces.holds(claim.key, now_ms):
             return Refusal.DUPLICATE_NONCE
@@ -69,7 +72,7 @@ class NonceClaims:
         *,
         is_durable: bool,
     ) -> None:
-        """Take a nonce that passed: into the transaction, or into memory alone."""
+        """Keep a nonce that passed: in the transaction, or in memory alone."""
         if is_durable:
             sender = self._counted_for(transaction, shard, claim)
             transaction.claim_nonce(shard, claim, counted_for=sender)
@@ -79,7 +82,7 @@ class NonceClaims:
     def identities(
         self, items: Iterable[tuple[str, Submission]], owned: Mapping[str, OwnedPartition]
     ) -> Iterator[tuple[str, str]]:
-        """What a batch will ask for, with partitions: targets, and senders in crowded shards."""
+        """The targets of a batch, and its senders in crowded shards, each with its partition."""
         for _, one in items:
             if one.command is not None:
                 yield one.target_did, one.partition
@@ -94,9 +97,9 @@ class NonceClaims:
     def _counted_for(
         self, transaction: Transaction, shard: OwnedPartition, claim: NonceClaim
     ) -> bytes | None:
-        """Whom a nonce would count for, if the shard is crowded."""
+        """The sender that a nonce counts for; None unless the shard is crowded."""
         if not self._is_crowded(shard):
             return None
-        # An edge of an earlier release does not say who sends.
+        # An edge of an earlier release does not name the sender.
         did = claim.sender_did
         return source_key(did) if did and self._is_known(transaction, did, shard) else _UNKNOWN

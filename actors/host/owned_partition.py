@@ -1,4 +1,4 @@
-"""One owned partition: its place in the log's fence, its nonces, its cached identities.
+"""One owned partition: its newest seal, by which the log fences it, and its nonces.
 
 An owner *claims* a partition by storing an empty seal with the next epoch. From then on every
 append of the former owner collides with that seal, whatever Ray believes: the log is the fence.
@@ -21,17 +21,17 @@ from eventstore.log.events import BatchSealed, Event
 from eventstore.log.streams import partition_stream
 
 NONCES_FOLD = 2
-"""Version of the snapshot's layout: another one is ignored and the seals are read instead."""
+"""Version of the snapshot's layout; with another version the seals are read instead."""
 
 _SEALS_PER_READ = 500
 _SEALS_TO_READ_MIN = 1_000
 
 
 class OwnedPartition:
-    """The owner's view of a partition; made by ``load``, dropped on any failed append."""
+    """The owner's view of a partition; made by ``load``, dropped after any failed append."""
 
     def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
-        """A partition whose newest seal is ``last`` at ``version``, to be claimed next."""
+        """A partition to be claimed, whose newest seal is ``last`` at ``version``."""
         self.name = name
         self.stream: UUID = partition_stream(name)
         self.epoch = 1 if last is None else last.epoch + 1
@@ -50,12 +50,10 @@ class OwnedPartition:
         at_ms: int,
         window_ms: int,
     ) -> tuple[StoredEvent, BatchSealed]:
-        """The next seal of this partition, over ``rows``, which hold ``events``.
+        """Make the next seal of this partition, over ``rows`` with ``events``, and advance to it.
 
-        The partition advances to it.
-
-        The times of its seals never go back, whatever the clock does: ``load`` stops at the first
-        one that is too old to matter, by the time of the newest.
+        The times of seals never go back, whatever the clock does, because ``load`` stops at the
+        first seal that is too old to matter, compared with the newest.
         """
         self._at_ms = max(self._at_ms, at_ms)
         sealed = seal.seal(
@@ -74,7 +72,7 @@ class OwnedPartition:
         return encode(self.stream, self.version, sealed), sealed
 
     def snapshot_if_due(self, window_ms: int) -> Snapshot | None:
-        """The nonces as a snapshot, when reading the seals since the last one would take long.
+        """A snapshot of the nonces, if reading the seals since the last one would take long.
 
         "Long" grows with the number of nonces, so the cost per seal stays constant.
         """
@@ -87,7 +85,7 @@ class OwnedPartition:
 
 
 class _Nonces(msgspec.Struct, frozen=True):
-    """A snapshot of nonces, claimed under this window; see ``NonceWindow`` for what it forgot."""
+    """A snapshot of nonces claimed under this window; the last field is as in ``NonceWindow``."""
 
     window_ms: int
     packed: dict[int, bytes]
@@ -95,11 +93,11 @@ class _Nonces(msgspec.Struct, frozen=True):
 
 
 def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
-    """Read a partition's newest seal and the nonces since a while before it from the log.
+    """Read a partition's newest seal and the recent nonces from the log.
 
-    What is old follows from the times of the seals alone: no clock that is wrong for a moment can
-    leave a nonce out. A seal written under another window keeps its nonces as long as the wider one
-    needs: a window that grew between restarts re-opens no nonce.
+    Only the times of the seals decide which nonces are recent, so a clock that is wrong for a
+    moment cannot leave a nonce out. The nonces of a seal written under another window are kept as
+    long as the wider window needs, so a window that grew between restarts re-opens no nonce.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -114,7 +112,7 @@ def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
         if partition is None:
             partition, newest_ms = OwnedPartition(name, sealed, version), sealed.at_ms
         elif version < reached - 1:
-            # Those between have left for the archive: they were no younger than the last one read.
+            # The seals between have left for the archive: none is newer than the last one read.
             partition.nonces.forgotten_before_ms = reached_ms + window_ms + 1
             break
         reached, reached_ms = version, sealed.at_ms
@@ -124,7 +122,7 @@ def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
             break
         reach_ms = max(sealed.window_ms, window_ms)
         if sealed.at_ms + 2 * reach_ms < newest_ms:
-            # Nothing that was accepted by then is stamped more than a window later.
+            # No command accepted by then has a timestamp more than a window later.
             partition.nonces.forgotten_before_ms = sealed.at_ms + reach_ms + 1
             break
         wider_ms = reach_ms - sealed.window_ms
@@ -143,12 +141,12 @@ def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _No
         nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
     except msgspec.DecodeError:
         return none
-    # Nonces that a narrower window let expire would be missing.
+    # A snapshot under a narrower window lacks nonces that had expired under it.
     return (snapshot.version, nonces) if nonces.window_ms >= window_ms else none
 
 
 def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
-    """The newest seal of a partition, to find out who owns it now."""
+    """The newest seal of a partition, which shows who owns it now."""
     for _, sealed in _seals_newest_first(log, partition_stream(name)):
         return sealed
     return None
@@ -157,14 +155,15 @@ def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
 def is_newest(log: EventLog, partition: OwnedPartition) -> bool:
     """Does the stream of a partition end where its owner believes?
 
-    Another owner's claim follows there; in a fail-over a server may have lost the end.
+    Another owner's claim would follow there, and a database server may have lost the end in a
+    fail-over.
     """
     rows = log.read_stream(partition.stream, after=partition.version - 1, limit=2)
     return [row.originator_version for row in rows] == [partition.version]
 
 
 def is_sealed(log: EventLog, partition: OwnedPartition) -> bool:
-    """Is the newest seal that was made of this partition in the log?"""
+    """Is the newest seal that this owner has made in the log?"""
     rows = log.read_stream(partition.stream, after=partition.version - 1, limit=1)
     sealed = [decode(row.topic, row.state) for row in rows]
     return any(isinstance(s, BatchSealed) and s.digest == partition.digest for s in sealed)

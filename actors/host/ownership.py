@@ -1,7 +1,7 @@
 """The partitions of one host: claimed in the log, handed over, or lost to a later owner.
 
-The log is what decides: a claim is an empty seal with the next epoch, and a host with an older
-epoch has lost the partition, whatever it believes.
+The log decides: a claim is an empty seal with the next epoch, and a host with an older epoch has
+lost the partition, whatever it believes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ownership:
-    """What a host owns, and what it is to own as soon as the log lets it."""
+    """The partitions that a host owns, and those that it is to claim once the log allows it."""
 
     def __init__(
         self, log: EventLog, clock: Clock, window_ms: int, *, on_lost: Callable[[str], None]
     ) -> None:
-        """Nothing is owned yet. ``on_lost`` gets each partition that another host claimed.
+        """Start without partitions. ``on_lost`` gets each partition that another host claims.
 
-        ``window_ms`` is the timestamp window that nonces are kept for.
+        ``window_ms`` is the timestamp window for which nonces are kept.
         """
         self._log = log
         self._clock = clock
@@ -40,10 +40,10 @@ class Ownership:
         self._sessions: dict[str, str] = {}
         self._adopted: set[str] = set()
         self.fenced: set[str] = set()
-        """Lost partitions that only this host is meant to own."""
+        """Lost partitions that no other host should own."""
         self.holdings: Mapping[str, str] = {}
-        """What the host is to own, with the id of the sessions of each partition, empty before its
-        first claim. Replaced, never changed: any thread may read it."""
+        """The partitions that the host is to own, each with the id of its sessions, empty before
+        its first claim. Replaced, never changed: any thread may read it."""
 
     @property
     def owned(self) -> Mapping[str, OwnedPartition]:
@@ -61,13 +61,13 @@ class Ownership:
         self._claim([name for name in names if name not in self._owned])
 
     def adopt(self, names: Sequence[str], sessions: Mapping[str, str]) -> Mapping[str, str]:
-        """Claim these partitions for this host, or none of them; the ids of their sessions.
+        """Claim these partitions for this host, or none of them; return the ids of their sessions.
 
-        The epoch of the claim names sessions that begin with it; ``sessions`` has the ids of those
-        that were handed over.
+        ``sessions`` has the ids of sessions that were handed over; new sessions get their id from
+        the epoch of the claim.
 
         Raises:
-            LogError: the log cannot be read or written; nothing is owned, as far as is known.
+            LogError: the log cannot be read or written; as far as is known, none of them is owned.
         """
         self.release(names)
         self._take(names)
@@ -82,7 +82,7 @@ class Ownership:
         return {name: self._sessions[name] for name in names}
 
     def release(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Own these partitions no longer; the ids of the sessions of those that were owned."""
+        """Give up these partitions; return the session ids of those that were owned."""
         ids = {name: self._sessions[name] for name in names if name in self._sessions}
         for name in names:
             self._drop(name)
@@ -90,7 +90,7 @@ class Ownership:
         return ids
 
     def find(self, name: str) -> OwnedPartition | None:
-        """A partition that is owned, claimed now if need be; None if it has another owner.
+        """An owned partition, which is claimed now if needed; None if it has another owner.
 
         Raises:
             LogError: the log cannot be read or written.
@@ -102,11 +102,11 @@ class Ownership:
         return partition
 
     def forget(self, name: str) -> None:
-        """What is in memory may differ from the log: read and claim the partition anew."""
+        """Drop a partition that may differ from the log; ``find`` reads and claims it again."""
         self._owned.pop(name, None)
 
     def give_up(self, name: str) -> None:
-        """Another owner has claimed the partition."""
+        """Give up a partition that another owner has claimed."""
         _LOG.error("partition %s has another owner, given up", name)
         if name not in self._adopted:
             self.fenced.add(name)
@@ -132,7 +132,7 @@ class Ownership:
         self.holdings = {name: self._sessions.get(name, "") for name in self._assigned}
 
     def _claim(self, names: Sequence[str]) -> None:
-        """Read partitions from the log and claim them; whose owner is another are given up."""
+        """Read partitions from the log and claim them; give up those with another owner."""
         now_ms = self._clock()
         claimed: list[OwnedPartition] = []
         for name in names:
@@ -156,7 +156,7 @@ class Ownership:
     def _is_others(self, loaded: OwnedPartition) -> bool:
         """Has another host claimed a partition since this host owned it?
 
-        A claim of our own whose outcome was unknown may be the newest seal: then it is ours.
+        Not if the newest seal is this host's own claim, whose outcome was unknown.
         """
         newest_epoch = loaded.epoch - 1
         if loaded.digest == self._claims_tried.get(loaded.name):

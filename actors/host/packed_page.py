@@ -1,8 +1,8 @@
-"""Pages as they travel from a host to an edge: packed and unpacked record by record.
+"""Pages on their way from a host to an edge: packed and unpacked record by record.
 
-A page may have many MiB. The interpreter runs one thread at a time, and no other has its turn
-within a call of a library. So no call here has to do with more than a record, and commands go on
-in between, at the host and at the edge. The bytes are those of the page in msgpack.
+A page may have many MiB. The interpreter runs one thread at a time, and no other thread runs during
+a library call. So no call here handles more than one record, and commands run in between, at the
+host and at the edge. The bytes are those of the page in msgpack.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 def pack_page(page: FoundPage) -> memoryview:
-    """A page in msgpack."""
+    """Encode a page in msgpack."""
     records: Sequence[object] = page.messages if isinstance(page, MessagesPage) else page.events
     tag = _ENCODER.encode(page.__struct_config__.tag)
     packed = bytearray(_HEAD + tag + _RECORDS + len(records).to_bytes(4, "big"))
@@ -51,7 +51,7 @@ def pack_page(page: FoundPage) -> memoryview:
 
 
 def unpack_page(packed: memoryview) -> FoundPage:
-    """What ``pack_page`` packed."""
+    """Decode a page that ``pack_page`` has encoded."""
     tag, records, total = _PACKED.decode(packed)
     kind = _KINDS[tag]
     return kind.page([kind.record.decode(record) for record in records], total)

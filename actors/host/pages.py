@@ -1,7 +1,8 @@
-"""Pages of records: what an answer names by version, read from the log with its contents.
+"""Pages of records: an answer names records by version; this reads them with their contents.
 
-A page is read after the commit of the transaction that asks for it, small ones of several
-identities together; before it where a command of the same transaction erases from it.
+The host reads a page after the commit of the transaction that asks for it, and small pages of
+several identities together. It reads a page before the commit if a command of the same transaction
+erases records of the page.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ from eventstore.log.events import (
 
 _LOG = logging.getLogger(__name__)
 _BESIDE_BYTES_MIN: Final = 1_048_576
-"""Larger pages of messages are read beside the commands, which they would hold up for 3 ms; one of
-15 MiB takes 40 ms. So many bytes of smaller ones are read together."""
+"""Larger pages of messages are read outside of transactions, which they would delay by 3 ms; one of
+15 MiB takes 40 ms. Smaller pages are read together up to this size."""
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 _F = TypeVar("_F", bound=Event)
 
 
 class _Records:
-    """Reads events of a stream with their contents."""
+    """Reads the events of one stream with their contents."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class _Records:
         self._known = known
 
     def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
-        """The events at these versions, each of one of these types. Raises as ``fill``."""
+        """Read the events at these versions, each of one of these types. Raises as ``fill``."""
         found = {v: self._known[v] for v in versions if v in self._known}
         unread = [version for version in versions if version not in found]
         if unread:
@@ -88,14 +89,14 @@ class _Records:
                 missing.append(version)
             events.append(event)
         if missing:
-            # With the next command of the identity they leave the queue.
+            # The identity's next command removes them from the queue.
             self._missing.update(missing)
             raise ContentMissing
         return events
 
 
 def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[int]) -> MessagesPage:
-    """A page of waiting messages; ``missing`` gets the versions that have no content.
+    """Read a page of waiting messages; ``missing`` gets the versions that have no content.
 
     Raises: as ``PageReader.fill``.
     """
@@ -111,17 +112,17 @@ def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
 
 
 class PageReader:
-    """Answers the commands of a transaction that asked for a page, by stream and version."""
+    """Fills the pages that commands of a transaction have asked for."""
 
     def __init__(self, log: EventLog, *, bytes_max: int) -> None:
-        """A reader over a log, of pages of ``bytes_max`` in one transaction, but one at least."""
+        """A reader of at most ``bytes_max`` of pages per transaction, but at least one page."""
         self._log = log
         self._bytes_max = bytes_max
 
     def fill_before(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> None:
-        """Read the pages that were asked for before commands of the transaction erase from them.
+        """Before the commit: read the pages from which commands of the transaction erase.
 
-        A page that cannot be read now is left to be read after the commit.
+        A page that cannot be read now is read after the commit.
         """
         with_page = [outcome for outcome in outcomes if isinstance(outcome.reply, Refs)]
         if not with_page:
@@ -144,9 +145,9 @@ class PageReader:
                 outcome.reply = self.fill(cached, refs, unstored)
 
     def replies(self, transaction: Transaction, outcomes: Sequence[Outcome]) -> list[Reply]:
-        """After the commit: the reply to each command of the transaction, pages filled.
+        """After the commit: the reply to each command of the transaction, with pages filled.
 
-        Pages are read whole: of many large ones together the last ones would fill the memory.
+        Pages are read whole, so those beyond ``bytes_max`` are refused: they would fill the memory.
         """
         sums = accumulate(outcome.page_bytes for outcome in outcomes)
         fit = [
@@ -167,7 +168,7 @@ class PageReader:
     def _read_together(
         self, transaction: Transaction, outcomes: Sequence[Outcome]
     ) -> dict[UUID, dict[int, StoredRecord]]:
-        """The records of small pages of several identities, by one question to the log."""
+        """Read the records of small pages of several identities with one query to the log."""
         wanted: dict[UUID, list[int]] = {}
         left_bytes = _BESIDE_BYTES_MIN
         for refs, cached in ((outcome.reply, outcome.cached) for outcome in outcomes):
@@ -176,7 +177,7 @@ class PageReader:
             if refs.size_bytes <= left_bytes:
                 left_bytes -= refs.size_bytes
                 wanted.setdefault(cached.stream, []).extend(refs.versions)
-        if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - what one asks is asked below
+        if len(wanted) < 2 or transaction.log_failed:  # noqa: PLR2004 - ``fill`` reads a single one
             return {}
         try:
             return self._log.read_records(wanted)
@@ -207,14 +208,14 @@ class PageReader:
     def fill(
         self, owner: CachedIdentity, refs: Refs, known: Mapping[int, Event | StoredRecord]
     ) -> MessagesPage | ContractRequestsPage | ContractsPage | Delivery:
-        """The page with its content, in the order of the references.
+        """Fill a page with its records, in the order of the references.
 
-        ``known`` are events and records by version that need not be read.
+        ``known`` has events and records by version that need not be read.
 
         Raises:
             LogUnavailable: the log cannot be read.
-            CorruptRow: a record is not where the state says, or has another content.
-            ContentMissing: a content is not there.
+            CorruptRow: a record is not where the state says, or has a wrong content.
+            ContentMissing: a record's content is missing.
         """
         read = _Records(self._log, owner.stream, owner.missing, known)
         match refs:

@@ -1,10 +1,10 @@
-"""The ports to a host, as an edge and as the placer see it: one typed call for a closed family.
+"""The ports to a host, for an edge and for the placer: one typed call for a closed family.
 
-Batches of commands have a call of their own, ``submit``, since they are the hot path. Everything
-else is a question of the family ``AnyQuestion``: its type says what the answer is,
-``IdentityHost.ask`` answers all of them in one place, and a port carries each the same way. A
-question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings`` shows it, and
-for identities the log.
+Batches of commands have a call of their own, ``submit``, because they are the hot path. Everything
+else is a question of the family ``AnyQuestion``: its type determines the type of the answer,
+``IdentityHost.ask`` answers all of them in one place, and a port carries them all the same way. A
+question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings`` shows whether
+it was, and for identities the log does.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ A = TypeVar("A")
 
 
 class HostUnavailable(Exception):
-    """A host did not answer; what was asked of it may or may not have been done."""
+    """A host did not answer; it may or may not have done what was asked."""
 
 
 class HostNotReached(HostUnavailable):
-    """There was no way to a host; nothing was asked of it."""
+    """A host could not be reached; nothing was asked of it."""
 
 
 class HostCutOff(HostUnavailable):
-    """A host lives, by its row, and there is no way to it from here; nothing was asked of it."""
+    """A host is alive by its row but unreachable from here; nothing was asked of it."""
 
 
 class HostQuestion(msgspec.Struct, Generic[A], frozen=True, array_like=True, tag=True):
@@ -40,19 +40,19 @@ class HostQuestion(msgspec.Struct, Generic[A], frozen=True, array_like=True, tag
 
 
 class Ping(HostQuestion[str], frozen=True):
-    """The incarnation of a host that owns its partitions and whose log takes writes."""
+    """Ask for the incarnation of a host that owns its partitions and whose log takes writes."""
 
 
 class QueryStats(HostQuestion[HostStats], frozen=True):
-    """What the host has counted and what it holds."""
+    """Ask what the host has counted and what it holds."""
 
 
 PAGE_TOO_LARGE: Final = msgspec.msgpack.encode(None)
-"""Instead of a page whose records are more bytes than it may have."""
+"""The answer in place of a page whose records exceed its bytes."""
 
 
 class ReadPages(HostQuestion[list[memoryview]], frozen=True):
-    """The msgpack of each page, empty where it could not be read."""
+    """Ask for the msgpack of each page, empty where it cannot be read."""
 
     reads: list[Read]
 
@@ -64,7 +64,7 @@ class IsKnown(HostQuestion[bool], frozen=True):
 
 
 class ListQueues(HostQuestion[list[WaitingQueue]], frozen=True):
-    """What waits in the whole log, longest waiting first; of one identity alone if it is named."""
+    """Ask for the waiting queues of the whole log, longest waiting first, or of one identity."""
 
     limit: int
     outbound_only: bool = False
@@ -72,16 +72,16 @@ class ListQueues(HostQuestion[list[WaitingQueue]], frozen=True):
 
 
 class Inspect(HostQuestion[InspectionAnswer], frozen=True):
-    """What an operator asks about the memory of the host; nothing changes."""
+    """An operator's question about the memory of the host; it changes nothing."""
 
     question: InspectionQuestion
 
 
 class NoteSockets(HostQuestion[str], frozen=True):
-    """An edge and how many sockets it has; the host's incarnation.
+    """Report an edge and how many sockets it has; the answer is the host's incarnation.
 
-    Another one than before means that the host may have forgotten the edge's sessions. That of the
-    edge is for hosts of earlier releases.
+    Another incarnation than before means that the host may have lost the edge's sessions. The
+    edge's own ``incarnation`` is for hosts of earlier releases.
     """
 
     edge: str
@@ -90,28 +90,28 @@ class NoteSockets(HostQuestion[str], frozen=True):
 
 
 class QueryHoldings(HostQuestion[HostHoldings], frozen=True):
-    """What the host owns; answered without waiting for a transaction or the log."""
+    """Ask what the host owns; it answers without waiting for a transaction or the log."""
 
 
 class ListDedicated(HostQuestion[list[DedicatedIdentity]], frozen=True):
-    """Which identities are dedicated, in the host's database."""
+    """Ask which identities of the host's database are dedicated."""
 
 
 class ReleasePartitions(HostQuestion[bytes], frozen=True):
-    """Own these no longer; the handover for ``AdoptPartitions`` of their next owner.
+    """Give up these partitions; the answer is the handover for their next owner.
 
-    The running transaction is finished first. A command for them is from then on refused with
-    ``Refusal.NOT_OWNER`` before anything is done. What the host does not own is passed over.
+    The host finishes the running transaction first. From then on it refuses commands for them with
+    ``Refusal.NOT_OWNER`` before doing anything. It skips partitions that it does not own.
     """
 
     names: list[str]
 
 
 class AdoptPartitions(HostQuestion[dict[str, str]], frozen=True):
-    """Own these: claim them in the log, whichever host owned them; the ids of their sessions.
+    """Claim these partitions in the log, whichever host owned them; the answer: session ids.
 
-    Sessions, live modes and leases come from the handover, with their ids. A handover is good for
-    one attempt, at one host: after a failure, and when there is none, the partitions start without
+    Sessions, live modes and leases come from the handover, with their ids. A handover is valid for
+    one attempt at one host: after a failure, or without a handover, the partitions start without
     sessions and under new ids.
     """
 
@@ -120,36 +120,36 @@ class AdoptPartitions(HostQuestion[dict[str, str]], frozen=True):
 
 
 class SetDraining(HostQuestion[None], frozen=True):
-    """Set or clear the flag that says that the host is to be emptied."""
+    """Set or clear the flag by which the placer empties the host."""
 
     draining: bool
 
 
 class StartDedicated(HostQuestion[None], frozen=True):
-    """Start a dedicated host of this identity on the node of this one, where none has a lease."""
+    """Start this identity's dedicated host on the node of this host, where none has a lease."""
 
     did: str
 
 
 class EndHost(HostQuestion[None], frozen=True):
-    """Answer what was taken, then end; for a dedicated host alone."""
+    """Answer the batches already taken, then end; for a dedicated host alone."""
 
 
 class HandOut(HostQuestion[bytes], frozen=True):
-    """What an identity had in its shard: a handover, empty if it is not dedicated."""
+    """Hand out an identity's sessions in its shard: a handover, empty if it is not dedicated."""
 
     did: str
     shard: str
 
 
 class Expect(HostQuestion[None], frozen=True):
-    """Do not serve an identity that comes back to its shard before ``TakeIn``, for a while."""
+    """Refuse to serve an identity that returns to its shard until ``TakeIn``, for a while."""
 
     did: str
 
 
 class TakeIn(HostQuestion[bool], frozen=True):
-    """Take what an identity had elsewhere that is of this shard again; is the shard owned here?"""
+    """Continue the sessions of an identity that returns to this shard, if the host owns it."""
 
     did: str
     shard: str
@@ -184,23 +184,23 @@ _ANSWERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
 
 
 def decode_answer(question: HostQuestion[A], answer: bytes | memoryview) -> A:
-    """The answer to a question from its msgpack."""
+    """Decode the answer to a question."""
     found: A = _ANSWERS[type(question)].decode(answer)
     return found
 
 
 class OwnerPort(Protocol):
-    """A way to one host for the placer: ``ConnectedHostPort``, or one in a test."""
+    """The placer's port to one host: ``ConnectedHostPort``, or one in a test."""
 
     async def submit(self, batch: bytes) -> bytes:
-        """Run msgpack of ``list[Submission]``; msgpack of ``BatchResult``.
+        """Run a batch (msgpack of ``list[Submission]``); return the msgpack of ``BatchResult``.
 
         Raises:
             HostUnavailable: outcome unknown.
         """
 
     async def ask(self, question: HostQuestion[A]) -> A:
-        """The answer to a question.
+        """Ask a question and return its answer.
 
         Raises:
             HostUnavailable: the host did not answer.
@@ -208,16 +208,17 @@ class OwnerPort(Protocol):
 
 
 class HostPort(OwnerPort, Protocol):
-    """A way from an edge to one host: ``ConnectedHostPort``, or a host in this process."""
+    """An edge's port to one host: ``ConnectedHostPort``, or a host in this process."""
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """Report how many sockets this incarnation of the edge has; the host's incarnation.
+        """Report how many sockets this incarnation of the edge has; return the host's incarnation.
 
-        Another one than before, or none, means that it may have forgotten the edge's sessions.
+        Another incarnation than before, or none, means that the host may have lost the edge's
+        sessions.
 
         Raises:
             HostUnavailable: the host did not answer.
         """
 
     def close(self) -> None:
-        """End what is under way, its outcome unknown; what is asked later begins anew."""
+        """End pending calls, their outcome unknown; later calls connect again."""

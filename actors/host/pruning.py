@@ -1,18 +1,17 @@
-"""Which rows of the beginning of an archive nothing needs any more.
+"""Pruning: find the rows at the beginning of an archive that nothing needs any more.
 
-What leaves for ever is what left the log before (``actors.host.archiving``): messages that were
-removed with what happened to them, counts of refusals, old seals; and the times at which such
-messages were to expire. What stays is whatever the states of identities follow from: folded from
-the rows that stay, each in its version, a state is the one that all rows give, in any layout that a
-release has. This is tried for each stream before anything is said of it: of one whose state would
-be another, all rows stay. So a log is restored, tables are made and states folded again without
-what left.
+The rows that leave for ever are of the kinds that leave the log (``actors.host.archiving``):
+removed messages and what happened to them, counts of refusals, old seals; and in addition the
+expiries of such messages. All rows stay from which the states of identities follow: a state folded
+from the rows that stay, each at its version, equals the state folded from all rows, in the layout
+of any release. This is checked for each stream, and if its state would differ, all its rows stay.
+So restoring a log, building tables and folding states need no row that left.
 
-A row never stays when the one that removed its message leaves, nor the first and the last row of a
-stream leave; of seals those stay that a new owner reads for its nonces.
+A message's row never stays when the row that removed the message leaves. The first and the last row
+of a stream never leave, nor do the seals that a new owner reads for its nonces.
 
-Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and for each stream
-some 150 bytes.
+Memory: the states of ``STREAMS_AT_ONCE`` identities, one bit for each position, and some 150 bytes
+for each stream.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ from eventstore.log.events import (
 from eventstore.log.signs_of_life import is_sign_of_life
 
 STREAMS_AT_ONCE: Final = 20_000
-"""States in memory, some kilobytes each as a rule; the rows are read once more for each part."""
+"""States in memory, usually some kilobytes each; the rows are read again for each such group."""
 _FIRST: Final = 1
 
 ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
-"""Begins to read the same rows, in the order of the log."""
+"""Reads the same rows again from the start, in the order of the log."""
 
 
 class Leaving:
-    """The positions of the rows that nothing needs, up to a last one."""
+    """The positions of the rows that nothing needs, up to a last position."""
 
     def __init__(self, last: int) -> None:
-        """None yet."""
+        """An empty set."""
         self._bits = bytearray((last >> 3) + 1)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many rows nothing needs."""
         return int.from_bytes(self._bits, "big").bit_count()
 
     def __contains__(self, position: int) -> bool:
@@ -64,7 +63,7 @@ class Leaving:
         return bool(self._bits[position >> 3] & (1 << (position & 7)))
 
     def add(self, position: int) -> None:
-        """Nothing needs the row at this position."""
+        """Add the position of a row that nothing needs."""
         self._bits[position >> 3] |= 1 << (position & 7)
 
 
@@ -76,18 +75,18 @@ def not_needed(
     window_ms: int,
     streams_at_once: int = STREAMS_AT_ONCE,
 ) -> Leaving:
-    """What nothing needs of the rows up to a position.
+    """Find the rows up to a position that nothing needs.
 
     Args:
         read: reads these rows.
-        last: the position of the last one.
-        pruned_to: rows up to there are missing already.
-        window_ms: the widest window of timestamps that the mediator may be given, in milliseconds:
-            seals that are needed under it stay.
+        last: the position of the last row.
+        pruned_to: up to this position, rows may be missing already.
+        window_ms: the widest timestamp window that may be configured, in milliseconds: seals that
+            are needed under it stay.
         streams_at_once: states in memory.
 
     Raises:
-        RowsStay: a row is missing that nothing says to be pruned.
+        RowsStay: a row after ``pruned_to`` is missing.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
     leaving = Leaving(last)
@@ -108,11 +107,11 @@ def not_needed(
 
 
 def fold_rest(state: Identity, row: LogRow, pruned_to: int) -> None:
-    """Let a state go on with the next row of its stream that is left.
+    """Apply the next remaining row of a stream to its state.
 
     Raises:
-        RowsStay: one before it is missing that was not pruned.
-        UnknownTopic, CorruptRow: it cannot be understood.
+        RowsStay: a row before it is missing that was not pruned.
+        UnknownTopic, CorruptRow: the row cannot be understood.
     """
     _go_on(state, row, decode(row.topic, row.state), pruned_to)
 
@@ -143,9 +142,9 @@ def _seals(
     window_ms: int,
     leaving: Leaving,
 ) -> None:
-    """Of each partition all but its first seal, its newest one, and those that an owner reads.
+    """Add all seals of each partition but the first, the newest, and those that an owner reads.
 
-    Of those that are too old to hold a nonce in force the newest one is read
+    An owner also reads the newest seal that is too old to hold a nonce in force
     (``actors.host.owned_partition.load``).
     """
     last_old: dict[bytes, LogRow] = {}
@@ -160,7 +159,7 @@ def _seals(
 
 
 def _planned(read: ReadRows, ends: dict[bytes, int], pruned_to: int) -> Iterator[_Plan]:
-    """What leaves of these streams, whose last versions these are."""
+    """Plan which rows leave these streams; ``ends`` has their last versions."""
     states = {stream: Identity() for stream in ends}
     for row, event in _events(read, ends):
         _go_on(states[row.stream], row, event, pruned_to)
@@ -177,23 +176,23 @@ def _events(read: ReadRows, streams: dict[bytes, int]) -> Iterator[tuple[LogRow,
 
 
 class _Plan:
-    """What leaves of one stream. Its rows are taken in their order.
+    """The rows that leave one stream; ``take`` gets its rows in their order.
 
     Attributes:
         leaving: the positions of the rows that leave.
     """
 
     def __init__(self, state: Identity) -> None:
-        """``state`` is what all rows give."""
+        """A plan without rows; ``state`` is the fold of all rows."""
         self.leaving: list[int] = []
         self._state = state
         self._rest = Identity()
         self._removed: set[str] = set()
-        """Messages that are gone and named by rows that stay: what removed them stays, too."""
+        """Removed messages named by rows that stay: the rows that removed them stay too."""
 
     @property
     def is_same(self) -> bool:
-        """Whether the rows that stay give the same state, in every order that it has."""
+        """Whether the rows that stay fold to the same state, including the order of its records."""
         rest, state = self._rest, self._state
         return rest == state and all(
             list(one) == list(other)
@@ -205,7 +204,7 @@ class _Plan:
         )
 
     def take(self, row: LogRow, event: Event) -> None:
-        """Decide about the next row."""
+        """Decide whether the next row leaves."""
         is_end = row.version in {_FIRST, self._state.version}
         if not (is_end or self._is_needed(event, row.version)):
             self.leaving.append(row.position)

@@ -1,7 +1,7 @@
-"""The threads of a host that answer questions, beside the one that runs commands.
+"""The threads of a host that answer questions, besides the writer, which runs commands.
 
-Moves and checks of health wait for the log, pages for the disk: each kind has threads of its own,
-so that a question whether the host lives waits for none of them.
+Moves of partitions and health checks wait for the log, and pages wait for the disk. Each kind of
+question has threads of its own, so that none delays the question whether the host lives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from actors.host.port import (
 _LOG = logging.getLogger(__name__)
 _CONTROL: Final = "control"
 _END_S_MAX: Final = 1.0
-"""Questions are answered in milliseconds, and who stops a host waits for its end for seconds."""
+"""Answers take milliseconds, and a process that stops a host waits seconds for its end."""
 THREADS: Final[Mapping[str, int]] = {
     "read": 2,
     _CONTROL: 4,
@@ -55,14 +55,14 @@ _KINDS: Final[Mapping[type, str]] = {
     Expect: "placement",
     TakeIn: "placement",
 }
-"""Which threads answer a question; all others are control."""
+"""The threads that answer each type of question; ``control`` answers all others."""
 
 
 class QuestionThreads:
     """Answers questions in msgpack, each on a thread of its kind."""
 
     def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
-        """Threads that call ``answer``; whatever it raises, the question has failed."""
+        """Start threads that call ``answer``; any exception from it fails the question."""
         self._answer = answer
         self._threads: list[threading.Thread] = []
         self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
@@ -77,15 +77,15 @@ class QuestionThreads:
         """Have a question answered (msgpack of ``actors.host.port.AnyQuestion``).
 
         Raises:
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: ``question`` is not a question.
         """
         found = QUESTIONS.decode(question)
         self._inboxes[_KINDS.get(type(found), _CONTROL)].put((found, answered))
 
     def stop(self) -> None:
-        """End the threads once all that was asked is answered, so that the log may be closed.
+        """End the threads after they have answered all questions, so that the log can be closed.
 
-        A thread that hangs, because its log does, is not waited for any longer.
+        This stops waiting at the first thread that hangs, as one does if its log hangs.
         """
         for kind, count in THREADS.items():
             for _ in range(count):
@@ -100,7 +100,7 @@ class QuestionThreads:
             found, answered = item
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
-            except Exception as error:  # noqa: BLE001 - whatever failed, its caller hears of it
+            except Exception as error:  # noqa: BLE001 - reported to the caller, whatever it is
                 _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
                 answered(None)
             else:

@@ -1,7 +1,7 @@
-"""Who is there for the identities of one host: their sessions, and what those hold.
+"""The sessions of one host's identities, and the leases that they hold.
 
-All of it is memory of the host. It can be lost, which costs sockets a reconnection and offers
-messages again; it can be handed over with its partition, which costs nothing.
+All of this is in the host's memory. Losing it makes edges reopen their sessions and offers messages
+again; handing it over with its partition costs nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _ABOUT_SESSIONS: Final = frozenset(
         *(ReleaseLeases, RemoveMessages, RotateAccount, StartLive),
     }
 )
-"""The commands that ``follow`` does something for; most that come are none of them."""
+"""The commands that ``follow`` handles; most commands are not among them."""
 
 
 class _Part(msgspec.Struct, array_like=True):
-    """What is handed over of one partition: by identity, but the id of it all.
+    """The handover of one partition: sessions and leases by identity, under one ``id``.
 
-    ``offered_again`` are those to be notified that a lease of theirs is over.
+    ``offered_again`` are the identities to notify that a lease on their messages is over.
     """
 
     id: str
@@ -63,30 +63,30 @@ _PARTS: Final = msgspec.msgpack.Decoder(dict[str, _Part])
 
 
 class Handover:
-    """What travels from the former owner of partitions to the next one."""
+    """Sessions and leases on their way from the former owner of partitions to the next one."""
 
     def __init__(self, packed: bytes | None) -> None:
-        """Read it; nothing travels with None.
+        """Decode a handover; None is an empty one.
 
         Raises:
-            msgspec.DecodeError: it is none.
+            msgspec.DecodeError: ``packed`` is not a handover.
         """
         self.parts: Final = {} if packed is None else _PARTS.decode(packed)
 
     def holds_anything(self) -> bool:
-        """Are there sessions or leases of any of its identities?"""
+        """Does it have sessions or leases of any identity?"""
         return any(part.sessions or part.leases for part in self.parts.values())
 
     def ids(self) -> Mapping[str, str]:
-        """The id of the sessions of each partition."""
+        """The session id of each partition."""
         return {name: part.id for name, part in self.parts.items()}
 
 
 class SessionRegistry:
-    """Sessions and leases of the identities of a host, and the partition of each."""
+    """The sessions and leases of a host's identities, and the partition of each identity."""
 
     def __init__(self) -> None:
-        """No sessions and no leases."""
+        """Start without sessions and leases."""
         self.sessions = Sessions()
         self.leases = Leases()
         self._partitions: dict[str, str] = {}
@@ -97,17 +97,17 @@ class SessionRegistry:
         return len(self.sessions)
 
     def lease(self, did: str, partition: str, leasing: Leasing) -> None:
-        """Leases hold at once: the next command of the batch must not hand out the same."""
+        """Lease messages at once: the next command of the batch must not hand them out too."""
         self._partitions[did] = partition
         self.leases.grant(did, leasing.message_ids, leasing.lease)
 
     def unlease(self, did: str, message_ids: Sequence[str]) -> None:
-        """The messages were not handed out: they are offered again at once."""
+        """End the leases of messages that were not handed out, and offer them again at once."""
         self.leases.end(did, message_ids)
         self._offered_again.add(did)
 
     def lose_leases(self) -> None:
-        """Everything that was handed out can be handed out again."""
+        """Drop all leases: all messages can be handed out again."""
         self.leases = Leases()
 
     def expire(self, now_ms: int) -> None:
@@ -115,10 +115,10 @@ class SessionRegistry:
         self._offered_again |= self.leases.expire(now_ms)
 
     def follow(self, submission: Submission, reply: Reply) -> None:  # noqa: C901 - one arm each
-        """What the commands about sessions do, once they were accepted."""
+        """Apply an answered command that concerns sessions or leases."""
         did, command = submission.target_did, submission.command
         if type(command) not in _ABOUT_SESSIONS:
-            return  # nearly all of them
+            return  # as for nearly all commands
         if isinstance(command, CloseSession):
             self.sessions.close(did, command.edge)
         if isinstance(reply, Refused):
@@ -136,10 +136,10 @@ class SessionRegistry:
             case EndLive():
                 self.sessions.end_live(did, command.session)
             case DeliverMessages() if not command.implicit:
-                # It asks by itself from now on: what it holds is no longer held implicitly.
+                # The session now asks explicitly, so it no longer holds messages implicitly.
                 self.sessions.end_implicit(did, command.session)
             case RotateAccount() | EndAccount():
-                # A session in live mode was of another speaker, or is over: the next begins anew.
+                # The live session belongs to a former speaker or an ended account: end it.
                 self.sessions.end_handing_out(did)
             case ExpireRecords() if isinstance(reply, Expired) and reply.agents:
                 self.sessions.end_handing_out(did)
@@ -153,24 +153,24 @@ class SessionRegistry:
                 pass
 
     def pushes(self, did: str, notice: Notice) -> list[tuple[str, Push]]:
-        """What to push to which edges about an identity, as (edge, push) pairs."""
+        """The pushes of a notice about an identity, as (edge, push) pairs."""
         push = Push(did, notice)
         if isinstance(notice, EnvelopeDelivered):
             live = self.sessions.live_of(did)
             if live.session == notice.session:
                 return [(live.edge, push)]
-            # Its live mode ended in the transaction in which it was given this.
+            # The live mode ended in the same transaction that leased this message to its session.
             self.unlease(did, [notice.message.message_id])
             return []
         return [(edge, push) for edge in self.sessions.edges_of(did)]
 
     def offered_again(self) -> Collection[str]:
-        """The identities of which leases have ended by themselves since the last call."""
+        """The identities whose messages are offered again since the last call."""
         offered, self._offered_again = self._offered_again, set()
         return offered
 
     def sweep(self) -> None:
-        """Forget the partitions of identities without sessions and leases."""
+        """Forget the partition of each identity without sessions and leases."""
         self._partitions = {
             did: partition
             for did, partition in self._partitions.items()
@@ -178,36 +178,36 @@ class SessionRegistry:
         }
 
     def hand_over(self, ids: Mapping[str, str]) -> bytes:
-        """Give away what belongs to partitions, whose sessions have these ids."""
+        """Hand over the sessions and leases of partitions; ``ids`` are their session ids."""
         parts = {name: _Part(id_) for name, id_ in ids.items() if id_}
         for did in self._dids(ids):
             self._take(did, parts.get(self._partitions[did], _Part("")))
         return msgspec.msgpack.encode(parts)
 
     def hand_out(self, did: str, id_: str) -> bytes:
-        """Give away what belongs to one identity, as to a partition of its own.
+        """Hand over the sessions and leases of one identity, as for a partition of its own.
 
-        ``id_`` is that of its sessions from now on.
+        ``id_`` is the id of its sessions from now on.
         """
         part = _Part(id_)
         self._take(did, part)
         return msgspec.msgpack.encode({did: part})
 
     def take_over(self, names: Sequence[str], handover: Handover) -> None:
-        """Go on with what was handed over of these partitions."""
+        """Continue the sessions and leases that were handed over for these partitions."""
         for name in names:
             part = handover.parts.get(name)
             if part is not None:
                 self._put(part, name)
 
     def take_in(self, did: str, partition: str, handover: Handover) -> None:
-        """Go on with what was handed over of an identity that is of this partition again."""
+        """Continue what was handed over for an identity that returns to this partition."""
         part = handover.parts.get(did)
         if part is not None:
             self._put(part, partition)
 
     def lose(self, names: Sequence[str]) -> None:
-        """The sessions and leases of these partitions are lost."""
+        """Drop the sessions and leases of these partitions."""
         self.hand_over(dict.fromkeys(names, ""))
 
     def _take(self, did: str, part: _Part) -> None:
@@ -244,7 +244,7 @@ class SessionRegistry:
         for before in (self.sessions.live_of(did).session, implicit):
             if before != command.session:
                 self._release(did, before)
-        # What is free now can be fetched: the answer says how much there is.
+        # The session can fetch unleased messages: the answer counts them.
         leased = list(self.leases.of(did))
         mode = LiveMode(
             command.edge, command.session, version, command.lease_ms, command.bytes_max, leased
@@ -252,6 +252,6 @@ class SessionRegistry:
         self.sessions.start_live(did, mode)
 
     def _release(self, did: str, session: str) -> None:
-        """What a session held that another one took over from is offered again at once."""
+        """End the leases of a replaced session and offer its messages again at once."""
         if session and self.leases.release(did, session):
             self._offered_again.add(did)

@@ -3,13 +3,13 @@
 1. *Load*: the first command that needs an identity reads its snapshot and the events after it
    (``StateCache.get``, ``read_identity``).
 2. *Run*: each command is decided on the state, and its events advance the state at once, so the
-   next command of the batch sees them (``CachedIdentity.run``). A failed append drops everything
-   that it touched (``StateCache.drop_partition``): what is in memory may differ from the log.
-3. *Account*: after the commit, what the identity takes now is counted (``StateCache.settle``);
+   next command of the batch sees them (``CachedIdentity.run``). After a failed append everything
+   that it touched is dropped, because it may differ from the log (``StateCache.drop_partition``).
+3. *Account*: after the commit, the memory of the identity is counted again (``StateCache.settle``);
    pages that its answers name are read from the log (``actors.host.pages``).
 4. *Snapshot*: after enough events (``StateCache.snapshot_if_due``).
-5. *Passivate*: an identity that was idle for long, or the least recently used when memory is short,
-   is dropped (``StateCache.passivate``). Dropping is always safe: the log has everything.
+5. *Passivate*: an identity that has been idle for long, or the least recently used one when memory
+   is short, is dropped (``StateCache.passivate``). Dropping is always safe: the log has everything.
 
 An identity without events is kept for one transaction, in which it may get its first event and be
 needed again; so commands for unknown DIDs cost no memory.
@@ -50,13 +50,13 @@ from eventstore.log.streams import identity_stream
 
 _ROWS_PER_READ = 1_000
 _ROWS_AHEAD: Final = 100
-"""Of one identity among many: whose events are more is read by itself."""
+"""Rows of each identity that are read together; an identity with more is read separately."""
 _AHEAD_MIN: Final = 2
-"""One alone is read as soon by itself."""
+"""Identities that are worth reading together: a single one is read as fast by ``get``."""
 
 
 class CachedIdentity(msgspec.Struct, gc=True):
-    """An identity in memory and what its host must know about it."""
+    """An identity in memory, with what its host must know about it."""
 
     did: str
     stream: UUID
@@ -66,15 +66,15 @@ class CachedIdentity(msgspec.Struct, gc=True):
     used_ms: int
     weight_bytes: int = 0
     missing: set[int] = set()
-    """Versions of what waits and has no content, as was found when it was to be handed out."""
+    """Versions of waiting records whose content was found to be missing."""
     stored_oldest_ms: int | None = None
     stored_rest: tuple[object, ...] = ()
-    """What the log has of ``depth`` beside the size; an append that fails forgets the identity."""
+    """The fields of ``depth``, apart from sizes, that the log has; a failed append drops them."""
     unlisted: int = 0
-    """The erasure, by its beginning, in which saved events were found to be on no list any more."""
+    """The version of the erasure whose saved events were found to be on no list any more."""
 
     def listed(self, log: EventLog) -> Listed:
-        """Where saved events that are to be erased are listed.
+        """Where the saved events that an erasure is about to erase are listed.
 
         Raises:
             LogUnavailable: the log cannot be read.
@@ -87,7 +87,7 @@ class CachedIdentity(msgspec.Struct, gc=True):
         return found
 
     def saved(self, command: Command, log: EventLog) -> Collection[str]:
-        """Those ids of saved events of this identity that the command names.
+        """The ids in the command that are saved events of this identity.
 
         Raises:
             LogUnavailable: the log cannot be read.
@@ -97,16 +97,16 @@ class CachedIdentity(msgspec.Struct, gc=True):
         return log.known_saved_events(self.stream, {u.event_id for u in command.updates})
 
     def run(self, command: Command, context: DecisionContext, record: Record) -> Decision:
-        """Decide on one command; what has waited too long is removed before it.
+        """Decide on one command, after removing records that have expired.
 
-        ``record`` gets the events of each step, for the transaction; it calls ``advance``.
+        ``record`` gets the events of each step for the transaction, and calls ``advance``.
         """
         if self.missing:
             gone = lost(self.state, self.missing, context)
             self.missing = set()
             if gone:
                 record(self, gone)
-        # Which removes just that, and no more at a time than it says.
+        # ``ExpireRecords`` itself removes expired records, within a bound of its own.
         if not isinstance(command, ExpireRecords) and (over := lapsed(self.state, context)):
             record(self, over)
         decision = decide(self.state, command, context)
@@ -115,7 +115,7 @@ class CachedIdentity(msgspec.Struct, gc=True):
         return decision
 
     def advance(self, events: Sequence[Event]) -> list[StoredEvent]:
-        """Change the state by the next events; their rows in the log."""
+        """Apply the next events to the state; return their rows for the log."""
         rows: list[StoredEvent] = []
         for event in events:
             rows.append(encode(self.stream, self.state.version + 1, event))
@@ -123,7 +123,7 @@ class CachedIdentity(msgspec.Struct, gc=True):
         return rows
 
     def depth(self) -> QueueDepth:
-        """What waits for the identity now, to be stored."""
+        """The queue and the due times of the identity now, to be stored with the append."""
         state = self.state
         oldest = next(iter(state.messages.values()), None)
         oldest_ms = None if oldest is None else oldest.at_ms
@@ -161,11 +161,11 @@ class StateCache:
 
     @property
     def bytes(self) -> int:
-        """Roughly what they take."""
+        """The approximate size of the identities in memory."""
         return self._bytes
 
     def peek(self, did: str) -> Identity | None:
-        """The state of an identity that is in memory; this counts as no use of it."""
+        """The state of an identity if it is in memory; this does not count as a use."""
         cached = self._cached.get(did)
         return None if cached is None else cached.state
 
@@ -178,7 +178,7 @@ class StateCache:
 
         Raises:
             LogUnavailable: the log cannot be read.
-            UnknownTopic, CorruptRow: its stream cannot be understood.
+            UnknownTopic, CorruptRow: the identity's stream cannot be understood.
         """
         cached = self._cached.get(did)
         if cached is not None:
@@ -196,11 +196,11 @@ class StateCache:
     def read_ahead(
         self, wanted: Iterable[tuple[str, str]], owned: Container[str], now_ms: int
     ) -> None:
-        """Load those identities that are not in memory, by two questions for all.
+        """Load the wanted identities that are not in memory with two queries for all.
 
-        Each is named with its partition. But for those of partitions that are not owned by now:
-        what is read before a claim may be old after it. What cannot be loaded so is left to
-        ``get``.
+        ``wanted`` names each with its partition. Identities of partitions not owned yet are left
+        out, since a state read before the claim may be outdated after it. ``get`` loads all that
+        this does not.
         """
         absent = {
             identity_stream(did): (did, partition)
@@ -215,7 +215,7 @@ class StateCache:
                 self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
 
     def settle(self, cached: CachedIdentity) -> None:
-        """Account for what a changed identity takes now, and keep it if it is new."""
+        """Count the memory of a changed identity again, and keep the identity if it is new."""
         if cached.did not in self._cached:
             self._newcomers.pop(cached.did, None)
             self._cached[cached.did] = cached
@@ -224,28 +224,28 @@ class StateCache:
         cached.weight_bytes = weight
 
     def lack(self, did: str, versions: Collection[int]) -> None:
-        """What waits at these versions has no content, as was found beside the commands."""
+        """Note that waiting records at these versions have no content, found by a separate read."""
         if (cached := self._cached.get(did)) is not None:
             cached.missing.update(versions)
 
     def drop(self, did: str) -> None:
-        """Forget an identity, which belongs to another owner now."""
+        """Drop an identity that belongs to another owner now."""
         self._newcomers.pop(did, None)
         cached = self._cached.get(did)
         if cached is not None:
             self._drop(cached)
 
     def drop_partition(self, partition: str) -> None:
-        """Forget every identity of a partition: what is in memory may differ from the log."""
+        """Drop every identity of a partition: those in memory may differ from the log."""
         for cached in [r for r in self._cached.values() if r.partition == partition]:
             self._drop(cached)
         for cached in [r for r in self._newcomers.values() if r.partition == partition]:
             del self._newcomers[cached.did]
 
     def passivate(self, now_ms: int) -> list[tuple[UUID, Snapshot]]:
-        """Drop what is idle or over the bounds; the snapshots that are due for them.
+        """Drop idle identities and those beyond the bounds; return their due snapshots.
 
-        Called between transactions.
+        Call this between transactions.
         """
         self._newcomers.clear()
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
@@ -265,13 +265,13 @@ class StateCache:
         return due
 
     def snapshot_if_due(self, cached: CachedIdentity) -> Snapshot | None:
-        """A snapshot when enough events came since the last one.
+        """A snapshot if enough events came since the last one.
 
         "Enough" grows with the size of the state, so the cost per event stays constant.
         """
         state = cached.state
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
-        # One of before an erasure has the names that it was to end.
+        # A snapshot from before an erasure has the names that the erasure ended: replace it.
         new = state.version - cached.snapshot_version
         if new < due_after and not (state.is_erased and new):
             return None
@@ -294,14 +294,14 @@ class StateCache:
 
 
 def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
-    """The identity from its snapshot and the events after it; the version of the snapshot.
+    """Read an identity from its snapshot and the events after it, with the snapshot's version.
 
-    Where rows have left for the archive, the state that stands for them takes the place of a
-    snapshot that is older.
+    If rows after the snapshot have left for the archive, the archived state that stands for them
+    replaces the snapshot.
 
     Raises:
         LogUnavailable: the log cannot be read.
-        UnknownTopic, CorruptRow: its stream cannot be understood, or a row is missing.
+        UnknownTopic, CorruptRow: the stream cannot be understood, or a row is missing.
     """
     state = _state_of(log.load_snapshot(stream))
     snapshot_version = state.version
@@ -310,7 +310,7 @@ def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
 
 
 def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UUID, Identity, int]]:
-    """``read_identity`` of many streams by two questions, but for those that need more.
+    """``read_identity`` for many streams with two queries; streams that need more are left out.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -329,9 +329,9 @@ def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UU
 
 
 def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
-    """The identity as it was at a version, or later if rows up to a later one have left.
+    """The identity at a version, or at a later one if rows up to that have left.
 
-    No snapshot is believed but the state that stands for rows which have left. Raises as
+    This trusts no snapshot, only the archived state that stands for rows that have left. Raises as
     ``read_identity``.
     """
     archived = log.load_archived_state(stream)
@@ -345,7 +345,7 @@ def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
 
 
 def _followed(log: EventLog, stream: UUID, state: Identity, until: int | None = None) -> Identity:
-    """The state after the rows that follow it, up to a version or all."""
+    """Apply the rows that follow a state, all or up to a version."""
     before = None if until is None else until + 1
     while True:
         rows = log.read_stream(stream, after=state.version, before=before, limit=_ROWS_PER_READ)
@@ -360,7 +360,7 @@ def _followed(log: EventLog, stream: UUID, state: Identity, until: int | None = 
 
 
 def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> Identity:
-    """The state that stands for the rows which are missing before this one."""
+    """The archived state that stands for the rows missing before this one."""
     archived = _state_of(log.load_archived_state(stream))
     if archived.version <= version:
         raise CorruptRow(row.topic, f"version {version + 1} is missing")
@@ -368,10 +368,10 @@ def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> 
 
 
 def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
-    """The streams whose snapshot was changed, or is not what their events make of an identity.
+    """The streams whose snapshot was changed, or differs from the fold of their events.
 
-    Those of nonces and of other releases are held to their digest alone, and so are those that are
-    older than rows which have left, and the states that stand for these.
+    Only the digest is checked for snapshots of nonces or of other layouts, for snapshots older than
+    rows that have left, and for the archived states that stand for such rows.
 
     Raises: as ``read_identity``.
     """
@@ -394,7 +394,7 @@ def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:
     state = _followed(log, stream, Identity(), until=snapshot.version)
     if from_snapshot(snapshot.state) == state:
         return True
-    # Asked after the rows: they may have left while they were read.
+    # Loaded after the rows, which may have left while they were read.
     archived = log.load_archived_state(stream)
     return archived is not None and snapshot.version < archived.version
 

@@ -1,4 +1,4 @@
-"""What one transaction gathers before its single append: rows, nonces, and who is touched."""
+"""A transaction before its single append: rows, nonces, and the identities that it touches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUESTS_NAMED_MAX: Final = 20
 
 
 class Outcome(msgspec.Struct):
-    """A command on its way to the commit: what will be answered if the append succeeds."""
+    """The outcome of a command before the commit: the answer if the append succeeds."""
 
     reply: Reply | Refs
     cached: CachedIdentity | None = None
@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct):
 
     @property
     def page_bytes(self) -> int:
-        """Roughly what the answer takes, if it is a page."""
+        """The approximate size of the answer if it is a page, else 0."""
         return self.reply.size_bytes if isinstance(self.reply, Refs) else 0
 
 
@@ -38,7 +38,7 @@ class TransactionPart:
     """The part of a transaction that belongs to one partition."""
 
     def __init__(self, touched: dict[str, CachedIdentity]) -> None:
-        """An empty part; ``touched`` are the identities that the whole transaction changes."""
+        """An empty part; ``touched`` collects the identities that the whole transaction changes."""
         self.rows: list[StoredEvent] = []
         self.events: list[Event] = []
         self.nonces: list[tuple[bytes, int]] = []
@@ -52,16 +52,16 @@ class TransactionPart:
 
 
 class Transaction:
-    """Events and nonces of many commands, on their way to one append.
+    """Events and nonces of many commands, collected for one append.
 
-    States and nonce windows are advanced at once, so the next command of the batch sees them; if
+    States and nonce windows advance at once, so that the next command of the batch sees them; if
     the append fails, everything touched has to be dropped.
 
     Attributes:
-        items: What is run in it, each with the edge that asks.
-        log_failed: Could the log not be read or written? Then nothing more is asked of it: each
-            question may take as long as the log's time-out, and all clients wait for the sum.
-        is_short_of_disk: Does it take only what adds next to nothing?
+        items: The submissions, each with the edge that sent it.
+        log_failed: Could the log not be read or written? Then the transaction asks it nothing more:
+            each question may take as long as the log's time-out, and all clients wait for the sum.
+        is_short_of_disk: Does it accept only commands that store next to nothing?
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Transaction:
         self.log_failed = False
         self.is_short_of_disk = False
         self.misplaced: set[str] = set()
-        """Identities that belong to another owner once this is committed."""
+        """Identities that belong to another owner once the transaction is committed."""
 
     @property
     def partitions(self) -> Sequence[OwnedPartition]:
@@ -85,7 +85,7 @@ class Transaction:
         return list(self._parts)
 
     def part(self, partition: OwnedPartition) -> TransactionPart:
-        """The part of a partition, which has to be owned for this transaction to count."""
+        """The part of a partition; the transaction counts only if the host owns that partition."""
         part = self._parts.get(partition)
         if part is None:
             part = self._parts[partition] = TransactionPart(self.touched)
@@ -97,19 +97,19 @@ class Transaction:
         return not any(part.rows or part.nonces for part in self._parts.values())
 
     def expiry_ms(self, claim: NonceClaim) -> int:
-        """When the nonce of this claim may be forgotten."""
+        """When the nonce of this claim may be dropped."""
         return expiry_ms(self.now_ms, claim.timestamp_ms, self._window_ms)
 
     def claim_nonce(
         self, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes | None
     ) -> None:
-        """Take a sender's nonce, with what its command does (DCTRL-0004 5.2)."""
+        """Claim a sender's nonce together with its command's effect (DCTRL-0004 5.2)."""
         expires_ms = self.expiry_ms(claim)
         partition.nonces.add(claim.key, expires_ms, counted_for)
         self.part(partition).nonces.append((claim.key, expires_ms))
 
     def stored(self) -> Sequence[tuple[Sequence[StoredEvent], Sequence[Event]]]:
-        """The rows of each partition that are to be stored, and the events in them."""
+        """The rows to store for each partition, and the events in them."""
         return [(part.rows, part.events) for part in self._parts.values()]
 
     def sealed(self) -> tuple[list[StoredEvent], list[Event]]:
@@ -127,8 +127,8 @@ class Transaction:
         return rows, events
 
     def depths(self) -> list[QueueDepth]:
-        """The queues of the touched identities as they are after this transaction."""
-        # Keys, invitations and DIDs that speak for another have streams too, and no queue.
+        """The queues of the touched identities after this transaction."""
+        # Keys, invitations and DIDs that speak for another account have streams but no queue.
         return [
             r.depth()
             for did, r in self.touched.items()
@@ -137,6 +137,6 @@ class Transaction:
 
 
 def request_ids(items: Sequence[tuple[str, Submission]]) -> list[str]:
-    """The requests that these commands belong to, the first of them, for a log line."""
+    """The ids of the first requests that these commands belong to, for a log line."""
     named = dict.fromkeys(submission.request_id for _, submission in items)
     return [request_id for request_id in named if request_id][:_REQUESTS_NAMED_MAX]

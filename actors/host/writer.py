@@ -1,16 +1,16 @@
-"""Group commit: one thread per host takes all that waits and runs it as one transaction.
+"""Group commit: one thread per host takes all waiting commands and runs them as one transaction.
 
-While a transaction commits, new batches gather; the next transaction takes them together. An idle
-host answers at once, and transactions grow with the load up to a bound of work. Beyond it senders
-are served in turn and not as they came.
+While a transaction commits, new batches gather, and the next transaction takes them together. An
+idle host answers at once, and transactions grow with the load up to a bound of work. Beyond that
+bound senders are served in turn, not in order of arrival.
 
-Everybody in a transaction waits for all of it, so costly commands have transactions of their own,
-with a bound of their own: what is cheap never waits for more than one of those, and as long as
-something cheap waits, costly commands get half of the time at most.
+Every command in a transaction waits for the whole transaction, so costly commands have transactions
+of their own with their own bound: a cheap command never waits for more than one of those, and while
+cheap commands wait, costly ones get at most half of the time.
 
-The one timer is the commit delay: a commit costs the same for one command as for many, so when
+The only timer is the commit delay: a commit costs the same for one command as for many, so when
 several clients send at once, a short wait brings more of their commands into the transaction, and
-all of them get through sooner. One client alone sends when it was answered, and never waits.
+all of them finish sooner. A single client sends only after its last answer, and never waits.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
 _DEFECT: Final = 70
 DONE: Final = "done"
-"""The result of what was not refused."""
+"""The result of a command that was not refused."""
 _CLAIM: Final = "NonceClaim"
 _EDGE_REFUSAL: Final = "EdgeRefusal"
-"""What has no command: a nonce alone, and what the edge had refused already."""
+"""Names of submissions without a command: a nonce alone, and what the edge has refused."""
 _UNANSWERED: Final = Done()
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
@@ -55,7 +55,7 @@ _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
 PushOut: TypeAlias = Callable[[str, list[Push]], None]
 """Sends pushes to an edge other than the one being answered; must not block."""
 MayServe: TypeAlias = Callable[[], bool]
-"""Does the lease of this host run, so that no other host is given what it owns?"""
+"""Does this host's lease run, so that no other host is given its partitions?"""
 
 
 class _Batch(msgspec.Struct):
@@ -70,7 +70,7 @@ class _Batch(msgspec.Struct):
 
 
 _Item: TypeAlias = tuple[_Batch, int]
-"""A submission, by its place in its batch."""
+"""A submission: its batch and its index there."""
 
 
 class _Call(msgspec.Struct):
@@ -82,7 +82,7 @@ def _end_process() -> None:
 
 
 def always() -> bool:
-    """A host that no other can be put in place of may serve at any time."""
+    """The ``MayServe`` of a host that no other host can replace."""
     return True
 
 
@@ -102,8 +102,8 @@ class Writer:
     ) -> None:
         """A writer that does not run yet; see ``start``.
 
-        While it may not serve everything is refused with ``Refusal.NOT_OWNER``, also while the log
-        hangs: edges then ask the owner of by then.
+        While ``may_serve`` is False, all commands are refused with ``Refusal.NOT_OWNER``, even if
+        the log hangs, so that edges ask the new owner.
         """
         self._may_serve = may_serve
         self._host = host
@@ -129,8 +129,8 @@ class Writer:
     def submit(self, edge: str, batch: bytes, answer: Answer, incarnation: str = "") -> None:
         """Take a batch (msgpack of ``list[Submission]``); ``answer`` gets a ``BatchResult``.
 
-        ``incarnation`` is what the edge hears in place of the host's, if its sessions can be lost
-        without a restart of the host.
+        ``incarnation``, if not empty, is reported to the edge in place of the host's: its sessions
+        can be lost without a restart of the host.
 
         Raises:
             msgspec.DecodeError: the batch is not a list of submissions.
@@ -148,11 +148,11 @@ class Writer:
             self._answer(taken, [])
 
     def call(self, run: Callable[[], None]) -> None:
-        """Run something on the writer's thread, between batches."""
+        """Run a function on the writer's thread, between transactions."""
         self._inbox.put(_Call(run))
 
     def stop(self) -> None:
-        """Answer what was taken, then end both threads."""
+        """Answer the batches already taken, then end both threads."""
         self._inbox.put(None)
         self._thread.join()
         self._snapshots.put(None)
@@ -162,7 +162,7 @@ class Writer:
         try:
             self._serve()
         except BaseException:
-            # A host without its writer would look alive and answer nothing: better a restart.
+            # A host without its writer would look alive but answer nothing: restart it.
             _LOG.critical("the writer failed", exc_info=True)
             self._on_defect()
             raise
@@ -175,7 +175,7 @@ class Writer:
             self._run(cheap)
             if not cheap or perf_counter() >= self._costly_from_s:
                 self._run(self._costly.take(self._limits.costly_work_max))
-            # What a call undoes, such as the sessions of an edge that is gone, was done before it.
+            # A call may undo earlier commands (such as a lost edge's sessions): run these first.
             while self._cheap and (calls or stopping):
                 self._run(self._cheap.take(self._limits.transaction_work_max))
             while self._costly and stopping:
@@ -188,9 +188,9 @@ class Writer:
             self._send(self._host.due_pushes())
 
     def _gather(self) -> tuple[list[_Call], bool]:
-        """Wait for work, then take in all that there is: whose turn it is depends on it.
+        """Wait for work, then take all of it, because turns depend on what waits.
 
-        Edges bound how much that can be, each by the calls that it has under way.
+        Each edge bounds the amount by its number of pending calls.
         """
         try:
             waits = self._cheap or self._costly
@@ -215,10 +215,10 @@ class Writer:
             turns.put(submission.source, submission.cost, (batch, index))
 
     def _more(self, since_s: float) -> _Batch | _Call | None:
-        """What else there is, or comes while it is worth to wait for it.
+        """The next work from the inbox, waiting for it as long as the commit delay says.
 
         Raises:
-            queue.Empty: nothing.
+            queue.Empty: there is none.
         """
         wait_s = 0.0
         if self._cheap.cost < self._limits.transaction_work_max:
@@ -233,7 +233,7 @@ class Writer:
         try:
             replies, pushes = self._execute(items)
         except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
-            # No client is answered "done", and what is in memory is not trusted any more.
+            # No client gets a success, and nothing in memory is trusted any more.
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
             replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
@@ -306,12 +306,12 @@ class Writer:
             try:
                 self._log.save_snapshots(due)
             except LogError as error:
-                # A snapshot is a cache: without it the identity is read from its events.
+                # A snapshot is a cache: without it the host reads the identity from its events.
                 _LOG.warning("snapshots not saved: %s", type(error).__name__)
 
 
 def _name_of(submission: Submission) -> str:
-    """What was submitted: the name of its type, one of a closed family."""
+    """The name of a submission's command type, or of a submission without a command."""
     if submission.command is not None:
         return type(submission.command).__name__
     return _CLAIM if submission.refusal is None else _EDGE_REFUSAL
@@ -325,28 +325,28 @@ def _by_edge(pushes: Sequence[tuple[str, Push]]) -> dict[str, list[Push]]:
 
 
 ITEMS_MIN: Final = 5.0
-"""So many commands lately are of several clients; one alone leaves two, being counted by halves."""
+"""A recent count of at least this means several clients: old counts halve, so one reaches two."""
 
 
 class CommitDelay:
-    """What the last transactions of a host say of the next one."""
+    """The wait for more commands, derived from a host's last transactions."""
 
     def __init__(self, wait_s_max: float) -> None:
-        """Nothing is known yet; ``wait_s_max`` 0 never waits."""
+        """Start without any transactions; with ``wait_s_max`` 0 it never waits."""
         self._wait_s_max = wait_s_max
         self._took_s = 0.0
         self._lately = 0.0
 
     def committed(self, items: int, took_s: float) -> None:
-        """A transaction of so many commands is over, and how long it took."""
+        """Record a finished transaction: how many commands it had, and how long it took."""
         # Each transaction counts half as much as the one after it.
         self._lately = self._lately / 2 + items
         self._took_s = took_s
 
     def wait_s(self, items: int, waited_s: float) -> float:
-        """How much longer is it worth to wait, with so many commands, after so long? 0 is not.
+        """How much longer to wait with ``items`` commands, after ``waited_s``; 0 for not at all.
 
-        At most as long as the last transaction took: who is in this one waits for twice that.
+        At most as long as the last transaction took, so that a command waits at most twice that.
         """
         if self._lately < ITEMS_MIN or items >= self._lately:
             return 0.0

@@ -1,1 +1,1 @@
-"""The only package that imports Ray: hosts and the placer as Ray actors, starting and stopping."""
+"""The only part of ``actors`` that imports Ray: starts and stops it, and runs hosts as actors."""

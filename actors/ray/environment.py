@@ -1,4 +1,4 @@
-"""What Ray reads from the environment when it is imported; call ``prepare`` before that."""
+"""The environment that Ray reads when it is imported; call ``prepare`` before that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import secrets
 from typing import Final
 
 INLINE_BYTES: Final = 4 * 1024 * 1024
-"""Arguments and results up to this size travel inside the call. Ray's default of 100 KB would send
-a page of 100 messages of 1 KiB through shared memory, at a millisecond each."""
+"""Arguments and results up to this size travel inside the call. Larger ones go through Ray's shared
+memory, at a millisecond each; the default is 100 KB."""
 
 _PERIODS_MS: Final = {
     "raylet_report_resources_period_milliseconds": 5_000,
@@ -19,29 +19,29 @@ _PERIODS_MS: Final = {
     "local_fs_monitor_interval_ms": 10_000,
     "memory_monitor_refresh_ms": 1_000,
 }
-"""How often Ray looks at resources, objects and idle processes that other nodes might want: one
-machine has none of these. It looks at the disk for objects of its own, and at the memory of the
-machine, of which it ends processes that take all: once in a second is soon enough. By default up
-to ten times a second, half a percent of a core."""
+"""How often Ray looks at resources, objects and idle processes for other nodes, of which one
+machine has none. It also checks the disk for its own objects, and the memory of the machine, to end
+processes that take all of it: once a second is soon enough. By default it looks up to ten times a
+second, at half a percent of a core."""
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of a log file of Ray, and of the one before it. Ray writes down its state once a minute, 5 MB a
-day, and goes on to some GiB by default, on the disk of the keys and of log.db."""
+"""Size of a log file of Ray, and of the rotated one before it. Ray logs its state once a minute,
+5 MB a day, by default up to some GiB, on the disk of the keys and of log.db."""
 
 
 def prepare() -> None:
-    """Set what this process and all its children need.
+    """Set the environment of this process and all its children.
 
-    Ray gets a token that lives as long as it does: a client that reaches Ray's ports runs code as
-    this user, so the ports stay on loopback and ask for the token.
+    Ray gets a token for its lifetime: a client of Ray's ports can run code as this user, so the
+    ports stay on loopback and require the token.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing here reaches the internet
-    # Ray's default of 15 is for batch work: hosts and edges would wait for everything else.
+    # Ray's default of 15 is for batch work: hosts and edges would wait for all other processes.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ.setdefault("RAY_max_direct_call_object_size", str(INLINE_BYTES))
-    # Ray's own record of every call, for a dashboard that is not there: it grows with them.
+    # Ray's record of every call is for its dashboard, which is off, and grows with the calls.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     for name, ms in _PERIODS_MS.items():
         os.environ.setdefault(f"RAY_{name}", str(ms))

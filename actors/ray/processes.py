@@ -1,7 +1,7 @@
-"""Every call to Ray that concerns hosts: starting Ray, and the processes of hosts.
+"""All calls to Ray that concern hosts: starting Ray, and starting the processes of hosts.
 
-Each ``poste serve`` has a Ray of its own, on loopback, that ends with it. Ray starts the processes
-of this machine, starts them again and ends them. Who lives and where is not asked of it, and no
+Each ``poste serve`` has a Ray of its own, on loopback, that ends with it. Ray starts, restarts and
+ends the processes of this machine. It is not asked which hosts are alive or where they are, and no
 command, answer or question passes through it.
 """
 
@@ -45,14 +45,14 @@ _LOOK_S: Final = 0.05
 
 NAMESPACE: Final = "poste"
 OBJECT_STORE_BYTES: Final = 100 * 1024 * 1024
-"""Ray's shared memory. Batches travel inside the calls, so the store stays almost empty; Ray
-refuses less than 75 MB."""
+"""Ray's shared memory. No batch passes through Ray, so the store stays almost empty; Ray refuses
+less than 75 MB."""
 _SESSIONS: Final = "s"
-"""Within the folder for Ray: Ray opens to all users what it is given itself."""
+"""A folder within the private one: Ray opens the folder that it is given to all users."""
 _FOLDER_BYTES_MAX: Final = 107 - len(
     "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 )
-"""The path of a Unix socket has at most 107 bytes (unix(7)), and this is the longest of Ray's."""
+"""The path of a Unix socket has at most 107 bytes (unix(7)), less the longest of Ray's below it."""
 _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
 
@@ -62,15 +62,15 @@ class RayRefused(Exception):
 
 
 def private_folder(data_dir: Path) -> Path:
-    """A folder for the sockets and logs of Ray, which its owner alone can enter.
+    """Make a folder for Ray's sockets and logs that only its owner can enter.
 
-    Ray opens all that it makes there to every user of the machine, and follows links in it. It is
-    ``ray`` in the data directory; where sockets would have too long a path, or one that Ray does
-    not understand because it is not ASCII, a fresh one elsewhere.
-    The session before is left for who looks for a fault, older ones are removed.
+    Ray opens all that it makes there to every user of the machine, and follows links in it. The
+    folder is ``ray`` in the data directory, or a new temporary one if the paths of sockets would be
+    too long, or not ASCII, which Ray does not understand. The folder keeps the logs of the last
+    session for diagnosis; those of older sessions are removed.
 
     Raises:
-        OSError: it cannot be made, or something else has its name.
+        OSError: the folder cannot be made, or something else has its name.
     """
     folder = data_dir / "ray"
     if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not str(folder).isascii():
@@ -93,15 +93,15 @@ def start(folder: Path) -> None:
     """Start Ray on this machine, with its sockets and logs in this folder.
 
     Raises:
-        RayRefused: it does not start.
+        RayRefused: Ray does not start.
     """
     logging.getLogger("ray").setLevel(logging.WARNING)
     before = os.umask(_OTHERS)
     try:
         with _taken_port() as port, unused_left_out():
-            # Ray has no public names for the address of a node and for its folder.
+            # The arguments for a node's address and for its folder are not public.
             ray.init(
-                address="local",  # never one that happens to run on this machine
+                address="local",  # never a Ray that already runs on this machine
                 namespace=NAMESPACE,
                 include_dashboard=False,
                 dashboard_port=port,
@@ -112,7 +112,7 @@ def start(folder: Path) -> None:
                 _temp_dir=str(folder / _SESSIONS),
             )
     except Exception as error:
-        # What Ray raises is written nowhere, and differs by the part that did not start in time.
+        # Ray does not document what it raises; it depends on the part that did not start in time.
         raise RayRefused(str(error).partition("\n")[0] or type(error).__name__) from error
     finally:
         os.umask(before)
@@ -120,11 +120,11 @@ def start(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _taken_port() -> Iterator[int]:
-    """A port of this machine that is in use, for the dashboard that is not wanted.
+    """Occupy a port of this machine, so that Ray cannot start its dashboard there.
 
-    Ray starts the process of its dashboard even without one, to count usage, which is off here.
-    Where the port is taken it says so, and goes on without that process: a tenth of the work of a
-    start, and the memory of one more Python.
+    Even with the dashboard off, Ray starts its process to count usage, which is off here too. If
+    the port is taken, Ray logs that and goes on without that process. This saves a tenth of the
+    work of a start, and the memory of one more Python.
     """
     services = logging.getLogger("ray._private.services")
     before = services.level
@@ -138,9 +138,9 @@ def _taken_port() -> Iterator[int]:
 
 
 def stop(folder: Path | None = None) -> None:
-    """End Ray with all its actors, and remove its folder if it is named.
+    """End Ray with all its actors, and remove its folder if one is given.
 
-    Ray itself leaves the folder of every session behind.
+    Ray itself leaves the folder of every session.
     """
     ray.shutdown()
     if folder is not None:
@@ -148,11 +148,11 @@ def stop(folder: Path | None = None) -> None:
 
 
 Prepare: TypeAlias = Callable[[str], None]
-"""Called with the name of an actor in its new process, before it starts: sets up logging."""
+"""Called in an actor's new process with its name, before the actor starts: sets up logging."""
 
 
 CALLS_MAX: Final = 2
-"""Threads for what has no group of its own: the start and the end."""
+"""Threads for calls without a group of their own: the start and the end of an actor."""
 _DEDICATED_HOST: Final[Mapping[str, Any]] = {
     "get_if_exists": True,
     "lifetime": "detached",
@@ -161,16 +161,16 @@ _DEDICATED_HOST: Final[Mapping[str, Any]] = {
     "num_cpus": 0,
     "max_concurrency": CALLS_MAX,
 }
-"""How Ray starts a dedicated host: once, and not again by itself."""
+"""How Ray starts a dedicated host: once, without restarting it by itself."""
 _SWITCH_S: Final = 0.001
-"""Time that a thread which reads a large page keeps the interpreter while the writer waits for it,
-a fifth of the default: a transaction waits for it several times."""
+"""How long a thread that reads a large page may keep the interpreter while the writer waits for it:
+a fifth of the default, because one transaction waits several times."""
 CONCURRENCY_GROUPS: Final = {"control": 4}
-"""Threads for calls through Ray: whether a host serves, and what it has measured."""
+"""Threads for calls through Ray: whether a host serves, and its measures."""
 
 
 class RayIdentityHost(IdentityHost):
-    """An ``IdentityHost`` that edges reach by TCP, where its row says."""
+    """An ``IdentityHost`` that edges reach by TCP, at the address in its row."""
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``."""
@@ -183,7 +183,7 @@ class RayIdentityHost(IdentityHost):
             options,
             self._server.push,
             log=_opened(options),
-            # Without a placer no other is put in its place, so it need not stop.
+            # Without a placer no other host replaces it, so it need not stop.
             may_serve=term.is_running if options.is_placed else always,
         )
         address = self._server.listen(options.address)
@@ -199,7 +199,7 @@ class RayIdentityHost(IdentityHost):
             options.open_leases(),
             term,
             options.lease_s,
-            # What is in the middle of an append that hangs is unknown to its edge from then on.
+            # Closing tells edges that the outcome of commands in a hanging append is unknown.
             on_over=self._server.close if options.is_placed else _nothing,
         )
         self._lease.start()
@@ -234,7 +234,7 @@ class RayIdentityHost(IdentityHost):
 
 
 class RayDedicatedHost(RayIdentityHost):
-    """A dedicated host: that of one identity, which the placer starts and ends.
+    """A dedicated host, which the placer starts and ends for its one identity.
 
     It outlives the host that started it, and ends with Ray.
     """
@@ -246,7 +246,7 @@ class RayDedicatedHost(RayIdentityHost):
 
     @override
     def answer(self, question: AnyQuestion) -> object:
-        """See ``IdentityHost.answer``; who asks for its end is answered before."""
+        """See ``IdentityHost.answer``; ``EndHost`` is answered before the host ends."""
         if isinstance(question, EndHost):
             if not self._is_ending:
                 self._is_ending = True
@@ -256,10 +256,10 @@ class RayDedicatedHost(RayIdentityHost):
 
     def _end(self) -> None:
         self.stop()
-        # Whether Ray answers or not.
+        # End even if Ray does not answer.
         threading.Timer(_END_S_MAX, os._exit, (0,)).start()
         with contextlib.suppress(ray_errors.RayError, ValueError):
-            # By Ray's hand: the name is free before the process ends, so no caller finds it dying.
+            # Ray frees the name before it ends the process, so no caller finds a dying host.
             ray.kill(ray.get_actor(self._options.name))
         os._exit(0)
 
@@ -267,24 +267,24 @@ class RayDedicatedHost(RayIdentityHost):
 def _end_stale(name: str) -> None:
     """End the dedicated host of this name, if Ray knows one: it has no lease, so it serves nothing.
 
-    It stands still, or has been starting for longer than the placer waits.
+    Such a host hangs, or has been starting for longer than the placer waits.
     """
     until_s = time.monotonic() + _END_S_MAX
-    with contextlib.suppress(ValueError):  # there is none any more
+    with contextlib.suppress(ValueError):  # Ray has no actor of this name any more
         while time.monotonic() < until_s:
             ray.kill(ray.get_actor(name))
             time.sleep(_LOOK_S)
 
 
 def _nothing() -> None:
-    """A host without a placer serves on."""
+    """Do nothing: a host without a placer keeps serving."""
 
 
 def _opened(options: HostOptions) -> EventLog:
-    """The log, as soon as it can be opened: Ray does not start an actor again that failed to start.
+    """Open the log, retrying until it opens: Ray does not restart an actor that failed to start.
 
     Raises:
-        UnsafeLog: waiting does not help.
+        UnsafeLog: the settings of the log are unsafe, which retrying does not change.
     """
     while True:
         try:
@@ -295,7 +295,7 @@ def _opened(options: HostOptions) -> EventLog:
 
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:
-    """A new host; Ray restarts it whenever it dies, and it ends with this process."""
+    """Start a host; Ray restarts it whenever it dies, and it ends with this process."""
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
     return remote.options(
         name=options.name,

@@ -1,9 +1,9 @@
-"""The parts of Ray that nothing here asks: its reader of log files, its autoscaler, its two agents.
+"""Start Ray without the parts that Poste does not use: log monitor, autoscaler, and two agents.
 
-They are four Pythons, each with its memory, its share of a core as long as it runs, and a tenth of
-the work of a start. Its handlers of signals are not wanted either: they end the process wherever it
-is, also within Ray, which then ends with another signal. Ray has no public switch for all this, so
-this is the one module that knows how Ray starts its processes, of one release: any other one starts
+These are four Python processes, each with its memory, a share of a core while it runs, and a tenth
+of the work of a start. Ray's signal handlers are left out too: they end the process wherever it is,
+even within Ray, which then ends with another signal. Ray has no public switch for this, so this is
+the only module that knows how Ray starts its processes, in one release; any other release starts
 with all of its parts.
 """
 
@@ -30,19 +30,19 @@ _WITHOUT_AGENTS: Final = (
     "--dashboard_agent_listen_port=1",
     "--runtime_env_agent_port=1",
 )
-"""What the raylet gets to know of its two agents, for metrics and for what single actors need. It
-ends where a command is empty or ends itself; ``cat`` lives as long as the raylet holds its input.
-It waits for agents to tell their ports unless it knows them: there is none for metrics, and the
-others are asked by nothing here."""
+"""The raylet's options for its two agents, for metrics and for the runtime environments of actors.
+The raylet ends if an agent's command is empty or ends; ``cat`` runs as long as the raylet holds its
+input. The raylet waits for agents to report their ports unless it has them: metrics have no port,
+and nothing here uses the other ports."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
 def unused_left_out() -> Iterator[None]:
-    """Have Ray start without these parts, where it is of the release that is known.
+    """Have Ray start without these parts, if it is of the known release.
 
-    In the main thread, as the only one. Signals to stop that come meanwhile have the handlers of
-    before, afterwards.
+    Call this in the main thread, while there is no other. Signals to stop that come meanwhile go to
+    the previous handlers afterwards.
     """
     if not ray.__version__.startswith(_RELEASE) or shutil.which(_NO_AGENT) is None:
         yield
@@ -70,9 +70,9 @@ def unused_left_out() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Hold signals back while Ray sets handlers of its own, in Python and in C, and end these.
+    """Block signals while Ray sets its own handlers, in Python and in C, then restore the previous.
 
-    What threads begin meanwhile hold them back for ever: they come to the main thread.
+    Threads that start meanwhile block these signals for ever, so the main thread gets them.
     """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -85,15 +85,15 @@ def _handlers_kept() -> Iterator[None]:
 
 
 def _nothing_of(_: object) -> None:
-    """Start nothing of this node, set no handler."""
+    """Replace one of Ray's functions: start no process, set no handler."""
 
 
 def _started_without_agents(
     start_process: Callable[..., object], command: list[str], process_type: str, **options: Any
 ) -> object:
     if process_type == _RAYLET:
-        command = [*command, *_WITHOUT_AGENTS]  # the last of two that have one name counts
-    # A process holds back what the thread did that has started it, and is ended by SIGTERM.
+        command = [*command, *_WITHOUT_AGENTS]  # the last option of a name counts
+    # A process inherits the blocked signals of its parent thread, but SIGTERM has to end it.
     held = signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         return start_process(command, process_type, **options)
