@@ -2,8 +2,8 @@
 
 A receipt follows from the rows of the log alone, so it can be made as long as these are in the log.
 ``check_receipt`` compares it with the log, or with the rows that remain there if some have left for
-the archive. It names the identity by its stream, which is derived from the DID: a reader who knows
-the DID recognises the identity, and no one learns the DID from the receipt.
+the archive. A receipt names the identity by its stream, which is derived from the DID: a reader who
+knows the DID recognises the identity, and no one learns the DID from the receipt.
 """
 
 from __future__ import annotations

@@ -374,7 +374,7 @@ class EventLog(Protocol):
         """
 
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
-        """The snapshots of these streams, by stream; without those that ``load_snapshot`` lacks."""
+        """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""
 
     def read_streams(
         self, after: Mapping[UUID, int], *, limit: int

@@ -4,7 +4,8 @@ Up to the position of its seam, a log whose old rows have left holds only the ro
 still refers to; from there on it holds all rows. The seam is what the mediator signed about the
 part before it: the newest seal of every partition, which the chains continue; a sum over the rows
 that stayed; a sum over the states of the streams that rows have left. With the seam, the rest is
-verified without the archive, and no one can change, remove or put back a row or state before it.
+verified without the archive, and a row or state before it that is changed, removed or put back is
+found.
 
 A sum does not depend on order, so a row that leaves later is subtracted. It is the sum modulo
 2**3072 of SHAKE-256 over each entry (MSet-Add-Hash of Clarke and others, 2003), with the number of

@@ -77,7 +77,7 @@ class LogSession(Session, Protocol):
         """Rows of a stream up to version ``until`` with one of these topics, without contents."""
 
     def change_rows(self, rows: Sequence[ChangedRow]) -> int:
-        """Replace the states of those rows that are as given; return how many there were."""
+        """Replace the states of the rows that still have their earlier one; return how many."""
 
     def remove_rows(self, positions: Collection[int]) -> int:
         """Remove these rows, except any with a content (SQLite: or the newest); return how many."""

@@ -56,7 +56,7 @@ def save(
 
 
 def known(session: Session, owner: UUID, event_ids: Collection[str]) -> dict[str, Posting]:
-    """The postings, by event id, of those of these ids that the owner has."""
+    """The postings of those ``event_ids`` that the owner has, by event id."""
     keys = list_keys(owner, (_ID,), event_ids)
     found = newest(session, keys)
     return {
