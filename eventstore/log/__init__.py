@@ -1,1 +1,1 @@
-"""The log itself: event types, codec, the port, seals, and the proof that rows are as sealed."""
+"""The log itself: event types, codec, the port to a store, seals, and their verification."""

@@ -1,7 +1,7 @@
-"""Events to rows and back: topic names and msgpack.
+"""Codec of events and rows: topic names and msgpack.
 
 The registry is closed on purpose. The library's own ``resolve_topic`` would import whatever a
-row names; a topic that is not ours stops loading instead.
+row names; here an unknown topic is an error instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DECODERS: Final = {topic: msgspec.msgpack.Decoder(kind) for kind, topic in TOPI
 
 
 def encode(stream: UUID, version: int, event: Event) -> StoredEvent:
-    """One event as the row to store at ``version`` of ``stream``."""
+    """Encode an event as the row to store at ``version`` of ``stream``."""
     return StoredEvent(stream, version, TOPIC_BY_TYPE[type(event)], state_of(event))
 
 
@@ -33,7 +33,7 @@ def state_of(event: Event) -> bytes:
 
 
 def decode(topic: str, state: bytes) -> Event:
-    """The event in a row; a name that was erased is ``erased:`` and a digest.
+    """Decode the event in a row; an erased name reads ``erased:`` and a digest.
 
     Raises:
         UnknownTopic: the topic is not in the registry (a newer release wrote it, or tampering).
@@ -53,9 +53,9 @@ def decode(topic: str, state: bytes) -> Event:
 
 
 def content_fault(row: LogRow, event: Event | None = None) -> str | None:
-    """What is wrong with the content of a row, None where it is its own, or is not there.
+    """What is wrong with the content of a row; None if the content fits, or is not there.
 
-    ``event`` is the one in the row, where that was decoded before.
+    ``event`` is the event in the row, if it is already decoded.
     """
     if row.content is None:
         return None
@@ -67,10 +67,10 @@ def content_fault(row: LogRow, event: Event | None = None) -> str | None:
 
 
 def decode_whole(topic: str, state: bytes, content: bytes | None) -> Event:
-    """The event in a row, with what is stored of its content.
+    """Decode the event in a row, together with its stored content.
 
     Raises:
-        UnknownTopic, CorruptRow: as ``decode``, or the content is not the one of the event.
+        UnknownTopic, CorruptRow: as ``decode``, or the content is not the event's.
     """
     event = decode(topic, state)
     if content is not None:

@@ -1,12 +1,11 @@
-"""Contents: the bytes that others send, kept apart from the facts about them.
+"""Contents: the bytes that peers send, kept apart from the facts about them.
 
 A fact holds the digest and the size of a content, and a seal covers the fact. So the chain of a log
 verifies when a content is gone. The digest is SHA-256 of a salt and the content; the salt is stored
-with the content and leaves with it. So what is left does not tell even who can guess the content
-whether the guess is right.
+with the content and erased with it. So the rest of the log cannot confirm a guess at the content.
 
-What is stored of a content (``Content.stored``) is the salt and then the content. In an export it
-stands before the fact in the column ``state``: a msgpack stream of one ``bin 32`` and one map.
+The stored content (``Content.stored``) is the salt followed by the content. In an export it stands
+before the fact in the column ``state``: a msgpack stream of one ``bin 32`` and one map.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ SALT_BYTES: Final = 16
 _BIN_32: Final = 0xC6
 _BEGIN: Final = Struct(">BI")
 BEGINS_WITH_CONTENT: Final = bytes([_BIN_32])
-"""The first byte of a ``state`` of an export that has the content; no fact begins with it."""
+"""The first byte of an exported ``state`` that has the content; no fact begins with it."""
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """What a fact says of a content; the content itself where it was brought or read with it.
+    """The digest and size of a content, and the content itself if it was supplied or read.
 
     ``digest`` is SHA-256 of the salt and the content, ``size_bytes`` is without the salt.
     """
@@ -37,31 +36,31 @@ class Content(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @classmethod
     def of(cls, data: bytes, salt: bytes) -> Content:
-        """A content that was not stored yet; ``salt`` is 16 bytes that are known nowhere else."""
+        """Make a content to be stored; ``salt`` is 16 bytes that are known nowhere else."""
         stored = salt + data
         content = cls(hashlib.sha256(stored).digest(), len(data))
         content.__dict__["stored"] = stored
         return content
 
     def take(self, stored: bytes) -> None:
-        """Take what was stored.
+        """Take the stored content.
 
         Raises:
-            ValueError: it is not what was stored of this content.
+            ValueError: it does not have the digest and size of this content.
         """
         if not self.is_of(stored):
             raise ValueError("its content is another one than its digest says")
         self.__dict__["stored"] = stored
 
     def is_of(self, stored: bytes) -> bool:
-        """Is this what was stored of this content?"""
-        # In SQLite a column takes any type.
+        """Whether ``stored`` has the digest and size of this content."""
+        # A column in SQLite may hold any type.
         is_as_long = type(stored) is bytes and len(stored) == self.size_bytes + SALT_BYTES
         return is_as_long and hashlib.sha256(stored).digest() == self.digest
 
     @property
     def stored(self) -> bytes | None:
-        """What is stored of the content; None where it is not at hand."""
+        """The salt and the content; None if they are not at hand."""
         found: bytes | None = self.__dict__.get("stored")
         return found
 
@@ -88,7 +87,7 @@ def size_of(content: Content | bytes | str) -> int:
 
 
 def is_there(content: Content | bytes | str) -> bool:
-    """Is a content at hand?"""
+    """Whether a content is at hand."""
     return not isinstance(content, Content) or content.stored is not None
 
 
@@ -103,12 +102,12 @@ def text_of(content: Content | str) -> str:
 
 
 def with_content(fact: bytes, stored: bytes | None) -> bytes:
-    """A fact as an export has it, with what was stored of its content before it."""
+    """A fact as exports have it: its stored content, if at hand, and then the fact."""
     return fact if stored is None else _BEGIN.pack(_BIN_32, len(stored)) + stored + fact
 
 
 def without_content(state: bytes) -> tuple[bytes, bytes | None]:
-    """The two parts of what ``with_content`` made; what it cannot have made is a fact as it is."""
+    """Split what ``with_content`` made into fact and content; all else is a fact alone."""
     # A fact is a map, which begins with another byte.
     if state[:1] == b"\xc6" and len(state) >= _BEGIN.size:
         end = _BEGIN.size + _BEGIN.unpack_from(state)[1]

@@ -1,7 +1,7 @@
-"""The check that contents are there as long as their facts say so, and no longer.
+"""The check that contents are there until a row erases them, and no longer.
 
-A content that is not in the log is erased if a later row says that it is not needed any more
-(``events.ERASING``), and missing otherwise.
+A content that is not in the log was erased if a later row erases it (``event_contents.ERASING``),
+and is missing otherwise.
 
 Memory: one entry for each content that is not there, until the row that erased it is read: as many
 as messages waited at the same time.
@@ -27,13 +27,13 @@ class ContentCheck:
     """One pass over the rows of a log, from the first."""
 
     def __init__(self, log: EventLog) -> None:
-        """A check of the contents of this log; others may append meanwhile."""
+        """Prepare the check of a log; others may append to it meanwhile."""
         self._log = log
         self._contents: dict[int, bytes] = {}
         self._missing: dict[tuple[bytes, int], LogRow] = {}
 
     def read_page(self, after: int, until: int) -> None:
-        """Read what is stored of the contents of the next rows, up to this position.
+        """Read the stored contents of the next rows, up to the position ``until``.
 
         Raises:
             LogUnavailable: the log cannot be read.
@@ -41,7 +41,7 @@ class ContentCheck:
         self._contents = self._log.read_contents(after=after, until=until)
 
     def take(self, row: LogRow, event: Event) -> Iterator[Finding]:
-        """Check what the next row says of contents.
+        """Check the contents that the next row has or erases.
 
         Raises: as ``read_page``.
         """
@@ -59,7 +59,7 @@ class ContentCheck:
             yield finding(Fault.WRONG_CONTENT, row, "the content is not the one that was stored")
 
     def end(self, reached: int) -> Iterator[Finding]:
-        """Report what is missing. What was erased since is found in the rows behind ``reached``.
+        """Report missing contents, but not those that rows behind ``reached`` have erased since.
 
         Raises: as ``read_page``.
         """
@@ -78,7 +78,7 @@ class ContentCheck:
         left = [v for v in versions if self._missing.pop((row.stream, v), None) is None]
         if not left:
             return
-        # There when their own rows were read, or in their rows as of old: are they gone now?
+        # They were there when their rows were read, or stand in rows of old types: look again.
         stream = UUID(bytes=row.stream)
         for version, (_, content) in self._log.read_records({stream: left})[stream].items():
             if content is not None:

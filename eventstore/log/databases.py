@@ -1,10 +1,10 @@
-"""Several databases as one log: each holds its own shards, and knows its place among them.
+"""Several databases as one log: each holds its own shards, and knows its place in the log.
 
-Number and order of the databases are fixed when they are made: a shard that was looked for in
-another database would be empty there, and its identities would not be known.
+Number and order of the databases are fixed when they are made. In another order, a shard would be
+read from a database where it is empty, and its identities would be unknown.
 
-They are exported side by side to one place, ``<place>/db-0``, ``<place>/db-1``, …: each an export
-of its own, with positions of its own.
+The databases are exported side by side to one place, ``<place>/db-0``, ``<place>/db-1``, …: each an
+export of its own, with positions of its own.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from eventstore.log.streams import partition_stream
 COUNT: Final = "databases"
 PLACE: Final = "database"
 SET: Final = "database_set"
-"""Constants of each of several databases; that of one alone has none of them."""
+"""Constants of each of several databases; a log in a single database has none of them."""
 
 
 def agree(logs: Sequence[EventLog], shards: Sequence[Collection[str]], *, new_id: str) -> None:
-    """Hold each database to its place, and record it in new ones.
+    """Check that each database has its place in the log, and record the place in new ones.
 
     Args:
         logs: the databases, in their order.
         shards: the names of the shards that each of them holds.
-        new_id: what the databases are to be known by as one log, if they are new.
+        new_id: the id that the databases share as one log, if they are new.
 
     Raises:
         WrongDatabase: one has another place, belongs to another log, or holds other shards.
@@ -62,7 +62,7 @@ def _alone(log: EventLog) -> None:
 
 
 def _holds_no_other(log: EventLog, place: int, others: Collection[str]) -> None:
-    """A database that was filled alone has every shard; one restored from an export its own."""
+    """Refuse shards of the other databases, which a log that was in one database has."""
     for shard in others:
         if log.read_stream(partition_stream(shard), limit=1):
             raise WrongDatabase(place, f"a log that holds {shard}, which belongs elsewhere")
@@ -77,12 +77,12 @@ def folder_name(number: int) -> str:
 
 
 def folder_of_database(place: str, number: int) -> str:
-    """The place within ``place``, a path or URI, where one database of several is exported to."""
+    """The place within ``place`` (a path or URI) of the export of one database of several."""
     path, mark, query = place.partition("?")
     return f"{path.rstrip('/')}/{folder_name(number)}{mark}{query}"
 
 
 def databases_among(names: Iterable[str]) -> int:
-    """How many databases there are, by the highest number among names of folders."""
+    """The number of databases, by the highest number among these names of folders."""
     found = [match for name in names if (match := _FOLDERS.fullmatch(name))]
     return max((int(match[1]) + 1 for match in found), default=0)

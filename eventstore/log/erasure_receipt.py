@@ -1,9 +1,9 @@
-"""The receipt of an erasure: what was erased, where in the log, and that the mediator says so.
+"""Erasure receipts: the mediator's signed statement of what was erased, and where in the log.
 
-A receipt follows from the rows of the log alone, so it can be made as long as these stand there,
-and who has log and receipt can hold one against the other (``check_receipt``), of rows that have
-left for the archive what remains. It names the identity by its stream, which follows from the DID:
-who knows the DID finds it, no one else learns it from the receipt.
+A receipt follows from the rows of the log alone, so it can be made as long as these are in the log.
+``check_receipt`` compares it with the log, or with the rows that remain there if some have left for
+the archive. A receipt names the identity by its stream, which is derived from the DID: a reader who
+knows the DID recognises the identity, and no one learns the DID from the receipt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from eventstore.log.seam import SEAM, read_seam
 
 _FORMAT: Final = 1
 _SIGNED: Final = b"poste erasure receipt\n"
-"""Stands before what is signed, so that it is nothing else that the key signs."""
+"""Prefix of the signed bytes, so that no signature fits anything else that the key signs."""
 _CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CONTENT_FIELDS}
 _STEPS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
@@ -48,19 +48,19 @@ class RowsHaveLeft(ReceiptRefused):
 
 
 class Run(NamedTuple):
-    """Positions that follow each other, both ends among them."""
+    """A range of consecutive positions, with both ends."""
 
     first: int
     last: int
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is signed about one erasure.
+    """The signed statement about one erasure.
 
-    ``stream`` is that of the identity, in hexadecimal; ``reason`` as in ``IdentityErasureBegun``.
-    ``begun`` and ``ended`` are the positions of its first and last event, with their times in Unix
-    milliseconds. ``contents`` counts the contents that it erased by the type of their facts, and
-    ``positions`` are those of these facts, which stay.
+    ``stream`` is the stream of the identity, in hexadecimal; ``reason`` is as in
+    ``IdentityErasureBegun``. ``begun`` and ``ended`` are the positions of the first and last event
+    of the erasure, with their times in Unix milliseconds. ``contents`` counts the erased contents
+    by the type of their facts; ``positions`` are the positions of these facts, which stay.
     """
 
     format: int = _FORMAT
@@ -77,13 +77,13 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
-    """What the log says of the newest erasure of an identity that has ended.
+    """Make the receipt of the newest erasure of an identity that has ended.
 
-    The mediator is that of the log, whatever settings say.
+    The log says which mediator it belongs to, whatever the settings say.
 
     Raises:
-        ReceiptRefused: there is none, or the log is of no mediator yet.
-        RowsHaveLeft: some of its rows are in the archive alone.
+        ReceiptRefused: there is no such erasure, or the log belongs to no mediator yet.
+        RowsHaveLeft: some rows of the erasure are only in the archive.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     rows = _rows(log, stream)
@@ -117,16 +117,16 @@ def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
 
 
 def sign_receipt(receipt: ErasureReceipt, sign: Callable[[bytes], bytes]) -> bytes:
-    """The receipt in JSON, and the signature of it in a line of its own."""
+    """Sign a receipt: the receipt in JSON, and its signature on a line of its own."""
     said = msgspec.json.encode(receipt, order="sorted")
     return said + b"\n" + sign(_SIGNED + said).hex().encode() + b"\n"
 
 
 def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
-    """A receipt that this key has signed.
+    """Read a receipt, and verify that this key has signed it.
 
     Raises:
-        ReceiptRefused: it is none, or another key signed it.
+        ReceiptRefused: it is no receipt, or another key signed it.
     """
     said, _, signature = content.removesuffix(b"\n").partition(b"\n")
     try:
@@ -142,10 +142,10 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
 
 
 def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> None:
-    """Hold a receipt against the log: the same erasure is there, and no content that it names.
+    """Compare a receipt with the log: it has the same erasure, and none of the erased contents.
 
     Raises:
-        ReceiptRefused: it is not, or one is.
+        ReceiptRefused: the erasure is not the same, or a content is still there.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     stream = UUID(hex=receipt.stream)
@@ -167,7 +167,7 @@ def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
 
 
 def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bool:
-    """Is the receipt what those rows say that have not left the log?"""
+    """Whether the receipt agrees with the rows that have not left the log."""
     constants = log.settings()
     seam = constants.get(SEAM)
     left_to = 0 if seam is None else read_seam(seam).position
@@ -185,7 +185,7 @@ def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bo
 
 
 def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:
-    """The first step of the newest erasure, all of its steps, and the last one."""
+    """The first step of the newest erasure that has ended, all its steps, and the last one."""
     begins = [n for n, (_, event) in enumerate(steps) if isinstance(event, IdentityErasureBegun)]
     for begin in reversed(begins):
         for end in range(begin, len(steps)):

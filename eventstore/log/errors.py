@@ -12,9 +12,10 @@ LogError
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
 ├── NotAsSealed      rows are not as they were sealed; names the position
-├── SeamRefused      what a log says about the rows that left it is not the mediator's
+├── SeamRefused      the seam of a log cannot be read, or the mediator did not sign it
 ├── RowsStay         rows cannot leave for the archive now; says why
 │   └── TurnLost     another process lets rows leave, and was first
+├── PageTooLarge     the records of a page are more bytes than allowed
 ├── UnknownTopic     a row names an event type that this release does not know
 ├── ContentMissing   the content of a fact is not in the log
 └── CorruptRow       a row's state does not decode
@@ -32,9 +33,9 @@ class LogError(Exception):
 class AppendConflict(LogError):
     """Another writer stored one of these versions first; nothing of this batch was stored.
 
-    Or the seal that it follows is not there: a server lost it in a fail-over.
+    Also raised if the seal that the batch follows is missing: a server lost it in a fail-over.
 
-    The other writer can be this one, if an append whose outcome was unknown is made again: look
+    The other writer can be this process, if it repeats an append whose outcome was unknown: look
     for the batch's own seal before believing the conflict.
     """
 
@@ -56,7 +57,7 @@ class UnsafeLog(LogError):
 
 
 class LogUnfinished(LogError):
-    """A restore into this log has not come to its end: what it holds is a part of something."""
+    """A restore into this log has not come to its end: the log holds only a part of its rows."""
 
 
 class ReadModelsMissing(LogError):
@@ -74,10 +75,10 @@ class LockedElsewhere(LogError):
 
 
 class WrongDatabase(LogError):
-    """A database does not have the place in its log that it was named at.
+    """A database has another place in its log than the one where it is listed.
 
     Attributes:
-        place: Where it was named: its number, from 0.
+        place: The place where it is listed, from 0.
         what: What it is instead.
     """
 
@@ -106,7 +107,7 @@ class NotAsSealed(LogError):
 
 
 class PageTooLarge(LogError):
-    """The records of a page are more bytes than it may have; a smaller page has fewer."""
+    """The records of a page are more bytes than allowed; ask for a smaller page."""
 
 
 class UnknownTopic(LogError):
@@ -118,11 +119,11 @@ class CorruptRow(LogError):
 
 
 class ContentMissing(LogError):
-    """The content of a fact is not in the log: it was erased, or never came there."""
+    """The content of a fact is not in the log: it was erased, or never stored."""
 
 
 class SeamRefused(LogError):
-    """What a log says about the rows that have left it cannot be read, or another key signed it."""
+    """The seam of a log cannot be read, or another key signed it."""
 
 
 class RowsStay(LogError):
@@ -130,7 +131,7 @@ class RowsStay(LogError):
 
 
 class TurnLost(RowsStay):
-    """Another process lets rows leave and was first: nothing is wrong, and it goes on."""
+    """Another process was first to let rows leave; it continues, and nothing is wrong."""
 
     def __init__(self) -> None:
         super().__init__("another process lets rows leave")

@@ -1,4 +1,4 @@
-"""Which events have a content, and which ones end the life of contents."""
+"""Which events have a content, and which events erase contents."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ CONTENT_FIELDS: Final[dict[type[Event], str]] = {
     EventSaved: "payload",
     PublicEventPublished: "event",
 }
-"""The types of events with a content, and its field."""
+"""The event types with a content, and the field that holds it."""
 ERASING: Final = (
     *(MessagesRemoved, PublicEventsDeleted, PublicEventsExpired),
     *(ContractRequestsAcknowledged, ContractRequestsExpired, SavedEventsErased),
 )
-"""The types of events with which contents of their stream leave: those at ``versions``."""
+"""The event types that erase contents of their stream: those at ``versions``."""
 
 
 def erased_by(rows: Iterable[StoredEvent], events: Iterable[Event]) -> list[tuple[UUID, int]]:
-    """The streams and versions of the contents that leave with these rows."""
+    """The streams and versions of the contents that these rows erase."""
     return [
         (row.originator_id, version)
         for row, event in zip(rows, events, strict=True)

@@ -1,4 +1,4 @@
-"""What a field of an event says of its column, its bounds and its stream; records in a field."""
+"""Annotations of event fields (column, bounds, stream, names), and a record within a field."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 
 class ExportColumn(NamedTuple):
-    """A field that stands in the export under another name.
+    """Marks a field that is exported as a column of another name.
 
-    ``is_time``: it is in Unix milliseconds, and the column a timestamp.
+    ``is_time``: the field is in Unix milliseconds, the column a timestamp.
     """
 
     name: str
@@ -19,7 +19,7 @@ class ExportColumn(NamedTuple):
 
 
 class NoColumn(Enum):
-    """Why a field has no column of its own; its value stands in ``state`` alone."""
+    """Why a field has no column of its own; only ``state`` has its value."""
 
     SIZE_ALONE = "large content: the column size_bytes has its size in bytes"
     STATE_ALONE = "no query filters by it"
@@ -29,22 +29,22 @@ SIZE_ALONE: Final = NoColumn.SIZE_ALONE
 STATE_ALONE: Final = NoColumn.STATE_ALONE
 
 ERASED_AT_ONCE: Final = msgspec.Meta(ge=0, le=10_000)
-"""The most that ``retention.records_per_step_max`` can be set to. A row that was made up says no
-more: who reads it would fill the memory with versions."""
+"""The largest value of ``retention.records_per_step_max``. A forged row cannot say more, which
+would fill the memory of its reader with versions."""
 UNLISTED_AT_ONCE: Final = msgspec.Meta(ge=1, le=320_000)
-"""The most postings of one step of the same (``actors.core.erasure``)."""
+"""The most postings that one step of an erasure removes (``actors.core.erasure``)."""
 
 
 class NamesStream(NamedTuple):
-    """A field that names the stream whose first event this is, behind this prefix."""
+    """Marks the field of a stream's first event that names the stream, behind ``prefix``."""
 
     prefix: str = ""
 
 
 class Name(NamedTuple):
-    """A field with what names a peer, or with text that a peer chose; also each one of a list.
+    """Marks a field, or list, of names of peers or of text that a peer chose.
 
-    A seal covers a digest in place of it (``eventstore.log.redaction``).
+    A seal covers digests in place of these values (``eventstore.log.redaction``).
     """
 
 
@@ -52,11 +52,11 @@ NAME: Final = Name()
 
 
 class RefusedCommands(msgspec.Struct, frozen=True, array_like=True):
-    """Commands that one edge refused alike: how many, and when the first and the last of them.
+    """Commands that one edge refused alike: their number, and the times of the first and last.
 
     ``protocol`` is ``decentrl`` or ``didcomm``; ``command`` its name for the request, empty
-    where it is not known or not distinguished; ``reason`` the code of the refusal. ``sender_did``
-    is who signed or packed them, empty where that is not proven or where there were many.
+    if it is not known or not distinguished; ``reason`` the code of the refusal. ``sender_did``
+    is the proven sender, empty if none is proven or if there were many.
     """
 
     protocol: str

@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Changed(Enum):
-    """What of a depth differs from the one that was stored before; the size always may."""
+    """Which fields of a queue depth differ from the stored ones; the size always may."""
 
     SIZE = "messages, bytes"
     OLDEST = "oldest_at_ms"
@@ -98,10 +98,10 @@ class Changed(Enum):
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
-    """What waits for one identity; ``oldest_at_ms`` is None for an empty queue.
+    """The size of one identity's queue; ``oldest_at_ms`` is None for an empty queue.
 
-    ``outbound``: the identity has an endpoint that its messages are sent to. The rest says from
-    when on something of it may be due (``actors.core.retention``), in Unix ms; None for nothing.
+    ``outbound``: the identity has an endpoint that its messages are sent to. The search for due
+    work (``actors.core.retention``) goes by the later times, in Unix ms; None: nothing gets due.
     """
 
     stream: UUID
@@ -120,16 +120,16 @@ class QueueDepth(msgspec.Struct, frozen=True):
 
 
 class Listed(Enum):
-    """Where the lists are that the saved events of an owner are on."""
+    """Whether an owner's saved events are on lists, and whether other lists lie among these."""
 
     NOT = "not"
     APART = "apart"
     AMONG_OTHERS = "among others"
-    """Possibly: another stream begins with the same 8 bytes (``read_models.postings``)."""
+    """Possibly, because another stream begins with the same 8 bytes (``read_models.postings``)."""
 
 
 class Due(StrEnum):
-    """A time of an identity that a search for what is due goes by; a field of ``QueueDepth``."""
+    """A time by which identities with due work are found: a field of ``QueueDepth``."""
 
     MESSAGES = "oldest_at_ms"
     EXPIRING = "expires_at_ms"
@@ -141,21 +141,21 @@ class Due(StrEnum):
 
 
 class DuePlace(msgspec.Struct, frozen=True, array_like=True):
-    """A place in the order of such a time: when, in Unix milliseconds, and whose, as 16 bytes."""
+    """A place in the order by such a time: Unix milliseconds, then the stream (16 bytes)."""
 
     at_ms: int
     stream: bytes
 
 
 class DueIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """An identity of which something may be due."""
+    """An identity that may have due work."""
 
     did: str
     place: DuePlace
 
 
 class WaitingQueue(msgspec.Struct, frozen=True, array_like=True):
-    """A queue with something in it, as operators and senders find it."""
+    """A queue that is not empty, as operators and delivery workers see it."""
 
     did: str
     messages: int
@@ -172,7 +172,7 @@ class DedicatedIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The log and all queues in figures; ``queue_oldest_at_ms`` is None when nothing waits."""
+    """Totals of the log and of all queues; no message waits if ``queue_oldest_at_ms`` is None."""
 
     log_position: int
     identities: int
@@ -182,13 +182,13 @@ class LogFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StorageFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log takes, in bytes; None for what its store does not tell, or not without a scan.
+    """The storage that a log uses, in bytes; None where its store cannot say without a scan.
 
-    ``facts_bytes`` are the rows and their indexes, ``contents_bytes`` what is stored of contents,
-    ``read_models_bytes`` the tables that follow from both, snapshots included (of SQLite: the rest,
-    all indexes included). ``free_bytes`` is room within the files that is used again before they
-    grow. A log in SQLite that an earlier release began has no facts and contents of its own until
-    its read models are made anew.
+    ``facts_bytes`` counts the rows and their indexes (in SQLite: the states of the rows alone),
+    ``contents_bytes`` the stored contents, ``read_models_bytes`` the tables derived from both,
+    snapshots included (in SQLite: everything else, all indexes included). ``free_bytes`` is room
+    within the files that the store uses again before they grow. A SQLite log that an earlier
+    release began has None for the first three until its read models are rebuilt.
     """
 
     facts_bytes: int | None
@@ -197,11 +197,11 @@ class StorageFigures(msgspec.Struct, frozen=True, kw_only=True):
     wal_bytes: int | None
     free_bytes: int | None
     used_bytes: int
-    """All of it but what is free."""
+    """Everything but the free bytes."""
 
 
 class StoredRecord(NamedTuple):
-    """A row with what is stored of its content; None if it has none, or none any more."""
+    """A row with its stored content; None if it has none, or no longer has it."""
 
     row: StoredEvent
     content: bytes | None
@@ -212,10 +212,10 @@ ANY_VERSION: Final = 2**62
 
 
 class LogRow(msgspec.Struct, frozen=True, gc=False):
-    """One row as it stands in the log, for readers of the whole; ``stream`` is 16 bytes.
+    """One row as it stands in the log, for readers of the whole log; ``stream`` is 16 bytes.
 
-    ``content`` is what is stored of the row's content, None if it has none, or none any more.
-    Unknown to the garbage collector, which would look through millions of them in vain.
+    ``content`` is the row's stored content, None if it has none, or no longer has it.
+    The garbage collector does not track rows: it would scan millions of them in vain.
     """
 
     position: int
@@ -227,7 +227,7 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangedRow(NamedTuple):
-    """A row that loses names: its state as it stands, and without them."""
+    """A row that loses names: its present state, and its state without the names."""
 
     position: int
     before: bytes
@@ -235,11 +235,11 @@ class ChangedRow(NamedTuple):
 
 
 class Departure(NamedTuple):
-    """A step in which rows leave the log for its archive, done whole or not at all.
+    """A step in which rows leave the log for its archive, done as a whole or not at all.
 
-    ``before`` is the seam that the log has (``eventstore.log.seam``), None for none, and ``seam``
-    what follows. The rows at ``positions`` leave; ``states`` are put in place of those of their
-    streams.
+    ``seam`` replaces ``before``, the log's present seam (``eventstore.log.seam``), which is None
+    if it has none. The rows at ``positions`` leave; ``states`` replace the archived states of
+    their streams.
     """
 
     before: str | None
@@ -257,11 +257,11 @@ class EventLog(Protocol):
         events: Sequence[Event],
         depths: Sequence[QueueDepth] = (),
     ) -> None:
-        """Store all rows, and what the read models make of ``events``, in one transaction.
+        """Store all rows and bring the read models up to date, in one transaction.
 
-        ``events[i]`` is the decoded form of ``rows[i]``, with its content where it has one, which
-        is stored beside the row; what these events say is not needed any more is erased with them.
-        ``depths`` are the queues after them.
+        ``events[i]`` is the decoded form of ``rows[i]``, with its content if it has one. The
+        transaction stores these contents beside the rows, and erases the contents that the events
+        say are no longer needed. ``depths`` are the queues after these events.
         Returns only when the transaction is durable. The rows of one call get consecutive
         positions in the order given.
 
@@ -285,10 +285,10 @@ class EventLog(Protocol):
     def read_records(
         self, wanted: Mapping[UUID, Sequence[int]]
     ) -> dict[UUID, dict[int, StoredRecord]]:
-        """The rows of each stream at these versions with their contents, as ``read_versions``."""
+        """Read rows of several streams as ``read_versions`` does, with their contents."""
 
     def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
-        """What is stored of contents, by the position of the row: ``after < position <= until``."""
+        """Stored contents by the position of their row, for ``after < position <= until``."""
 
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
         """Rows in the order of the log with a position greater than ``after``."""
@@ -296,10 +296,10 @@ class EventLog(Protocol):
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Rows in the order of the log with a position greater than ``after``, read in bulk.
 
-        With their contents. At most ``rows_max`` and at most ``bytes_max`` bytes of states and
-        contents, but one row at least.
+        The rows come with their contents: at most ``rows_max`` rows and ``bytes_max`` bytes of
+        states and contents, but at least one row.
 
-        Raises: LogUnavailable, CorruptRow (the stream of a row is no UUID as it is written here).
+        Raises: LogUnavailable, CorruptRow (a row's stream is not a UUID in the form of this log).
         """
 
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
@@ -309,23 +309,23 @@ class EventLog(Protocol):
         """The position of the newest row; 0 for an empty log."""
 
     def figures(self) -> LogFigures:
-        """The log and all queues in figures."""
+        """Totals of the log and of all queues."""
 
     def storage(self) -> StorageFigures:
-        """What the log takes, without reading it."""
+        """The storage that the log uses, without a scan of it."""
 
     def waiting_queues(
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
-        """Queues that are not empty, those that wait longest first; of one identity if named."""
+        """Queues that are not empty, the longest waiting first; only that of ``did`` if given."""
 
     def due_identities(
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
     ) -> Sequence[DueIdentity]:
-        """Identities whose time is not after ``until_ms``, in its order, from a place on.
+        """Identities whose ``time`` is at most ``until_ms``, in its order, behind a place.
 
-        Found by an index. A log of an earlier release knows of the queues alone what was there
-        then; the rest with the next command for it, or when its read models are made anew.
+        Uses an index. Of an identity that an earlier release wrote, the log knows only the time of
+        the oldest message until the identity's next command or a rebuild of the read models.
         """
 
     def dedicated(self) -> Sequence[DedicatedIdentity]:
@@ -347,10 +347,10 @@ class EventLog(Protocol):
         """
 
     def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
-        """Those of these ids that are of saved events of this owner."""
+        """Those of these ids that belong to saved events of this owner."""
 
     def how_listed(self, owner: UUID) -> Listed:
-        """Whether saved events of this owner are on lists, and where these are."""
+        """Whether this owner's saved events are on lists, and whether others lie among these."""
 
     def query_public_events(
         self,
@@ -368,61 +368,61 @@ class EventLog(Protocol):
         """
 
     def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        """The newest snapshot of a stream, None if there is none as it was saved: they are a cache.
+        """The newest snapshot of a stream, which is only a cache; None if missing or altered.
 
-        Each is stored behind a digest of it, so one that was changed since is not used.
+        Each snapshot is stored behind its digest, so an altered one is detected and not used.
         """
 
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
-        """What ``load_snapshot`` finds for these streams, by those of which it finds any."""
+        """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""
 
     def read_streams(
         self, after: Mapping[UUID, int], *, limit: int
     ) -> dict[UUID, list[StoredEvent]]:
-        """For each stream its first rows behind a version, in their order, at most so many."""
+        """For each stream the rows after its version in ``after``, in order, at most ``limit``."""
 
     def read_snapshots(
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        """Snapshots in the order of their streams (16 bytes); None for one that was changed."""
+        """Snapshots in the order of their streams (16 bytes); None for an altered one."""
 
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
-        """Replace the snapshots of these streams; losing them loses nothing."""
+        """Replace the snapshots of these streams; a lost snapshot loses no data."""
 
     def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
-        """The rows of a stream up to a version that have one of these topics, without contents."""
+        """Rows of a stream up to version ``until`` with one of these topics, without contents."""
 
     def load_archived_state(self, stream: UUID) -> Snapshot | None:
-        """The state that stands for the rows of a stream which have left; None if none is whole."""
+        """The state that replaces the rows that left a stream; None if missing or altered."""
 
     def read_archived_states(
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        """Those states, as ``read_snapshots``. They are no cache: the log has them nowhere else.
+        """Archived states in the order of their streams (16 bytes); None for an altered one.
 
-        None for one that was changed.
+        They are not a cache: the log has them nowhere else.
         """
 
     def let_leave(self, departure: Departure) -> None:
-        """Do one step, in one transaction.
+        """Carry out one departure, in one transaction.
 
         Raises:
             TurnLost: the log has another seam; nothing was done.
-            RowsStay: a row is not there or has its content; nothing was done.
+            RowsStay: a row is missing or still has its content; nothing was done.
             LogUnavailable: the store failed; all of it was done or nothing.
         """
 
     def nameless(self) -> Sequence[bytes]:
-        """The streams (16 bytes each) of identities whose queue stands without a name.
+        """The streams (16 bytes each) of the queues that have no DID.
 
-        Of those that were erased, and some that an earlier release began.
+        They belong to erased identities, and some to identities of an earlier release.
         """
 
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
-        """Take names out of rows (``eventstore.log.name_erasure``), in one transaction.
+        """Remove names from rows (``eventstore.log.name_erasure``), in one transaction.
 
         Raises:
-            RowsStay: a row is not there as it stood; nothing was done.
+            RowsStay: a row is missing or was changed; nothing was done.
             LogUnavailable: the store failed; all of it was done or nothing.
         """
 
@@ -430,10 +430,10 @@ class EventLog(Protocol):
         """A constant of the log, fixed at its first use (e.g. the number of shards)."""
 
     def settings(self) -> dict[str, str]:
-        """All constants of the log that were fixed so far, and marks."""
+        """All constants of the log that are fixed so far, and its marks."""
 
     def mark(self, name: str, value: str | None) -> None:
-        """Write down, or take away with None, what is no constant and stands beside these."""
+        """Set a mark, or remove it with None: a value beside the constants that may change."""
 
     def check_writable(self) -> None:
         """Prove that the store takes a durable write now. Raises: LogUnavailable."""

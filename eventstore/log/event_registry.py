@@ -21,9 +21,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 TOPIC_BY_TYPE: Final[dict[type[Event], str]] = {}
-"""The registry: every released type, in the order of this file, with its topic."""
+"""The registry: every released type with its topic, in the order of registration."""
 FREQUENT: Final[set[type[Event]]] = set()
-"""The types that make up most of a log. Events of the others are few."""
+"""The types that make up most of a log; events of other types are few."""
 _Kind = TypeVar("_Kind", bound=type[Event])
 
 

@@ -1,22 +1,22 @@
 """Every event type of the log, as frozen records of primitive fields.
 
-This is the one declaration of an event: its topic, its fields, and how they stand in the exported
-files. The codec, the schema of the export (``eventstore.parquet.schema``), Spark's schema and the
-types that projections read follow from it.
+This is the only declaration of an event: its topic, its fields, and their form in exported files.
+The codec, the schema of the export (``eventstore.parquet.schema``), Spark's schema and the types
+that projections read are derived from it.
 
 Rules of this file: an event says what happened, never what to do; a released type never changes,
 a new shape is a new type with a new version in its topic; nothing here is computed. The registry
 is closed: a row whose topic was not released here cannot be loaded. Golden files in
 ``tests/golden`` pin the encoding of every released type.
 
-A field is a column of the export of the same name. Where it is not, an annotation says so:
+A field is exported as a column of the same name, unless an annotation says otherwise:
 ``ExportColumn`` (another name, or a time), ``SIZE_ALONE``, ``STATE_ALONE``. ``NamesStream`` marks
 the field of a first event that names the identity of its stream.
 
-What others send is a ``Content``: the event says its digest and size, and the bytes stand apart
-(``eventstore.log.content``), so that they can leave when they are not needed any more. Events that
-say so name the versions whose contents leave (``versions``). The first types of these events, with
-the content in the row, end with ``1``: they are read for ever, and never written.
+Data from peers is a ``Content``: the event holds its digest and size, and the log keeps the bytes
+apart (``eventstore.log.content``), so that it can erase them once they are not needed. The events
+that say so name the versions whose contents it erases (``versions``). The first types of these
+events, with the content in the row, end with ``1``: they are read for ever, and never written.
 
 Units: ``at_ms`` is Unix milliseconds by the owner's clock; ``expires_at_s`` and ``timestamp_s``
 are Unix seconds as the client wrote them (an integer stays an integer, a fraction a fraction).
@@ -65,15 +65,15 @@ __all__ = [
     "Seconds",
     "type_name",
 ]
-"""Declared beside this module, and part of it all the same."""
+"""Declared in modules beside this one; importers take them from here."""
 
 
 @released("identity-registered.1")
 class IdentityRegistered(Event, frozen=True, kw_only=True):
     """A contract with the mediator was signed and stored (DCTRL-0004 8.1, DCTRL-0003 9).
 
-    The first event of every identity that is not a DIDComm agent alone; repeats the DID of its
-    stream.
+    The first event of every identity that is not only a DIDComm agent. ``did`` repeats the DID of
+    the stream.
     """
 
     did: Annotated[str, NamesStream(), NAME]
@@ -85,8 +85,8 @@ class IdentityRegistered(Event, frozen=True, kw_only=True):
 class IdentityDedicated(Event, frozen=True, kw_only=True):
     """From now on the identity belongs to no shard: it is a partition of its own.
 
-    ``reason`` says why: operator, load. Sealed by the owner that it leaves. ``did``
-    repeats the DID of the stream, for the list of all that are dedicated.
+    ``reason`` is operator or load. The owner that the identity leaves seals this event. ``did``
+    repeats the DID of the stream, for the list of all dedicated identities.
     """
 
     did: Annotated[str, NAME]
@@ -155,7 +155,7 @@ class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
 class ContractRequestsExpired(Event, frozen=True, kw_only=True):
     """These contract requests, queued at ``versions``, waited longer than the operator keeps them.
 
-    ``reason`` is expired, or unregistered: the registration of who they waited for is over.
+    ``reason`` is expired, or unregistered: the registration of their recipient is over.
     """
 
     request_ids: list[str]
@@ -167,7 +167,7 @@ class ContractRequestsExpired(Event, frozen=True, kw_only=True):
 class ContractExpired(Event, frozen=True, kw_only=True):
     """A contract is not kept any more; fields as in ``ContractStored``.
 
-    ``reason`` is expired (its time was over for as long as the operator keeps such), or
+    ``reason`` is expired (it ended as long ago as the operator keeps expired contracts), or
     unregistered: the registration of its owner is over.
     """
 
@@ -232,8 +232,8 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
     """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
-    ended or idle (with the account), unregistered (the registration of who they waited for is
-    over), erased, or lost (with their contents, which an export that was restored did not have).
+    ended or idle (with the account), unregistered (the registration of their recipient is over),
+    erased, or lost (with their contents, which a restored export did not have).
     """
 
     message_ids: list[str]
@@ -289,7 +289,7 @@ class MediationGranted(Event, frozen=True, kw_only=True):
 class KeylistUpdated(Event, frozen=True, kw_only=True):
     """Keys that messages may be forwarded to; base58, no key twice (RFC 0211).
 
-    A DID stands there by its short name (coordinate-mediation 2.0).
+    A DID appears by its short name (coordinate-mediation 2.0).
 
     ``claims`` are the numbers of the claims of ``added``: the versions of ``KeyClaimed`` in the
     streams of the keys. A key may be added again, with a later claim.
@@ -322,8 +322,8 @@ class KeyReleased(Event, frozen=True, kw_only=True):
 class SpeakerNamed(Event, frozen=True, kw_only=True):
     """A DID is to speak for the account of another (DIDComm v2, DID rotation); in its own stream.
 
-    It does as soon as ``AccountRotated`` says so in the stream of the account. Free again, it names
-    none.
+    It speaks for the account once ``AccountRotated`` says so in the stream of the account. An
+    empty ``account_did`` frees the DID again.
     """
 
     did: Annotated[str, NamesStream(), NAME]
@@ -334,7 +334,7 @@ class SpeakerNamed(Event, frozen=True, kw_only=True):
 class AccountRotated(Event, frozen=True, kw_only=True):
     """From now on ``speaker_did`` speaks for the account, and ``prior_did``, which did, does not.
 
-    ``issued_at_s`` is when the owner rotated, by its own word (DIDComm v2, ``from_prior``).
+    ``issued_at_s`` is the time of the rotation that the owner states (DIDComm v2, ``from_prior``).
     """
 
     speaker_did: Annotated[str, ExportColumn("did"), NAME]
@@ -365,8 +365,8 @@ class InvitationUsed(Event, frozen=True, kw_only=True):
 class RefusalsCounted(Event, frozen=True, kw_only=True):
     """What one edge refused in a period, summed up; in the stream of the edge.
 
-    The period is in Unix milliseconds by the edge's clock. A bounded number of entries, whatever
-    was refused how often: refused commands must not fill the disk.
+    The period is in Unix milliseconds by the edge's clock. The number of entries is bounded,
+    however many commands were refused: these must not fill the disk.
     """
 
     edge: Annotated[str, NamesStream("edge:")]
@@ -462,8 +462,8 @@ class PublicEventsDeleted(Event, frozen=True, kw_only=True):
 class IdentityErasureBegun(Event, frozen=True, kw_only=True):
     """All that stands before this in the stream is being erased; ``reason``: operator, or owner.
 
-    Registration, contracts, connection, mediation, keylist, rules and history of saved events are
-    over with this event. What has contents leaves by the events that follow, in steps.
+    This event ends registration, contracts, connection, mediation, keylist, queue policy and the
+    history of saved events. The events that follow erase, in steps, whatever has contents.
     """
 
     reason: str

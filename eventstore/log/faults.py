@@ -1,4 +1,4 @@
-"""What can be wrong with the rows of a log, and how a check says so."""
+"""What can be wrong with the rows of a log, and how a check reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Fault(Enum):
     """What can be wrong with a row or a seal."""
 
     MALFORMED_ROW = "malformed-row"
-    """A column does not hold its type, or the stream is not a UUID as it is written here."""
+    """A column does not hold its type, or the stream is not a UUID in the form of this log."""
     UNKNOWN_TOPIC = "unknown-topic"
     UNDECODABLE_STATE = "undecodable-state"
     VERSION_BREAK = "version-break"
@@ -29,9 +29,9 @@ class Fault(Enum):
     BROKEN_CHAIN = "broken-chain"
     """The seal does not continue from the partition's last seal."""
     BROKEN_SEAL = "broken-seal"
-    """The seal is not the one that these rows give: some of them, or it, was changed."""
+    """The seal does not match these rows: the seal or some of the rows were changed."""
     MISSING_HEAD = "missing-head"
-    """A head that was known before is not in the log: its end was cut off."""
+    """A head that was known before is not in the log: the end of the log was cut off."""
     WRONG_HEAD = "wrong-head"
     """The manifest names another newest seal of a partition than its rows have."""
     WRONG_TREE = "wrong-tree"
@@ -39,17 +39,17 @@ class Fault(Enum):
     MISSING_CONTENT = "missing-content"
     """The content of the row is not there, and no row says that it was erased."""
     WRONG_CONTENT = "wrong-content"
-    """A content is another one than its row says, or is there although it was erased."""
+    """A content is not the one that its row names, or is there although it was erased."""
     MISSING_NAME = "missing-name"
-    """A name is gone from the row, and no row says that who it named was erased."""
+    """A name is gone from the row, and no row says that the identity it named was erased."""
     WRONG_SEAM = "wrong-seam"
-    """What the log says about the rows that have left is not signed by the mediator."""
+    """The mediator did not sign what the log says about the rows that have left."""
     WRONG_REST = "wrong-rest"
     """The rows before the seam are not those that stayed when others left."""
     MISSING_STATE = "missing-state"
     """Rows of the stream have left, and the state that stands for them is missing or changed."""
     WRONG_COLUMN = "wrong-column"
-    """A column of the export is not what the row's state and the rows around it say."""
+    """A column of the export does not agree with the row's state and the rows around it."""
     WRONG_POSITION = "wrong-position"
     """The position does not follow the one before, or is not where the file says it is."""
 
@@ -62,10 +62,10 @@ class Head(NamedTuple):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong in the rows of these positions.
+    """One fault in the rows of these positions.
 
     ``stream`` and ``version`` are those of the row at ``last_position``; ``partition`` is set
-    when a seal says it.
+    if a seal names it.
     """
 
     fault: Fault

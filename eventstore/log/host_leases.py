@@ -1,7 +1,8 @@
 """Host leases: which hosts live, and where each of them listens.
 
-A host has a row that it renews. Who reads the rows knows who lives, by the time of the database
-alone, and asks no other process. A row says nothing about who owns what: that stands in the log.
+Each host renews a row of its own. A reader of the rows knows which hosts live, by the clock of the
+database alone and without asking another process. A row does not say which partitions a host owns:
+the log does.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import msgspec
 
 
 class HostLease(msgspec.Struct, frozen=True):
-    """A host that lives, as its row says.
+    """The row of a living host.
 
     ``incarnation`` differs between two processes of the same name. ``address`` and ``port`` are
-    where it listens for edges, and ``token`` opens a connection there. ``ends_s`` is when its
-    time is over by the clock of the database, which grows as long as the host renews it; 0 in a
-    lease that was not read.
+    where it listens for edges, and ``token`` opens a connection there. ``ends_s`` is the end of
+    the lease by the clock of the database, moved by each renewal; 0 in a lease that was not read.
     """
 
     name: str
@@ -30,31 +30,31 @@ class HostLease(msgspec.Struct, frozen=True):
     ends_s: float = 0.0
 
     def __repr__(self) -> str:
-        """Without the token: this may be printed."""
+        """Show the lease without its token, so that it may be printed."""
         return f"HostLease({self.name!r}, {self.incarnation!r}, {self.address!r}, {self.port})"
 
 
 class HostLeases(Protocol):
-    """The rows in one database; every call has an end, and any thread may make it.
+    """The host leases in one database; every call is bounded in time, and any thread may call.
 
-    Everything raises ``LogUnavailable`` when the database did not answer, and the next call tries
-    it anew.
+    Every method raises ``LogUnavailable`` if the database does not answer; the next call tries
+    again.
     """
 
     def take(self, lease: HostLease, seconds: float) -> None:
-        """Have this name for so long by the database's time, whichever process had it."""
+        """Take the lease of this name, whichever process had it, for ``seconds`` from now."""
 
     def renew(self, lease: HostLease, seconds: float) -> bool:
-        """Have it for so long from now on; False if another incarnation has it."""
+        """Extend the lease to ``seconds`` from now; False if another incarnation has it."""
 
     def living(self) -> Sequence[HostLease]:
-        """The hosts whose time is not over, by name."""
+        """The hosts whose leases have not ended, in the order of their names."""
 
     def leave(self, lease: HostLease) -> None:
-        """Have the name no longer; that of another incarnation stays."""
+        """Give up the lease; the lease of another incarnation stays."""
 
     def clock_s(self) -> float | None:
-        """The database's Unix time in seconds; None where it has no clock but this machine's."""
+        """The database's Unix time in seconds; None if its clock is this machine's."""
 
     def close(self) -> None:
         """End the connection."""

@@ -24,7 +24,7 @@ number i has the leaves from i * 2**h on, 2**h of them."""
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """The hash of a leaf: what stands in the tree for an entry."""
+    """The hash of a leaf, which represents an entry in the tree."""
     return hashlib.sha256(b"\x00" + entry).digest()
 
 
@@ -46,16 +46,16 @@ def complete_root(hashes: Sequence[bytes]) -> bytes:
 
 
 class Frontier(NamedTuple):
-    """A tree as far as its growth needs it: the roots of its largest complete subtrees.
+    """The part of a tree that its growth needs: the roots of its largest complete subtrees.
 
-    ``hashes`` has one for each bit that is set in ``size``, those of the largest first.
+    ``hashes`` has one root for each bit that is set in ``size``, the largest subtree first.
     """
 
     size: int = 0
     hashes: tuple[bytes, ...] = ()
 
     def extended(self, leaves: Iterable[bytes]) -> Frontier:
-        """The tree with these leaf hashes behind its own."""
+        """The tree with these leaf hashes appended."""
         size, hashes = self.size, list(self.hashes)
         for leaf in leaves:
             hashes.append(leaf)
@@ -81,9 +81,10 @@ def root_at(size: int, subtree: Subtrees) -> bytes:
 
 
 def inclusion_proof(index: int, size: int, subtree: Subtrees) -> list[bytes]:
-    """That the leaf at ``index``, from 0, is in the tree of the first ``size`` leaves.
+    """Prove that the leaf at ``index``, from 0, is in the tree of the first ``size`` leaves.
 
-    The siblings of the nodes from the leaf to the root, in this order (RFC 9162 2.1.3.1).
+    The proof has the siblings of the nodes from the leaf to the root, in this order
+    (RFC 9162 2.1.3.1).
 
     Raises:
         ValueError: there is no such leaf.
@@ -104,9 +105,9 @@ def inclusion_proof(index: int, size: int, subtree: Subtrees) -> list[bytes]:
 
 
 def consistency_proof(old: int, new: int, subtree: Subtrees) -> list[bytes]:
-    """That the tree of ``old`` leaves is the beginning of the tree of ``new`` (RFC 9162 2.1.4.1).
+    """Prove that the tree of ``old`` leaves is the beginning of that of ``new``.
 
-    Empty where the trees are the same, and where the old one is empty.
+    RFC 9162 2.1.4.1. The proof is empty if the trees are the same, or if the old one is empty.
 
     Raises:
         ValueError: the old tree is larger.
@@ -161,7 +162,7 @@ def is_consistent(
     if old in {0, new}:
         is_same = old_root == (new_root if old == new else EMPTY_ROOT)
         return is_same and not proof and (new > 0 or new_root == EMPTY_ROOT)
-    # The old tree is a subtree where its size is a power of two: its root is left out then.
+    # If its size is a power of two, the old tree is a subtree, and the proof omits its root.
     path = list(proof) if old & (old - 1) else [old_root, *proof]
     if not path:
         return False
@@ -191,7 +192,7 @@ def _split(count: int) -> int:
 def _range_root(first: int, end: int, subtree: Subtrees) -> bytes:
     """The root of the leaves from ``first`` to before ``end``.
 
-    ``first`` is where a complete subtree begins that is at least as large as the range.
+    A complete subtree that is at least as large as the range must begin at ``first``.
     """
     hashes = []
     while first < end:

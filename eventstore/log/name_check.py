@@ -1,9 +1,9 @@
-"""The check that names are gone from rows only where who they named was erased.
+"""The check that names are gone from rows only if the identity that they named was erased.
 
-A digest may stand in place of a name in the stream of an identity that was erased, of which the
-log says so (``events.IdentityErased``); elsewhere where it is the digest of such an identity, and
-beside that in the streams of what it took: its keys and invitations. A key that was released says
-no more than its stream, and may be gone.
+A digest may replace any name in the stream of an identity that the log says was erased
+(``events.IdentityErased``). Elsewhere it may replace the names of such an identity, and with them
+the other names in the event of a key, invitation or contract of that identity. The key in
+``KeyReleased`` says no more than its stream, and may be gone in any case.
 
 Memory: one entry for each stream that has rows without names, and for each such identity in it.
 """
@@ -28,21 +28,21 @@ from eventstore.log.redaction import STREAM_BYTES, erased_names
 from eventstore.log.streams import ERASED
 
 ERASURE: Final = TOPIC_BY_TYPE[IdentityErased]
-"""The topic of the rows that say so."""
+"""The topic of the rows that say that an identity was erased."""
 _RELEASED: Final = TOPIC_BY_TYPE[KeyReleased]
 _NAMING_OWNER: Final = {
     TOPIC_BY_TYPE[KeyClaimed]: ("owner_did",),
     TOPIC_BY_TYPE[InvitationUsed]: ("by_did",),
     TOPIC_BY_TYPE[ContractStored]: ("requestor_did", "recipient_did"),
 }
-"""The fields that say whose it was, where all names may be gone because of that."""
+"""The fields that name an owner: all names of the event may be gone with its name."""
 
 
 class NameCheck:
     """One pass over rows in the order of the log.
 
     Attributes:
-        erased: the streams (16 bytes each) of the identities that rows say to be erased.
+        erased: the streams (16 bytes each) of the identities that rows say were erased.
         gone: a row that has lost a name, by its stream and the digest in place of the name.
     """
 
@@ -51,7 +51,7 @@ class NameCheck:
         self.gone: dict[tuple[bytes, bytes], LogRow] = {}
 
     def take(self, row: LogRow) -> None:
-        """Note what the next row says of names."""
+        """Note the erasure or the missing names in the next row."""
         if row.topic == ERASURE:
             self.erased.add(row.stream)
             return
@@ -63,19 +63,19 @@ class NameCheck:
             self.gone.setdefault((row.stream, digest), place)
 
     def take_name(self, row: LogRow, identity: str | None) -> None:
-        """Note what an export calls the identity of a row, if that is no name any more."""
+        """Note the name that an export has for the identity of a row, if it is an erased one."""
         if identity is not None and identity.startswith(ERASED):
             self.gone.setdefault((row.stream, row.stream), row)
 
 
 def missing_name(row: LogRow, digest: bytes) -> Finding:
-    """What is wrong with a row that has lost a name of who was not erased."""
+    """The finding about a row that lost the name of an identity that was not erased."""
     why = f"a name is gone, and no row says that {digest.hex()} was erased"
     return finding(Fault.MISSING_NAME, row, why)
 
 
 def missing_names(check: NameCheck, log: EventLog) -> Iterator[Finding]:
-    """The rows of a log that have lost a name of who was not erased, by a check of its rows.
+    """Report the rows of a log that lost the name of an identity that was not erased.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -86,7 +86,7 @@ def missing_names(check: NameCheck, log: EventLog) -> Iterator[Finding]:
 
 
 def _is_erased(check: NameCheck, stream: bytes, log: EventLog) -> bool:
-    """What was erased since the check began the log says by now."""
+    """Look in the check, and in the log for an erasure since the check began."""
     if stream in check.erased or len(stream) != STREAM_BYTES:
         return stream in check.erased
     return bool(log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics={ERASURE}))

@@ -1,17 +1,16 @@
-"""Takes the names of erased identities out of the rows of a log.
+"""Removes the names of erased identities from the rows of a log.
 
-A pass reads the rows in their order and changes those that name an identity which is erased:
+A pass reads the rows in order and changes those that name an erased identity. It removes:
 
-- in the streams of such an identity all names, those of others too: who wrote to it says who it
-  was;
-- in other streams its own names, as soon as nothing that lives refers to them: a message or a saved
-  event that names it keeps the name as long as its content is there, a contract until it is over;
+- in the stream of such an identity all names, those of its peers too: they reveal who it was;
+- in other streams its own names, as soon as no live data needs them: a message or a saved event
+  that names it keeps the name as long as its content is there, a contract until it is over;
 - in the streams of its keys, and of the invitations that it used, all names.
 
-What stays: the name of a partition of its own, in seals and in the events that gave it; the DID
-that speaks for an account by rotation; what stands in another database of the log; rows that an
-earlier release sealed, whose seal covers their names. A pass changes nothing that verifies
-(``eventstore.log.redaction``), so it may end anywhere and begin anew, beside appends and beside
+These names stay: that of a partition of its own, in seals and in the events that gave it; the DID
+that speaks for an account by rotation; names in another database of the log; names in rows that an
+earlier release sealed, whose seal covers them. Seals hold for the changed rows
+(``eventstore.log.redaction``), so a pass may end anywhere and begin anew, beside appends and beside
 another pass.
 """
 
@@ -53,7 +52,7 @@ from eventstore.log.verify import covers_redacted
 _ROWS: Final = 1_000
 _STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
 _TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, InvitationUsed))
-"""Events in streams of what an identity took: they say whose it was."""
+"""Events in the streams of keys and invitations, which name the owner."""
 _SAID_LAST: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
 )
@@ -63,9 +62,9 @@ _ENDS_CONTRACT: Final = frozenset(
 
 
 def erased_identities(log: EventLog) -> dict[bytes, int]:
-    """The identities that are erased and have not come back: where the erasure of each ended.
+    """The identities that are erased and have not come back.
 
-    By streams (16 bytes each), the position of its last row.
+    Maps the stream of each (16 bytes) to the position of the last row of its erasure.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -80,7 +79,7 @@ def erased_identities(log: EventLog) -> dict[bytes, int]:
 
 
 def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
-    """The state of a row without the names of these digests; None where it has none of them."""
+    """The state of a row without the names that have these digests; None if it has none."""
     found = False
 
     def rename(name: Any) -> Any:
@@ -100,15 +99,15 @@ class NameErasure:
 
     Attributes:
         erased: the streams (16 bytes each) of the identities whose names leave.
-        reached: the position up to which it came.
+        reached: the position up to which the pass has come.
         end: the position of the last row.
         changed: how many rows lost a name.
-        nameless: the streams (16 bytes each) that have lost their name: those of such identities,
-            and of the keys and invitations that they took.
+        nameless: the streams (16 bytes each) that have lost their name: those of the erased
+            identities, and of the keys and invitations that they took.
     """
 
     def __init__(self, log: EventLog, erased: Collection[bytes]) -> None:
-        """A pass that has not begun.
+        """Prepare a pass.
 
         ``erased`` are the streams of the identities whose names leave (``erased_identities``).
 
@@ -127,7 +126,7 @@ class NameErasure:
         self._whole_to = 0 if seam is None else seam.whole_to
 
     def step(self) -> bool:
-        """Take the names out of the next rows; are there more?
+        """Remove the names from the next rows; return whether there are more rows.
 
         Raises:
             LogUnavailable: the log cannot be read or written now.
@@ -168,7 +167,7 @@ class NameErasure:
         return self._changed(hits) if covers_redacted(rows, event, events) else []
 
     def _hits(self, rows: Iterable[tuple[LogRow, Event | None]]) -> list[tuple[LogRow, bytes]]:
-        """Rows with a name that leaves, or has left, and the states that they are to have."""
+        """Rows with a name to remove, or already removed, and their states without it."""
         known = ((row, event) for row, event in rows if event is not None)
         after = ((row, self._without_names(row, event)) for row, event in known)
         return [(row, state) for row, state in after if state is not None]
@@ -185,7 +184,7 @@ class NameErasure:
         ]
 
     def _without_names(self, row: LogRow, event: Event) -> bytes | None:
-        """The state of a row without the names that leave; None where all stay."""
+        """The state of a row without the names to remove; None if all names stay."""
         kind = type(event)
         if kind in _STAYING:
             return None
@@ -202,7 +201,7 @@ class NameErasure:
         return renamed
 
     def _is_needed(self, row: LogRow, event: Event) -> bool:
-        """Does something that lives refer to what the row says?"""
+        """Whether live data still needs the names in the row."""
         stream = UUID(bytes=row.stream)
         if type(event) in CONTENT_FIELDS:
             found = self._log.read_records({stream: [row.version]})[stream].get(row.version)
@@ -220,12 +219,12 @@ def _without_bytes(name: Any) -> Any:
 
 
 def _is_end(event: Event | None, digest: bytes) -> bool:
-    """Does a contract of this digest end with this event?"""
+    """Whether this event ends the contract with this digest."""
     return event is not None and getattr(event, "digest", digest) == digest
 
 
 def _row(row: Notification) -> LogRow | None:
-    """A row as it stands in the log; None where a column does not hold its type."""
+    """A row as it stands in the log; None if a column does not hold its type."""
     stream: Any = row.originator_id
     if not isinstance(stream, UUID) or type(row.state) is not bytes:
         return None

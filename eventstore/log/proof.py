@@ -1,14 +1,14 @@
-"""Proofs to hand over: files that anybody checks with the mediator's public key alone. Pure.
+"""Portable proofs: files that anybody can check with the mediator's public key alone. Pure.
 
-``MessageProof`` has the rows of a message's life and what leads from them to a signed head of the
-log's tree: all rows of each seal that covers one of them, the seal, and the path from its leaf to
-the root. ``ConsistencyProof`` shows that one signed head is of a later tree than another.
+``MessageProof`` has the rows of a message's life and links them to a signed head of the log's
+tree: all rows of each seal that covers one of them, the seal, and the path from its leaf to the
+root. ``ConsistencyProof`` shows that the tree of one signed head continues the tree of another.
 
-What a message proof shows: at the time of its head the log had these rows, sealed in this order,
-and every later head has them too. It does not show that nothing else happened to the message.
+A message proof shows that the log had these rows, sealed in this order, at the time of its head,
+and that every later head has them too. It does not show that nothing else happened to the message.
 
-A file is canonical JSON (RFC 8785) and the end of a line. Every byte of it is checked or follows
-from what is checked: another spelling is refused too.
+A file is canonical JSON (RFC 8785) and a newline. Every byte of it is checked or follows from
+checked bytes: another spelling of the same proof is refused too.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class ProvenRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class ProvenSeal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A seal, the rows that it covers, and where it stands in the tree.
 
-    ``position`` is its own in the log, ``version`` that in the stream of its partition, ``state``
-    the event in base64. ``index`` is that of its leaf, ``inclusion`` the path to the root, from
-    below, in base64.
+    ``position`` is the seal's position in the log, ``version`` its version in the stream of its
+    partition, ``state`` its event in base64. ``index`` is the index of its leaf, ``inclusion`` the
+    path from the leaf to the root, in base64.
     """
 
     position: int
@@ -72,7 +72,7 @@ class ProvenSeal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class MessageProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was recorded of one message, in the order of the log.
+    """The proof of what the log recorded of one message, in the order of the log.
 
     ``identity`` is the DID in whose queue it was; ``public_key`` the mediator's as a verifier key
     of signed notes; ``head`` a signed head, as it was published.
@@ -87,7 +87,7 @@ class MessageProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ConsistencyProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """That the tree of the head ``old`` is the beginning of that of the head ``new``."""
+    """The proof that the tree of head ``old`` is the beginning of the tree of head ``new``."""
 
     format: str
     public_key: str
@@ -104,21 +104,21 @@ class ProofFault(Enum):
     """Why a proof proves nothing."""
 
     MALFORMED = "malformed"
-    """Not a file of this kind, or written in another way than these files are."""
+    """The file is not of this kind, or not in canonical form."""
     UNKNOWN_FORMAT = "unknown-format"
-    """A format that this release does not know."""
+    """The format is one that this release does not know."""
     OTHER_KEY = "other-key"
-    """Made with another key than the one that was named."""
+    """The proof was made with another key than the one that was named."""
     BAD_HEAD = "bad-head"
-    """A head that is none, or that the key has not signed."""
+    """The head is malformed, or the key has not signed it."""
     BROKEN_SEAL = "broken-seal"
-    """The seal is not the one that these rows give: some of them, or it, was changed."""
+    """The seal does not match these rows: the seal or some of the rows were changed."""
     NOT_IN_TREE = "not-in-tree"
     """The path does not lead from the seal to the root of the head."""
     OTHER_MESSAGE = "other-message"
     """The rows are not those of the message, or not of this identity."""
     NOT_CONSISTENT = "not-consistent"
-    """The older tree is not the beginning of the newer one, or nothing shows that it is."""
+    """The older tree is not the beginning of the newer one, or the proof does not show it."""
 
 
 class ProofRefused(Exception):
@@ -139,7 +139,7 @@ class ProvenEvent(NamedTuple):
     """One thing that happened to a message; ``at_ms`` is Unix milliseconds by the owner's clock.
 
     ``event`` is queued, delivered or removed; ``by`` the protocol of the first, the channel of
-    the second, the reason of the third. ``position`` is that of the seal.
+    the second, the reason of the third. ``position`` is the seal's.
     """
 
     event: str
@@ -152,7 +152,7 @@ class ProvenEvent(NamedTuple):
 
 
 class ProvenMessage(NamedTuple):
-    """What a message proof shows; ``rows`` counts all in it, those of others too."""
+    """What a message proof shows; ``rows`` counts all its rows, those about other messages too."""
 
     message_id: str
     identity: str
@@ -171,17 +171,17 @@ class ProvenConsistency(NamedTuple):
 
 
 def proof_bytes(proof: Proof) -> bytes:
-    """The file of a proof."""
+    """The bytes of the file of a proof."""
     return rfc8785.dumps(msgspec.to_builtins(proof)) + _END
 
 
 def check_proof(content: bytes, named: PublicKey | None) -> ProvenMessage | ProvenConsistency:
-    """What a proof shows, if it was made with the key that is ``named``.
+    """Check a proof, made with the key ``named``, and return what it shows.
 
-    Without one the key is the one in the proof: then nothing says whose it is.
+    If ``named`` is None, the check uses the key in the proof, and nothing says whose key it is.
 
     Raises:
-        ProofRefused: it shows nothing; names what is wrong.
+        ProofRefused: the proof shows nothing; the error says what is wrong.
     """
     proof = read_proof(content)
     key = _key(proof.public_key)
@@ -196,10 +196,10 @@ def check_proof(content: bytes, named: PublicKey | None) -> ProvenMessage | Prov
 
 
 def read_proof(content: bytes) -> Proof:
-    """A proof as it stands in a file; nothing of it is checked but its form.
+    """Read a proof from its file; only the form of the proof is checked.
 
     Raises:
-        ProofRefused: it has not this form.
+        ProofRefused: the file does not have this form.
     """
     try:
         members: Any = msgspec.json.decode(content)
@@ -219,7 +219,7 @@ def read_proof(content: bytes) -> Proof:
 def proven_seal(
     row: LogRow, rows: Sequence[LogRow], index: int, inclusion: Sequence[bytes]
 ) -> ProvenSeal:
-    """A seal, the rows that it covers, the index of its leaf, and its path to the root."""
+    """Make the ``ProvenSeal`` of a seal, its rows, the index of its leaf, and its path."""
     return ProvenSeal(
         position=row.position,
         version=row.version,
@@ -307,7 +307,7 @@ def _head(note: str, key: PublicKey, verifier_key: str) -> TreeHead:
 
 
 def _sealed_rows(one: ProvenSeal) -> tuple[list[LogRow], BatchSealed]:
-    """The rows of a seal, which is, to the byte, the one that they give."""
+    """The rows and the event of a seal, checked to match to the byte."""
     rows = [_row(row, one.position) for row in one.rows]
     row = LogRow(one.position, b"", one.version, SEAL_TOPIC, _bytes(one.state))
     try:
@@ -355,7 +355,7 @@ def _check_inclusion(one: ProvenSeal, sealed: BatchSealed, head: TreeHead) -> No
 def _events(
     proof: MessageProof, rows: Sequence[LogRow], sealed: BatchSealed, position: int
 ) -> Iterator[ProvenEvent]:
-    """What the rows say of the message; all of it stands in the stream of the identity."""
+    """What the rows say of the message, if they stand in the stream of the identity."""
     for row in rows:
         try:
             event = decode(row.topic, row.state)

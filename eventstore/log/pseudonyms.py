@@ -1,12 +1,11 @@
-"""Pseudonyms: names replaced by a keyed hash, so that what is shown can still be joined.
+"""Pseudonyms: keyed hashes in place of names, so that the records can still be joined.
 
-A pseudonym is HMAC-SHA256 (RFC 2104) of the name, the first 128 bits: the same name and key give
-the same pseudonym everywhere, and without the key the name cannot be found out, nor a guess
-be tried.
+A pseudonym is the first 128 bits of HMAC-SHA256 (RFC 2104) of the name: the same name and key give
+the same pseudonym everywhere, and no one without the key can find the name or test a guess.
 
-What is replaced (``NAMING``): all that names a peer, and all text that a peer chose. Ids that
-the mediator made, times, sizes and digests stay, so that a row can still be found in the log by
-any reader of the log. The keys of nonces stay, too: they are hashes over a sender and a nonce, and
+Pseudonyms replace all names of peers, and all text that a peer chose (``NAMING``). Ids that
+the mediator made, times, sizes and digests stay, so that a reader of the log can still find a row
+there. The keys of nonces stay, too: they are hashes over a sender and a nonce, and
 identify a sender only if the nonce is known. The empty text and null stay.
 """
 
@@ -26,12 +25,12 @@ PREFIX: Final = "p:"
 KEY_BYTES_MIN: Final = 32
 KEY_BYTES_MAX: Final = 4_096
 DIGITS: Final = 32
-"""Hexadecimal ones, of 128 bits."""
+"""The hexadecimal digits of 128 bits."""
 _FINGERPRINT_OF: Final = b"poste pseudonyms, version 1"
 _SHOWN_AS: Final = {"seal_partition": "shard"}
 _OTHERS: Final = 0o077
 WITH_KINDS: Final = ("identity", "shard", "partition")
-"""Columns whose values say by a prefix what they name."""
+"""Columns whose values have a prefix that says what they name."""
 OURS: Final = ("shard-", "edge:")
 
 NAMING: Final[Mapping[str, str]] = {
@@ -90,17 +89,17 @@ def read_key(path: str | Path) -> bytes:
 
 
 def fingerprint(key: bytes | None) -> str:
-    """Distinguishes one key from another and reveals nothing of it; empty for no key."""
+    """A digest that tells keys apart and reveals nothing of them; empty for no key."""
     return _digest(key, _FINGERPRINT_OF) if key is not None else ""
 
 
 def pseudonym_of(name: str, key: bytes) -> str:
-    """The pseudonym of one name, here and without Spark; the empty text stays."""
+    """The pseudonym of one name, made without Spark; the empty text stays."""
     return PREFIX + _digest(key, name.encode()) if name else name
 
 
 def pseudonymous(record: Mapping[str, Any], key: bytes) -> dict[str, Any]:
-    """A record with pseudonyms for what is named in ``NAMING``, in its own records too."""
+    """A record with pseudonyms in the columns of ``NAMING``, also in nested records."""
     return {name: _hidden(name, value, key) for name, value in record.items()}
 
 

@@ -1,4 +1,4 @@
-"""The mediator's public key as auditors hold it: read from text, and what it verifies. Pure.
+"""The mediator's public key as auditors hold it, read from text, to verify signatures. Pure.
 
 Ed25519 by libsodium, as everywhere here (``http_edge.crypto.signatures`` says why).
 """
@@ -16,7 +16,7 @@ from nacl.exceptions import BadSignatureError
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 _MULTICODEC: Final = b"\xed\x01"
-"""What stands before an Ed25519 key in a ``did:key`` and in a DID document."""
+"""The prefix of an Ed25519 key in a ``did:key`` and in a DID document."""
 _DID_KEY: Final = "did:key:"
 _NOTE_ED25519: Final = b"\x01"
 """The type of an Ed25519 key and signature in C2SP signed-note."""
@@ -30,7 +30,7 @@ class PublicKey(NamedTuple):
     raw: bytes
 
     def verify(self, message: bytes, signature: bytes) -> bool:
-        """Whether ``signature`` is that of ``message`` by the holder of this key."""
+        """Whether the holder of this key made ``signature`` over ``message``."""
         # The binding hands both to C without looking at their length.
         if len(self.raw) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
             return False
@@ -42,7 +42,7 @@ class PublicKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In base58, as exports name their signer."""
+        """The key in base58, as exports name their signer."""
         digits: bytes = base58.b58encode(self.raw)
         return digits.decode("ascii")
 
@@ -69,13 +69,13 @@ class PublicKeyRefused(ValueError):
 
 
 def read_public_key(text: str) -> PublicKey:
-    """The key in any of the forms in which one is shown.
+    """Read a key in any of its text forms.
 
     These are base58, multibase with or without ``did:key:``, hexadecimal digits, and the verifier
-    key of a signed note, whose name is not looked at.
+    key of a signed note, whose name may be any.
 
     Raises:
-        PublicKeyRefused: it is none of them.
+        PublicKeyRefused: the text has none of these forms.
     """
     text = text.strip()
     if not text or len(text) > _CHARS_MAX:

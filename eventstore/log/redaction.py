@@ -1,13 +1,13 @@
-"""Names in rows, and what stands in place of one that was erased. Pure.
+"""Names in rows, and the digests that replace erased names. Pure.
 
-A name is a DID, a key, or text that a peer chose (``event_fields.NAME``). It leaves its row when
-who it names was erased; then its digest stands there, as a msgpack extension, which no name is
-written as. Of a row a seal covers the *redacted state*: the event with the digests of all its
-names. So a seal holds for a row with its names and without them, and for no other change.
+A name is a DID, a key, or text that a peer chose (``event_fields.NAME``). When the identity that it
+names is erased, its digest replaces it in the row, as a msgpack extension, a type that no name has.
+A seal covers the *redacted state* of a row: the event with the digests of all its names. So a seal
+holds for a row with its names and without them, and for no other change.
 
-The digest of a name is the id that a stream of that name has (UUIDv5), of bytes SHA-256. What is
-left says whose row it was to who has the name, and to no one else: DIDs and keys cannot be tried
-out. Short text that a peer chose can (a label, a tag).
+The digest of a text is the id that a stream of that name has (UUIDv5); the digest of bytes is their
+SHA-256. It identifies a name only to those who know the name: DIDs and keys cannot be found by
+trial. Short text that a peer chose (a label, a tag) can.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from eventstore.log.streams import ERASED, identity_stream
 
 _CODE: Final = 1
 _BEGINS: Final = (b"\xd8\x01", b"\xc7\x20\x01")
-"""Digests of 16 and of 32 bytes begin with these, and other bytes may."""
+"""Encoded digests of 16 and of 32 bytes begin with these; other bytes may, too."""
 STREAM_BYTES: Final = 16
 _NAMES_KEPT: Final = 65_536
 _UNREADABLE: Final = (
     *(msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, RecursionError),
 )
-"""What bytes that are no state raise when they are read as one."""
+"""The errors from reading bytes that are no state as a state."""
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 Rename: TypeAlias = Callable[[Any], Any]
-"""What stands in place of one name: a text, bytes, or what was erased before."""
+"""Returns the replacement of one name, which is a text, bytes, or the digest of an erased one."""
 
 
 @lru_cache(_NAMES_KEPT)
@@ -44,7 +44,7 @@ def _digest_of_text(name: str) -> msgspec.msgpack.Ext:
 
 
 def digest_of(name: Any) -> Any:
-    """What stands in place of a name; what names no one stays, and what was erased before."""
+    """The digest that replaces a name; an empty name, or a digest, stays as it is."""
     if isinstance(name, str):
         return _digest_of_text(name) if name else name
     if isinstance(name, bytes):
@@ -53,15 +53,15 @@ def digest_of(name: Any) -> Any:
 
 
 def is_erased(name: Any) -> bool:
-    """Is this what stands in place of a name?"""
+    """Whether this is a digest in place of a name."""
     return isinstance(name, msgspec.msgpack.Ext)
 
 
 def redacted_state(topic: str, state: bytes, event: Event | None = None) -> bytes | None:
-    """What a seal covers of the state of a row; None for one that is not written as states are.
+    """The state of a row as its seal covers it; None if it is not in the form of the codec.
 
-    ``event`` is the one in the row, where that was decoded before. Of a topic of a later release
-    it is the state itself.
+    ``event`` is the event in the row, if it is already decoded. For a topic of a later release,
+    the result is the state itself.
     """
     kind = TYPE_BY_TOPIC.get(topic)
     naming = None if kind is None else _NAMING.get(kind)
@@ -74,7 +74,7 @@ def redacted_state(topic: str, state: bytes, event: Event | None = None) -> byte
 
 
 def renamed_state(kind: type[Event], state: bytes, rename: Rename) -> bytes | None:
-    """The state of a row with other names; None where it is not written as states are."""
+    """The state of a row with other names; None if it is not in the form of the codec."""
     try:
         fields = msgspec.msgpack.decode(state)
         if not isinstance(fields, dict) or _ENCODER.encode(fields) != state:
@@ -87,7 +87,7 @@ def renamed_state(kind: type[Event], state: bytes, rename: Rename) -> bytes | No
 def erased_names(topic: str, state: bytes) -> Mapping[str, Sequence[bytes]]:
     """The digests that a row has in place of names, by field; mostly none.
 
-    Of a state that is not written as states are nothing is said.
+    The result is empty for a state that cannot be read.
     """
     kind = TYPE_BY_TOPIC.get(topic)
     naming = None if kind is None else _NAMING.get(kind)
@@ -107,7 +107,7 @@ def erased_names(topic: str, state: bytes) -> Mapping[str, Sequence[bytes]]:
 
 
 def shown_state(kind: type[Event], state: bytes) -> bytes | None:
-    """The state with texts in place of the digests of names; None where it has none of them."""
+    """The state with texts in place of the digests of names; None if it has no digests."""
     shown = renamed_state(kind, state, _shown)
     return None if shown == state else shown
 
@@ -142,7 +142,7 @@ def _of_each(names: Any, rename: Rename) -> Any:
 
 
 def _of_records(kind: type[msgspec.Struct]) -> _Change:
-    """Of a list of records, which are written as lists of their fields."""
+    """The change of a list of records, which a state has as lists of their fields."""
     places = {kind.__struct_fields__.index(field) for field, _ in _names_in(kind)}
 
     def change(records: Any, rename: Rename) -> Any:
@@ -170,6 +170,6 @@ def _names_in(kind: type[msgspec.Struct]) -> Iterator[tuple[str, _Change]]:
 _NAMING: Final[Mapping[type[Event], Mapping[str, _Change]]] = {
     kind: naming for kind in TOPIC_BY_TYPE if (naming := dict(_names_in(kind)))
 }
-"""The fields of each type of events that has names, and how they are renamed."""
+"""For each event type with names, the fields that have them, and how to rename these."""
 _WITH_RECORDS: Final = frozenset({RefusalsCounted})
-"""Types whose names stand in records, which are lists in a state."""
+"""Event types with names in records, which a state has as lists."""

@@ -1,4 +1,4 @@
-"""The events of what ends or leaves because its time is over, or with who is erased.
+"""Event types of expiry and erasure: what ends by its age, or with an erased identity.
 
 A part of ``eventstore.log.events``; the same rules hold here.
 """
@@ -15,7 +15,7 @@ from eventstore.log.event_registry import Event, released
 class PublicEventsExpired(Event, frozen=True, kw_only=True):
     """These public events, published at ``versions``, are not shown any more.
 
-    ``reason`` is expired: they were published longer ago than the operator keeps such.
+    ``reason`` is expired: they are older than the operator keeps public events.
     """
 
     event_ids: list[str]
@@ -27,8 +27,8 @@ class PublicEventsExpired(Event, frozen=True, kw_only=True):
 class AgentSeen(Event, frozen=True, kw_only=True):
     """A message of the agent itself came, as its envelope proved; what it asked stores nothing.
 
-    Recorded only where the operator ends idle agents, and for each once in a part of that age: a
-    poll writes no row.
+    Recorded only if the operator ends idle agents, and for each agent at most once in a fraction
+    of the idle age: otherwise every poll would write a row.
     """
 
 
@@ -36,8 +36,8 @@ class AgentSeen(Event, frozen=True, kw_only=True):
 class AccountExpired(Event, frozen=True, kw_only=True):
     """The account of an agent is over: connection, mediation, keylist, and rules of its queue.
 
-    ``reason`` is idle: nothing came from the agent for as long as the operator waits. What waits
-    for it leaves by the events behind this one. Who comes back begins anew.
+    ``reason`` is idle: the agent was silent for as long as the operator allows. The events after
+    this one remove its waiting messages. An agent that returns begins anew.
     """
 
     reason: str
@@ -52,7 +52,7 @@ class SavedEventsErased(Event, frozen=True, kw_only=True):
 
     @property
     def versions(self) -> range:
-        """The versions whose contents leave, among them those of other rows, which have none."""
+        """The versions whose contents are erased; some belong to rows that have no content."""
         return range(self.after + 1, self.after + 1 + self.count)
 
 
@@ -60,7 +60,7 @@ class SavedEventsErased(Event, frozen=True, kw_only=True):
 class SavedEventsUnlisted(Event, frozen=True, kw_only=True):
     """The first ``count`` postings of the identity's saved events are removed, in their order.
 
-    Those on the list of all its events come last, so that one is on it as long as it is on any.
+    Postings on the list of all events come last: an event is on it as long as it is on any list.
     """
 
     count: Annotated[int, STATE_ALONE, UNLISTED_AT_ONCE]

@@ -2,8 +2,8 @@
 
 1. Replay protection: it carries the nonces that the transaction accepted (DCTRL-0004 5.2, 12.2).
 2. Fence: two owners of one partition collide on the seal's version; the loser stores nothing.
-3. Tamper evidence: its digest chains all rows of the transaction to the previous seal. Of a row
-   it covers the redacted state, where digests stand in place of names
+3. Tamper evidence: its digest chains all rows of the transaction to the previous seal. It covers
+   the redacted state of each row, in which digests replace names
    (``eventstore.log.redaction``). Seals of earlier releases cover states as they stand.
 
 A *partition* is a set of identities with one owner: a shard (``shard-3``) or one dedicated
@@ -29,8 +29,8 @@ _NONCE: Final = struct.Struct(">16sQ")
 _ROW: Final = struct.Struct(">16sQII")
 _HEAD: Final = struct.Struct(">QQQI")
 _REDACTED: Final = b"poste seal over redacted states\n"
-"""What is hashed begins with it; of an earlier release it begins with the previous digest, which is
-no text."""
+"""Prefix of the hashed bytes. Those of an earlier release begin with the previous digest, which is
+not this text."""
 
 SealedRow: TypeAlias = tuple[bytes, int, str, bytes]
 """What a seal covers of a row: stream (16 bytes), version, topic, state (redacted, or whole)."""
@@ -65,7 +65,7 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
 ) -> BatchSealed:
     """The seal over the rows that a transaction stores for one partition.
 
-    ``events`` are those in the rows; ``previous`` is the digest of the partition's last seal,
+    ``events`` are the events in the rows; ``previous`` is the digest of the partition's last seal,
     ``GENESIS`` for its first.
     """
     digest = chain_digest(
@@ -104,7 +104,7 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
 ) -> bytes:
     """SHA-256 over the previous digest, the seal's own fields and the rows, length-prefixed.
 
-    ``are_redacted``: the states of the rows are, as this release covers them.
+    ``are_redacted``: the states of the rows are redacted, as in the seals of this release.
     """
     name = partition.encode()
     head = _HEAD.pack(epoch, at_ms, window_ms, len(name))
@@ -113,7 +113,7 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     for stream, version, topic, state in rows:
         name = topic.encode()
         parts += (_ROW.pack(stream, version, len(name), len(state)), name, state)
-    # At once: with few rows, a call for each takes longer than the hash.
+    # One call: with few rows, a call for each part takes longer than the hash.
     return hashlib.sha256(b"".join(parts)).digest()
 
 
@@ -137,10 +137,10 @@ def digest_by(
 
 
 def sealed_rows(rows: Iterable[StoredEvent], events: Iterable[Event]) -> Iterator[SealedRow]:
-    """What a seal covers of rows to store, which hold these events.
+    """The parts of rows to store that their seal covers; ``events`` are the events in the rows.
 
     Raises:
-        ValueError: the state of a row is not written as states are.
+        ValueError: the state of a row is not in the form of the codec.
     """
     for row, event in zip(rows, events, strict=True):
         stream = row.originator_id

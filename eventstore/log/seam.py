@@ -1,12 +1,13 @@
 """The seam of a log: where its rest begins, behind the rows that have left for its archive. Pure.
 
-A log whose old rows have left holds, up to the position of its seam, single rows that something
-still refers to, and from there on all rows. The seam is what the mediator signed about the part
-before it: the newest seal of every partition, from which the chains go on; a sum over the rows that
-stayed; a sum over the states of the streams that rows have left from. So the rest is verified
-without the archive, and no row or state before the seam can be changed, removed or put back.
+Up to the position of its seam, a log whose old rows have left holds only the rows that something
+still refers to; from there on it holds all rows. The seam is what the mediator signed about the
+part before it: the newest seal of every partition, which the chains continue; a sum over the rows
+that stayed; a sum over the states of the streams that rows have left. With the seam, the rest is
+verified without the archive, and a row or state before it that is changed, removed or put back is
+found.
 
-A sum has no order, so that a row is taken out of it when it leaves later. It is the sum modulo
+A sum does not depend on order, so a row that leaves later is subtracted. It is the sum modulo
 2**3072 of SHAKE-256 over each entry (MSet-Add-Hash of Clarke and others, 2003), with the number of
 entries beside it. With so many bits the best known way to two sets with one sum (Wagner's) takes
 more than 2**100 steps.
@@ -30,12 +31,12 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.redaction import redacted_state
 
 SEAM: Final = "seam"
-"""The constant of a log that has its seam; it is the one that changes."""
+"""The constant of a log that holds its seam; the only constant that changes."""
 _FORMAT: Final = 2
 _WITH_WHOLE_STATES: Final = 1
-"""The format of earlier releases: their sums are over rows as they stand."""
+"""The format of earlier releases, whose sums are over rows as they stand."""
 _SIGNED: Final = b"poste seam of a log\n"
-"""Stands before what is signed, so that it is nothing else that the key signs."""
+"""Prefix of the signed bytes, so that no signature fits anything else that the key signs."""
 _SUM_BYTES: Final = 384
 _MODULUS: Final = 1 << (8 * _SUM_BYTES)
 _ROW: Final = struct.Struct(">cQ16sQII")
@@ -43,17 +44,17 @@ _STATE: Final = struct.Struct(">c16sQQ")
 
 
 class Sum(NamedTuple):
-    """A sum over entries, whatever their order, and how many there are."""
+    """A sum over entries in any order, and their number."""
 
     number: int = 0
     total: bytes = bytes(_SUM_BYTES)
 
     def plus(self, entries: Iterable[bytes]) -> Sum:
-        """The sum with these entries more."""
+        """The sum with these entries added."""
         return self._moved(entries, 1)
 
     def minus(self, entries: Iterable[bytes]) -> Sum:
-        """The sum without these entries, which are in it."""
+        """The sum with these entries, which are in it, subtracted."""
         return self._moved(entries, -1)
 
     def _moved(self, entries: Iterable[bytes], sign: int) -> Sum:
@@ -66,9 +67,9 @@ class Sum(NamedTuple):
 
 
 def row_entry(row: LogRow, whole_to: int = 0) -> bytes:
-    """What a row is in the sum of those that stayed: its position and all that a seal covers.
+    """The entry of a row in the sum of those that stayed: its position and all that a seal covers.
 
-    ``whole_to`` is that of the seam.
+    ``whole_to`` is the field of the seam.
 
     Raises:
         TypeError, ValueError, struct.error: a column does not hold its type.
@@ -83,19 +84,19 @@ def row_entry(row: LogRow, whole_to: int = 0) -> bytes:
 
 
 def state_entry(stream: UUID, state: Snapshot) -> bytes:
-    """What the state of a stream is in the sum of states."""
+    """The entry of a stream's state in the sum of states."""
     return _STATE.pack(b"s", stream.bytes, state.version, state.fold) + state.state
 
 
 class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is signed about the part of a log up to ``position``, which is that of a seal.
+    """The signed statement about a log up to ``position``, the position of a seal.
 
-    ``left`` counts the rows that have left, ``stayed`` is the sum over the others up to there,
-    ``states`` that over the states of the streams that rows have left from. Rows up to ``whole_to``
-    are in the sum as they stand, the others in their redacted states. ``heads`` are the newest
-    seals up to there. ``fold`` is the layout of all states, 0 where nothing says it.
-    ``manifest`` is the one of the archive, with its SHA-256, that had the
-    rows which left last. ``at_ms`` is when it was signed, Unix milliseconds.
+    ``left`` counts the rows that have left, ``stayed`` is the sum over the other rows up to
+    ``position``, ``states`` the sum over the states of the streams that rows have left. ``stayed``
+    has rows up to ``whole_to`` as they stand, the others in their redacted states. ``heads`` are
+    the newest seals up to ``position``. ``fold`` is the layout of all states, 0 if unknown.
+    ``manifest``, with its SHA-256, is the manifest of the archive with the rows that left last.
+    ``at_ms`` is the time of signing in Unix milliseconds.
     """
 
     format: int = _FORMAT
@@ -114,16 +115,16 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def sign_seam(seam: Seam, sign: Callable[[bytes], bytes]) -> str:
-    """The text that a log keeps: the seam in JSON, and the signature of it in a line of its own."""
+    """Sign a seam; the text for the log is the seam in JSON, and its signature on a second line."""
     said = msgspec.json.encode(seam, order="sorted")
     return f"{said.decode()}\n{sign(_SIGNED + said).hex()}"
 
 
 def read_seam(text: str) -> Seam:
-    """The seam in a text, whichever key signed it.
+    """Read the seam in a text without a check of its signature.
 
     Raises:
-        SeamRefused: there is none in it that this release understands.
+        SeamRefused: the text has no seam that this release understands.
     """
     try:
         seam = msgspec.json.decode(text.partition("\n")[0], type=Seam)
@@ -137,7 +138,7 @@ def read_seam(text: str) -> Seam:
 
 
 def stored_seam(log: EventLog) -> Seam | None:
-    """The seam of a log, whichever key signed it; None if it has none that can be read.
+    """The seam of a log, its signature unchecked; None if the log has none that can be read.
 
     Raises:
         LogUnavailable: the log cannot be read.
@@ -149,10 +150,10 @@ def stored_seam(log: EventLog) -> Seam | None:
 
 
 def verified_seam(text: str, key: PublicKey) -> Seam:
-    """The seam in a text that this key has signed.
+    """Read the seam in a text, and verify that this key has signed it.
 
     Raises:
-        SeamRefused: there is none in it, or another key signed it.
+        SeamRefused: the text has no seam, or another key signed it.
     """
     seam = read_seam(text)
     said, _, signature = text.partition("\n")

@@ -1,7 +1,7 @@
 """The check of the part of a log before its seam: the rows that stayed, and the states.
 
-No seal covers what stands there, because rows that it covers have left. What proves it is the seam
-(``eventstore.log.seam``).
+Seals prove nothing there, because some of the rows that they cover have left. The seam proves that
+part instead (``eventstore.log.seam``).
 
 Memory: one integer for each stream.
 """
@@ -33,13 +33,13 @@ class SeamCheck:
     """
 
     def __init__(self, log: EventLog, seam: Seam) -> None:
-        """A check of this log, whose seam this is."""
+        """Prepare the check of a log that has this seam."""
         self.versions: dict[bytes, int] = {}
         self._log = log
         self._seam = seam
         self._stayed = Sum()
         self._left: dict[bytes, int] = {}
-        """The greatest version that has left, of each stream that is not one of seals."""
+        """The greatest version that has left, for each stream other than those of seals."""
 
     def take(self, row: LogRow) -> Iterator[Finding]:
         """Check the next row, which stands before the seam."""
@@ -68,7 +68,7 @@ class SeamCheck:
                 self._left[stream] = row.version - 1
 
     def end(self) -> Iterator[Finding]:
-        """Compare what was read with the sums of the seam.
+        """Compare the rows and states that were read with the sums of the seam.
 
         Raises:
             LogUnavailable: the log cannot be read.
@@ -109,7 +109,7 @@ class SeamCheck:
 
 
 def older_than(seam: Seam, known: Mapping[str, Head]) -> dict[str, Head]:
-    """Those of known newest seals that stand before the seam and may have left."""
+    """The known heads that are older than those of the seam, and so may have left."""
     return {
         name: head
         for name, head in known.items()
@@ -125,7 +125,7 @@ def _states(log: EventLog) -> Iterator[tuple[UUID, Snapshot | None]]:
 
 
 def check_before(log: EventLog, seam: Seam) -> Iterator[Finding]:
-    """Check what stands before the seam alone.
+    """Check only the part of a log before its seam.
 
     Raises:
         LogUnavailable: the log cannot be read.

@@ -32,20 +32,20 @@ class Session(Protocol):
         """The stored rows of a stream at these versions, by version."""
 
     def records(self, stream: UUID, versions: Collection[int]) -> dict[int, StoredRecord]:
-        """The same with what is stored of their contents."""
+        """The same rows, with their stored contents."""
 
 
 class LogSession(Session, Protocol):
-    """One open transaction on a store, with what is not the same text for both."""
+    """One open transaction on a store, with the operations whose SQL differs between stores."""
 
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        """Rows of the log from a position on with contents, within both bounds but one at least."""
+        """Rows after a position, with contents: within both bounds, but at least one row."""
 
     def contents(self, after: int, until: int) -> dict[int, bytes]:
-        """What is stored of contents, by position: ``after < position <= until``."""
+        """Stored contents by position, for ``after < position <= until``."""
 
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
-        """Erase the contents of the rows of these streams and versions that have one."""
+        """Erase the contents, if any, of the rows at these streams and versions."""
 
     def states(self, table: str, streams: Sequence[UUID]) -> Sequence[tuple[UUID, int, int, bytes]]:
         """Stream, version, fold and stored state of these streams, in a table of snapshots."""
@@ -55,11 +55,11 @@ class LogSession(Session, Protocol):
     def records_of(
         self, wanted: Mapping[UUID, Sequence[int]]
     ) -> dict[UUID, dict[int, StoredRecord]]:
-        """As ``records``, of many streams."""
+        """As ``records``, for many streams."""
         return {stream: self.records(stream, versions) for stream, versions in wanted.items()}
 
     def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
-        """For each stream its first stored rows behind a version, at most so many."""
+        """For each stream the stored rows after its version in ``after``, at most ``limit``."""
 
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
         """The stored rows at version 1 of these streams, by stream."""
@@ -67,35 +67,35 @@ class LogSession(Session, Protocol):
     def import_rows(self, rows: Sequence[LogRow]) -> None:
         """Store rows of another log, with contents, at the positions that they have there.
 
-        Positions are beyond all that are here; later appends get positions beyond theirs.
+        These positions follow all positions in this log; later appends get positions behind them.
         """
 
     def import_postings(self, postings: Collection[StoredPosting]) -> None:
-        """Store postings that are not there yet, in bulk."""
+        """Store new postings, in bulk."""
 
     def stream_rows(self, stream: UUID, until: int, topics: Collection[str]) -> Sequence[LogRow]:
-        """Rows of a stream up to a version that have one of these topics, without contents."""
+        """Rows of a stream up to version ``until`` with one of these topics, without contents."""
 
     def change_rows(self, rows: Sequence[ChangedRow]) -> int:
-        """Put the new states of rows in place of those that they had; of how many they were."""
+        """Replace the states of the rows that still have their earlier one; return how many."""
 
     def remove_rows(self, positions: Collection[int]) -> int:
-        """Remove those of these rows that have no content and are not the newest; how many."""
+        """Remove these rows, except any with a content (SQLite: or the newest); return how many."""
 
     def clear(self) -> None:
         """Remove all rows, contents, read models and snapshots; constants stay."""
 
     def recount(self) -> None:
-        """Make the sums anew that the store keeps of its rows and contents, if it keeps any."""
+        """Recompute the sums that the store keeps of its rows and contents, if it keeps any."""
 
     def keep_out_writers(self) -> None:
-        """Let no other transaction append before this one ends."""
+        """Keep other transactions from appending until this one ends."""
 
 
 class Store(Protocol):
-    """A database that holds a log: the library's recorder and transactions beside it.
+    """A database that holds a log: the library's recorder, and transactions beside it.
 
-    Everything raises the library's errors (``eventsourcing.persistence.PersistenceError`` and
+    All methods raise the library's errors (``eventsourcing.persistence.PersistenceError`` and
     its base), never those of the driver.
     """
 
@@ -103,7 +103,7 @@ class Store(Protocol):
     """Writes and reads ``stored_events``; takes ``events=`` for the read models."""
 
     def asking(self) -> AbstractContextManager[LogSession]:
-        """A session for one statement, which changes nothing."""
+        """A session for one statement that changes nothing."""
         return self.reading()
 
     def reading(self) -> AbstractContextManager[LogSession]:
@@ -113,12 +113,12 @@ class Store(Protocol):
         """A transaction that is durable when the block ends, or undone when it raises."""
 
     def storage(self) -> StorageFigures:
-        """What the store takes, from figures that it keeps."""
+        """The storage that the store uses, from figures that it keeps."""
 
     def scratch(self) -> AbstractContextManager[tuple[LogSession, str]]:
-        """A transaction that sees one snapshot, with read models of its own, which end with it.
+        """A transaction on one snapshot, with empty read models of its own that end with it.
 
-        They are empty; the schema where the stored ones are comes with it.
+        Yields the session and the name of the schema that has the stored read models.
         """
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""Signed notes (C2SP signed-note): a text and who signed it, readable by people and tools. Pure.
+"""Signed notes (C2SP signed-note): a text with signatures, for people and tools. Pure.
 
-A text that ends with a line, an empty line, and a line for each signature::
+A note is a text that ends with a newline, an empty line, and a line for each signature::
 
     — NAME BASE64(KEY ID || SIGNATURE)
 
-Only Ed25519 is written and verified. Signatures of keys that are not asked about are passed over,
-as those of witnesses are.
+Only Ed25519 is written and verified. Signatures by other keys, such as those of witnesses, are
+ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoteSignature(NamedTuple):
 
 
 class SignedNote(NamedTuple):
-    """A note as it was read: nothing of it is proven."""
+    """A note as it was read, with its signatures unverified."""
 
     text: str
     signatures: tuple[NoteSignature, ...]
@@ -47,10 +47,10 @@ def is_key_name(name: str) -> bool:
 
 
 def sign_note(text: str, name: str, key: PublicKey, sign: Callable[[bytes], bytes]) -> bytes:
-    """The note of a text, signed by the key of this name.
+    """Sign a text as a note, under this name of the key.
 
     Raises:
-        ValueError: the text does not end with a line or has control characters, or the name
+        ValueError: the text does not end with a newline or has control characters, or the name
             cannot be one.
     """
     if not text.endswith("\n") or _has_control(text) or not is_key_name(name):
@@ -60,10 +60,10 @@ def sign_note(text: str, name: str, key: PublicKey, sign: Callable[[bytes], byte
 
 
 def read_note(content: bytes) -> SignedNote:
-    """The parts of a note.
+    """Split a note into its text and signatures.
 
     Raises:
-        NoteRefused: it is none.
+        NoteRefused: it is no note.
     """
     if len(content) > NOTE_BYTES_MAX:
         raise NoteRefused(f"longer than {NOTE_BYTES_MAX} bytes")

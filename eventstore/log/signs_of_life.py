@@ -1,8 +1,8 @@
-"""Which events are traffic of an agent's own, and since when it has been silent.
+"""Signs of life: which events an agent itself caused, and since when it has been silent.
 
-An event counts if a message of the agent itself caused it, or if the agent took what was delivered
-to it. What others send to it does not, nor what the mediator does by itself. State
-(``actors.core.evolve``) and read model (``eventstore.read_models.queue_depths``) go by the same.
+An event counts if the agent's own message caused it, or if the agent accepted delivered messages.
+Messages from others do not count, nor what the mediator does by itself. The state
+(``actors.core.evolve``) and the read model (``eventstore.read_models.queue_depths``) both use this.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from eventstore.log.events import (
 
 _HOUR_MS: Final = 3_600_000
 _TAKEN: Final = frozenset({"acknowledged", "delivered"})
-"""Reasons of removals that its owner caused: by a message, or by taking what it was sent."""
+"""Reasons of removals that the agent caused: by a message, or by accepting a delivery."""
 _NOT_ASKED_FOR: Final = frozenset({"live", "outbound"})
-"""Channels of what is handed out as it comes, by the word of who sent it."""
+"""Channels that push messages as they arrive; the pushing side alone says that it did."""
 
 
 def _always(_event: Event) -> bool:
@@ -46,26 +46,26 @@ _SIGNS: Final[Mapping[type[Event], Callable[[Any], bool]]] = {
     MediationGranted: _always,
     QueuePolicySet: _always,
     AccountRotated: _always,
-    # A key alone is taken away by another who proves to hold it.
+    # An update that only removes keys may come from another agent that proved to hold one.
     KeylistUpdated: lambda event: bool(event.added),
     MessagesDelivered: lambda event: event.channel not in _NOT_ASKED_FOR,
     MessagesRemoved: _was_taken,
     MessagesRemoved1: _was_taken,
 }
 SIGNS_OF_LIFE: Final = tuple(_SIGNS)
-"""The types of events that may be one."""
+"""The event types that may be a sign of life."""
 
 
 def is_sign_of_life(event: Event) -> bool:
-    """Is it traffic of the agent's own, where the identity is one?"""
+    """Whether the agent itself caused this event, if the identity is an agent."""
     counts = _SIGNS.get(type(event))
     return counts is not None and counts(event)
 
 
 def idle_since_ms(seen_ms: int, registered_until_s: Seconds) -> int:
-    """Since when an agent has been silent, in Unix milliseconds, for the search for idle ones.
+    """Since when an agent has been silent, in Unix milliseconds, for the search for idle agents.
 
-    Up to an hour late: an index that followed every message would be written with each. A
-    registration that is in force is a sign of life, too.
+    Rounded up to the hour: an exact index would be written with every message. A registration
+    that is in force is a sign of life, too.
     """
     return max(-(-seen_ms // _HOUR_MS) * _HOUR_MS, ceil(registered_until_s * 1000))

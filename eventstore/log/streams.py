@@ -1,4 +1,4 @@
-"""Streams: the ids of the sequences that the rows of a log belong to, and names that are gone."""
+"""Streams: the ids that group the rows of a log, and the erased form of stream names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
 ERASED: Final = "erased:"
-"""In place of a name that was erased; the id of its stream follows, in hexadecimal."""
+"""Prefix of the erased form of a name; the id of its stream follows, in hexadecimal."""
 KINDS: Final = ("key:", "invitation:")
-"""What the name of a stream that is not one of an identity begins with."""
+"""Prefixes of the names of the streams of keys and invitations."""
 _NAME: Final = re.compile(rf"({'|'.join(KINDS)})?{ERASED}([0-9a-f]{{32}})")
 
 
@@ -25,24 +25,24 @@ def partition_stream(partition: str) -> UUID:
 
 
 def stream_of(name: str) -> bytes:
-    """The stream (16 bytes) that a name is of, also one that was erased."""
+    """The stream (16 bytes) of a name or of the erased form of one."""
     erased = _NAME.fullmatch(name)
     return bytes.fromhex(erased[2]) if erased else identity_stream(name).bytes
 
 
 def is_erased_name(name: str) -> bool:
-    """Does this stand in place of a name that was erased?"""
+    """Whether this is the erased form of a name."""
     return _NAME.fullmatch(name) is not None
 
 
 def erased_name(name: str) -> str:
-    """What stands in place of the name of a stream when that was erased."""
+    """The erased form of the name of a stream."""
     kind = next((one for one in KINDS if name.startswith(one)), "")
     return f"{kind}{ERASED}{stream_of(name).hex()}"
 
 
 def is_same_name(name: str | None, other: str | None) -> bool:
-    """Are two names of a stream the same, or one of them what stands in place of the other?"""
+    """Whether two names of streams are equal, or one is the erased form of the other."""
     if name == other or name is None or other is None:
         return name == other
     return erased_name(name) == erased_name(other)

@@ -67,7 +67,7 @@ def partial_folder(tile: Tile) -> str:
 
 
 def tile_of(path: str) -> Tile | None:
-    """The tile of this path, None if it is that of none."""
+    """The tile with this path; None if no tile has it."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
@@ -92,17 +92,17 @@ def tiles_of(size: int) -> Iterator[Tile]:
 
 
 class TiledTree(NamedTuple):
-    """A tree in tiles, as far as its growth needs it: the last tile of each level.
+    """The part of a tree in tiles that its growth needs: the last tile of each level.
 
-    ``edge`` has the hashes of the last tile of each level that is not full, from level 0 on; none
-    where the last one is full.
+    ``edge`` has the hashes of the last tile of each level, from level 0 on; empty if that tile is
+    full.
     """
 
     size: int = 0
     edge: tuple[bytes, ...] = (b"",) * LEVELS
 
     def extended(self, leaves: Sequence[bytes]) -> tuple[TiledTree, Mapping[Tile, bytes]]:
-        """The tree with these leaf hashes behind its own, and the tiles that are new by that."""
+        """The tree with these leaf hashes appended, and the tiles that this adds."""
         new: dict[Tile, bytes] = {}
         edge: list[bytes] = []
         added: Sequence[bytes] = leaves
@@ -129,10 +129,10 @@ class TiledTree(NamedTuple):
 
 
 def tree_at(size: int, read: ReadTile) -> TiledTree:
-    """The tree of this size by its last tiles, at most one for each level.
+    """Read the tree of this size from its last tiles, at most one for each level.
 
     Raises:
-        TileDamaged: a tile has another length.
+        TileDamaged: a tile has the wrong length.
         Whatever ``read`` raises.
     """
     edge = [b""] * LEVELS
@@ -146,7 +146,7 @@ def tree_at(size: int, read: ReadTile) -> TiledTree:
 def subtrees_of(size: int, read: ReadTile) -> Subtrees:
     """The complete subtrees of a tree of this size; each tile is read once.
 
-    What they return raises ``TileDamaged`` as ``tree_at``.
+    The function that this returns raises ``TileDamaged`` as ``tree_at`` does.
     """
     tiles: dict[tuple[int, int], bytes] = {}
 

@@ -1,4 +1,4 @@
-"""Heads of the log's tree: how large it is, its root, and the signed note that says so. Pure.
+"""Heads of the log's tree: its size and root, and the signed note that states them. Pure.
 
 The leaves of the tree are the seals of one database, in the order of the log. A head is a
 checkpoint of transparency logs (C2SP tlog-checkpoint): origin, size and root, a line each::
@@ -7,8 +7,8 @@ checkpoint of transparency logs (C2SP tlog-checkpoint): origin, size and root, a
     20852163
     CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=
 
-The origin is the mediator's DID, and ``/db-1`` behind it for one database of several. Who holds a
-head holds the mediator to all that was sealed before it: each later head is consistent with it.
+The origin is the mediator's DID, and ``/db-1`` behind it for one database of several. A published
+head commits the mediator to all that was sealed before it: each later head is consistent with it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINES_MIN: Final = 3
 
 
 class TreeHead(NamedTuple):
-    """The size of a tree and its root, and which tree it is."""
+    """The origin of a tree, which names it, its size and its root."""
 
     origin: str
     size: int
@@ -40,12 +40,12 @@ class TreeHead(NamedTuple):
 
 
 def origin_of(mediator_did: str, database: int | None = None) -> str:
-    """The origin of a mediator's log; of one of its databases where it has several."""
+    """The origin of a mediator's log, or of one of its databases if it has several."""
     return mediator_did if database is None else f"{mediator_did}/{folder_name(database)}"
 
 
 def is_origin_of(origin: str, mediator_did: str) -> bool:
-    """Whether this is the origin of the log of this mediator, or of a database of it."""
+    """Whether this is the origin of this mediator's log, or of a database of the log."""
     did, _, folder = origin.partition("/")
     return did == mediator_did and (
         not folder or origin == origin_of(did, databases_among([folder]) - 1)
@@ -72,7 +72,7 @@ def seal_leaf(position: int, version: int, sealed: BatchSealed) -> bytes:
 
 
 def sign_head(head: TreeHead, key: PublicKey, sign: Callable[[bytes], bytes]) -> bytes:
-    """The signed note of a head, by the key whose name is the origin.
+    """Sign the note of a head, under the origin as the name of the key.
 
     Raises:
         ValueError: the origin cannot be the name of a key.
@@ -82,16 +82,16 @@ def sign_head(head: TreeHead, key: PublicKey, sign: Callable[[bytes], bytes]) ->
 
 
 def read_head(content: bytes) -> TreeHead:
-    """The head in a note, by any signer.
+    """Read the head in a note without a check of its signatures.
 
     Raises:
-        NoteRefused: it is no note, or its text no head.
+        NoteRefused: it is no note, or its text is no head.
     """
     return _head(read_note(content).text)
 
 
 def verified_head(content: bytes, key: PublicKey) -> TreeHead:
-    """The head in a note that this key has signed under the name of its origin.
+    """Read the head in a note, and verify that this key signed it under its origin's name.
 
     Raises:
         NoteRefused: it is no head, or the key has not signed it.

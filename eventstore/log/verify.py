@@ -1,16 +1,14 @@
-"""Proves that a log is the one that was sealed: nothing changed, removed, added or moved.
+"""The proof that a log is as it was sealed: nothing changed, removed, added or moved.
 
 Every transaction ends the rows of each partition with a seal (``eventstore.log.seal``) that chains
-them to the partition's previous seal. Reading the log once in its order is enough to check
-all of it.
+them to the partition's previous seal. One pass over the log in its order checks all of it.
 
-What this cannot see: whole transactions that are missing from the end of a partition, since a
+The check cannot see that whole transactions are missing from the end of a partition, since a
 chain has no mark of its end. Compare ``Summary.heads`` with heads kept elsewhere (the exporter's
 signed manifest), or pass those as ``known_heads``.
 
-``RowCheck`` is the check of rows in the order of the log: it is the same for rows of a log, for
-rows of an export (``eventstore.parquet.verify.export``), and for a part of either that follows a
-seal.
+``RowCheck`` checks rows in the order of the log: rows of a log, rows of an export
+(``eventstore.parquet.verify.export``), or a part of either that follows a seal.
 
 Memory: one integer for each stream, one head for each partition, the rows of one transaction and
 one page of rows.
@@ -49,12 +47,12 @@ class RowCheck:
 
     Attributes:
         versions: the last version of each stream (16 bytes) that was seen.
-        begins: in a part of a log, the first row of each stream there, whose version nothing
-            before it tells; None where the rows begin with the log.
+        begins: in a part of a log, the first row of each stream there, whose version the part
+            alone cannot prove; None if the rows begin with the log.
         heads: the newest seal of each partition.
-        known: heads that are looked for and were not seen yet, by partition.
+        known: the known heads that were not seen yet, by partition.
         known_to: the position of the newest of the known heads that were seen.
-        seals: how many there were.
+        seals: the number of seals that were seen.
     """
 
     def __init__(
@@ -67,10 +65,10 @@ class RowCheck:
         """See the attributes.
 
         Args:
-            known: heads that have to be found.
-            heads: in a part, the newest seals before it; None if they are not known: then the
-                first seal of each partition is taken as it is.
-            part_after: the position of the seal that the part follows; None: no part.
+            known: heads that must be found.
+            heads: in a part, the newest seals before it; if None, the check accepts the first
+                seal of each partition as it is.
+            part_after: the position of the seal that the part follows; None for a whole log.
         """
         self.versions: dict[bytes, int] = {}
         self.begins: dict[bytes, LogRow] | None = None if part_after is None else {}
@@ -88,9 +86,9 @@ class RowCheck:
     def follow(
         self, rows: Iterable[LogRow], events: Iterable[Event | None] | None = None
     ) -> Iterator[Finding]:
-        """Check the next rows. Each must hold the types of its columns.
+        """Check the next rows, in which every column holds its type.
 
-        ``events`` are those in the rows, where they were decoded before.
+        ``events`` are the events in the rows, if they are already decoded.
         """
         for row, event in zip(rows, events or repeat(None), strict=False):
             last = self.versions.get(row.stream)
@@ -122,7 +120,7 @@ class RowCheck:
         yield from self._drop_unsealed(len(self._unsealed))
 
     def _drop_unsealed(self, count: int) -> Iterator[Finding]:
-        """Report the first rows that wait for a seal, and wait no longer for them."""
+        """Report and drop the first ``count`` rows that wait for a seal."""
         dropped, self._unsealed = self._unsealed[:count], self._unsealed[count:]
         self._unsealed_bytes = sum(
             len(row.state) for row in self._unsealed if row.position not in self._malformed
@@ -180,7 +178,7 @@ def is_seal_of(
 ) -> bool:
     """Whether the row is, to the byte, the seal of these rows; ``sealed`` is the event in it.
 
-    ``events`` are those in the rows, where they were decoded before.
+    ``events`` are the events in the covered rows, if they are already decoded.
     """
     if (sealed.command, sealed.rows) != (b"", len(covered)) or state_of(sealed) != row.state:
         return False
@@ -195,8 +193,8 @@ def covers_redacted(
 ) -> bool:
     """Whether the digest of a seal is that of the redacted states of these rows.
 
-    Seals of earlier releases are over rows as they stand. ``events`` are those in the rows, None
-    for one that was not decoded.
+    Seals of earlier releases cover rows as they stand. ``events`` are the events in the rows, None
+    for a row that is not decoded.
     """
     rows: list[SealedRow] = []
     for row, event in zip(covered, events, strict=False):
@@ -221,7 +219,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a check: what was read, and the head of each partition's chain.
+    """The result of a check: what was read, and the head of each partition's chain.
 
     ``seam`` is the position up to which rows have left, 0 for a log that is whole; ``left`` is how
     many. ``older_heads`` counts known heads that have left: the archive has them.
@@ -250,8 +248,8 @@ def verify(
     Args:
         log: the log to read; others may append meanwhile.
         known_heads: heads by partition from an earlier check or export; each must be found.
-        key: that of the mediator, which has to have signed the seam of a log that rows have left;
-            without it the seam is believed whichever key signed it.
+        key: the mediator's key, which must have signed the seam of a log that rows have left;
+            without it the check accepts a seam by any key.
         progress: called after each page of rows.
 
     Raises:
@@ -285,7 +283,7 @@ class _Verification:
         self._rows = 0
         self._refused = ""
         self._text = log.settings().get(SEAM)
-        self.end = log.position()  # later: nothing beyond it has left
+        self.end = log.position()  # read after the seam, which is not beyond it
         seam = None if self._text is None else self._read(self._text, key)
         self._seam = seam
         self._before = None if seam is None else SeamCheck(log, seam)
@@ -298,14 +296,14 @@ class _Verification:
         self._check = RowCheck(known=behind, heads=seam.heads, part_after=seam.position)
 
     def begin(self) -> list[Finding]:
-        """What is wrong with the seam itself."""
+        """Report what is wrong with the seam itself."""
         if not self._refused:
             return []
         row = LogRow(0 if self._seam is None else self._seam.position, bytes(16), 0, "", b"")
         return [finding(Fault.WRONG_SEAM, row, self._refused, first_position=1)]
 
     def page(self, reached: int) -> tuple[int, list[Finding]]:
-        """Check the next page of rows; where it ends, or the end of the log."""
+        """Check the next page of rows; return the position reached, and the findings."""
         log = self._log
         page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= self.end]
         if not page:
@@ -318,7 +316,7 @@ class _Verification:
         return page[-1].id, sorted(findings, key=attrgetter("last_position"))
 
     def rest(self) -> list[Finding]:
-        """What is wrong when all rows were read."""
+        """Report the faults that show only when all rows are read."""
         found = [*self._check.end(), *_missing_heads(self._check.known, self.end)]
         found += [*self._contents.end(self.end), *missing_names(self._names, self._log)]
         if self._before is not None:
@@ -327,16 +325,16 @@ class _Verification:
         return found
 
     def require_same_seam(self, found: Sequence[Finding]) -> None:
-        """See that what is wrong is not so because rows have left meanwhile.
+        """Make sure that rows which left meanwhile did not cause the findings.
 
         Raises:
-            LogUnavailable: some have.
+            LogUnavailable: rows have left.
         """
         if found and self._log.settings().get(SEAM) != self._text:
             raise LogUnavailable("rows left for the archive meanwhile: check once more")
 
     def summary(self, findings: int) -> Summary:
-        """The end of the check."""
+        """The result of the check."""
         seam, before = self._seam, self._before
         streams = {*self._check.versions, *(() if before is None else before.versions)}
         return Summary(
@@ -352,7 +350,7 @@ class _Verification:
         )
 
     def _read(self, text: str, key: PublicKey | None) -> Seam | None:
-        """The seam, with what is wrong with it; None where that cannot be read."""
+        """Read the seam and note what is wrong with it; None if it cannot be read."""
         try:
             seam = read_seam(text)
             try:
@@ -389,9 +387,9 @@ class _Verification:
 
 
 def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
-    """Those of these newest seals of an export that do not stand in a log.
+    """The newest seals of an export (``heads``) that are not in a log.
 
-    Of a log that rows have left those are passed over that may have left it.
+    If rows have left the log, seals that may be among them are not reported.
 
     Raises:
         LogUnavailable: the log cannot be read now.

@@ -1,1 +1,1 @@
-"""Indexed tables that are written in the transaction of an append."""
+"""Read models: indexed tables that are written in the transaction of an append."""

@@ -1,7 +1,7 @@
 """The read model of dedicated identities: those that are partitions of their own.
 
-Written with the events that say so, in their transaction: the placer finds all of them without
-reading the log.
+An append that dedicates or releases an identity writes this table in the same transaction: the
+placer finds all dedicated identities without reading the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eventstore.log.session import Session
 
 
 def dedicate(session: Session, stream: UUID, event: IdentityDedicated) -> None:
-    """Note that an identity is dedicated, and why."""
+    """Record that an identity is dedicated, and why."""
     session.run_many(
         "INSERT INTO dedicated (stream, did, reason) VALUES (?, ?, ?)"
         " ON CONFLICT (stream) DO UPDATE SET did = excluded.did, reason = excluded.reason",
@@ -23,7 +23,7 @@ def dedicate(session: Session, stream: UUID, event: IdentityDedicated) -> None:
 
 
 def release(session: Session, stream: UUID) -> None:
-    """Note that an identity is not dedicated any more."""
+    """Record that an identity is no longer dedicated."""
     session.run_many("DELETE FROM dedicated WHERE stream = ?", [(stream.bytes,)])
 
 

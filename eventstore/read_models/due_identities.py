@@ -1,7 +1,7 @@
-"""The search for identities of which something is due, in the read model of queues.
+"""The search for identities with due work, in the read model of queues.
 
-Each time (``Due``) has an index of its own that holds those identities alone that have one. Rows
-that an earlier release wrote have none but the age of the oldest message.
+Each time (``Due``) has an index of its own, with only the identities that have such a time. Rows
+that an earlier release wrote have only the time of the oldest message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from eventstore.log.event_log import Due, DueIdentity, DuePlace
 from eventstore.log.session import Session
 
 DUE_COLUMNS: Final = tuple(time.value for time in Due if time is not Due.MESSAGES)
-"""The columns of ``queue_depths`` that are for this search alone."""
+"""The columns of ``queue_depths`` that only this search uses."""
 DUE_INDEXES: Final = tuple(
     f"CREATE INDEX IF NOT EXISTS due_by_{time.value} ON queue_depths ({time.value}, stream)"
     f" WHERE {time.value} IS NOT NULL"
@@ -24,7 +24,7 @@ _FIRST: Final = DuePlace(-(2**62), b"")
 def find(
     session: Session, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
 ) -> list[DueIdentity]:
-    """Identities whose time is not after ``until_ms``, in its order, from a place on."""
+    """Identities whose ``time`` is at most ``until_ms``, in its order, behind a place."""
     start, at = after or _FIRST, time.value
     found = session.rows(
         f"SELECT did, {at}, stream FROM queue_depths WHERE {at} IS NOT NULL AND {at} <= ?"  # noqa: S608 - own text

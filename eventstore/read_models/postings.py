@@ -7,7 +7,7 @@ range scan of one list (measured with 1,000,000 events: under 50 ms on SQLite).
 
 A list is named by 20 bytes: 8 of the owner's stream, so that all lists of a small owner lie on
 the same few pages of the table, and 12 of a hash keyed with the whole stream id, so that any
-string of a client (U+0000, 10 KB) is a key on both stores and no client can meet another's list.
+string of a client (U+0000, 10 KB) is a key on both stores and no client can hit another's list.
 
 Payloads stay in the log; a posting refers to them by version. Versions of one stream grow with
 the log's positions, so (timestamp, version) is the order of (timestamp, position).
@@ -33,10 +33,10 @@ INSERT: Final = (
     " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _SHARED_MAX: Final = 512
-"""The events of one command, and of an erasure, share most of what their lists are named by. A name
-may have 10 KB."""
+"""Cached hashes: the lists of the events of one command or erasure share most of their names. A
+name may have 10 KB."""
 _ROWS_AT_ONCE: Final = 32
-"""Rows of a page that are read together: they are in memory before their bytes are known."""
+"""Rows of a page that are read together: their size is known only once they are in memory."""
 PUT: Final = INSERT.replace(
     "DO NOTHING", "(list, timestamp_s, version) DO UPDATE SET revision = excluded.revision"
 )
@@ -58,7 +58,7 @@ _PLACE_BYTES: Final = 8
 _KEY_BYTES: Final = 12
 _LISTS_PER_QUERY: Final = 250
 _MERGED_LISTS_MAX: Final = 4
-"""Up to here lists are merged in index order; beyond, duplicates are removed by sorting."""
+"""Up to this number, lists are merged in index order; beyond it, sorting removes duplicates."""
 
 
 class Posting(NamedTuple):
@@ -76,7 +76,7 @@ class Posting(NamedTuple):
 
 
 class Narrowing(NamedTuple):
-    """What narrows a list down; None and False mean: no filter. Bounds are exclusive."""
+    """The filters of a list; None and False mean: no filter. Bounds are exclusive."""
 
     after_timestamp_s: Seconds | None = None
     before_timestamp_s: Seconds | None = None
@@ -106,7 +106,7 @@ def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[Li
 
 @lru_cache(maxsize=_SHARED_MAX)
 def _shared(stream: bytes, names: tuple[str, ...]) -> hashlib.blake2b:
-    """The hash of what keys have in common, to be copied."""
+    """The hash of the names that keys have in common, to be copied."""
     shared = hashlib.blake2b(digest_size=_KEY_BYTES, key=stream)
     for name in names:
         shared.update(_with_length(name))
@@ -119,22 +119,22 @@ def _with_length(name: str) -> bytes:
 
 
 def on_lists(lists: Iterable[ListKey], posting: Posting) -> list[StoredPosting]:
-    """The rows of an event on lists."""
+    """The rows that put an event on lists."""
     timestamp_s, version, revision, own = posting
     return [(key, timestamp_s, version, revision, int(own)) for key in lists]
 
 
 def add(session: Session, postings: Iterable[StoredPosting]) -> None:
-    """Put events on lists; one stays once on a list where it already is, with the new revision.
+    """Put events on lists; an event that is already on a list gets the new revision there.
 
-    In the order of the table, which is its index: a row takes 6 instead of 11 us (SQLite, 16,000
-    rows of which each is on a list of its own).
+    Rows are added in the order of the table, which is its index: a row takes 6 instead of 11 us
+    (SQLite, 16,000 rows, each on a list of its own).
     """
     session.run_many(PUT, sorted(postings))
 
 
 def remove(session: Session, postings: Iterable[StoredPosting]) -> None:
-    """Take events off lists."""
+    """Remove events from lists."""
     session.run_many(
         "DELETE FROM postings WHERE list = ? AND timestamp_s = ? AND version = ?",
         sorted(posting[:3] for posting in postings),
@@ -157,7 +157,7 @@ def newest(session: Session, lists: Sequence[ListKey]) -> dict[ListKey, Posting]
 
 
 def at(session: Session, key: ListKey, places: Sequence[tuple[float, int]]) -> list[Posting]:
-    """The postings of one list at these timestamps and versions, where there is one."""
+    """The postings, if any, of one list at these timestamps and versions."""
     found: list[Posting] = []
     for start in range(0, len(places), _LISTS_PER_QUERY):
         some = places[start : start + _LISTS_PER_QUERY]
@@ -172,7 +172,7 @@ def at(session: Session, key: ListKey, places: Sequence[tuple[float, int]]) -> l
 
 
 def place_of(owner: UUID) -> tuple[ListKey, ListKey]:
-    """Between these are the keys of all lists of an owner."""
+    """The bounds of the keys of all lists of an owner."""
     place = owner.bytes[:_PLACE_BYTES]
     return place, place + b"\xff" * (_KEY_BYTES + 1)
 
@@ -186,9 +186,9 @@ def first_of(session: Session, low: ListKey, high: ListKey, most: int) -> list[S
 
 
 def remove_range(session: Session, low: ListKey, high: ListKey, most: int) -> tuple[int, ListKey]:
-    """Remove the first postings from one key up to another, ``most`` of them at most.
+    """Remove the first postings from one key up to another, at most ``most`` of them.
 
-    Returns how many there were, and the key from which on there may be more.
+    Returns how many it removed, and the key from which on there may be more.
     """
     last = session.rows(f"{_SELECT}{_IN_RANGE} LIMIT 1 OFFSET ?", (low, high, most - 1))
     if last:
@@ -216,10 +216,10 @@ def page(
     offset: int,
     limit: int,
 ) -> tuple[list[Posting], int]:
-    """A page of the union of lists by (timestamp, version), and how many there are in all.
+    """A page of the union of lists by (timestamp, version), and the total.
 
-    The events of the page are reached by scanning over ``offset`` entries; only what stands after
-    them is then counted. So page and total together read every entry once.
+    The scan for the page passes over ``offset`` entries; after that only the entries behind the
+    page are counted. So page and total together read every entry once.
     """
     select, parameters = _select(lists, _conditions(narrowing))
     direction = "DESC" if newest_first else "ASC"
@@ -252,10 +252,10 @@ def _conditions(narrowing: Narrowing) -> _Conditions:
 
 
 def _beyond(last: Posting, narrowing: Narrowing, *, newest_first: bool) -> Iterator[_Conditions]:
-    """What stands after ``last``, as two ranges of the index: its own timestamp, and the rest.
+    """The entries after ``last``, as two ranges of the index: its own timestamp, and the rest.
 
-    The rest gets its new bound in place of the old: of two on one side, SQLite may scan by the
-    wider one (measured: 70 instead of 15 ms).
+    The new bound of the rest replaces the old one: of two bounds on one side, SQLite may scan by
+    the wider one (measured: 70 instead of 15 ms).
     """
     tie = ("version < ?" if newest_first else "version > ?", last.version)
     same = _conditions(Narrowing(own=narrowing.own))
@@ -291,11 +291,11 @@ def _select(lists: Sequence[ListKey], conditions: _Conditions) -> tuple[str, lis
 def events_of_page(
     session: Session, stream: UUID, versions: Collection[int], bytes_max: int | None
 ) -> dict[int, Event]:
-    """The events of a stream that a page shows, with contents, by version; None is no bound.
+    """The events of a stream for a page, with contents, by version; None means no bound.
 
     Raises:
-        PageTooLarge: they are more bytes. Little more than so many are read.
-        UnknownTopic, CorruptRow: a row cannot be understood, or its content is another one.
+        PageTooLarge: they are more than ``bytes_max``. Little more than that is read.
+        UnknownTopic, CorruptRow: a row cannot be understood, or its content does not fit it.
     """
     records: dict[int, StoredRecord] = {}
     ordered, left_bytes = sorted(versions), bytes_max or math.inf

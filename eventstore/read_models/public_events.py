@@ -1,8 +1,8 @@
 """The read model behind GET /public/:did (DCTRL-0007).
 
 Lists of a publisher: by event id; all; for each tag; for each channel; and for each tag within a
-channel. A withdrawn event leaves every list at once. One whose content is not in the log is on no
-page: the log was restored from an export that ended before the event was withdrawn.
+channel. A withdrawn event leaves every list at once. An event whose content is not in the log is on
+no page: the log was restored from an export that ended before the event was withdrawn.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def publish(session: Session, owner: UUID, version: int, event: Published) -> No
 def withdraw(
     session: Session, owner: UUID, event_ids: Iterable[str], channel_id: str | None = None
 ) -> None:
-    """Take the publisher's events off all lists; ids that it does not have change nothing.
+    """Remove the publisher's events from all lists; ids that it does not have change nothing.
 
-    Nor do those of another channel than ``channel_id``, if that is given.
+    If ``channel_id`` is given, events of other channels stay.
     """
     ids = list_keys(owner, (_ID,), dict.fromkeys(event_ids))
     postings = list(newest(session, ids).values())
@@ -126,7 +126,7 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
 ) -> list[Published]:
-    """The events of postings, from the log; one alone of any size."""
+    """Read the events of postings from the log; a single event may have any size."""
     versions = {posting.version for posting in postings}
     found = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
     events = []

@@ -1,11 +1,11 @@
-"""The read model of queues: how much waits for each identity, and since when.
+"""The read model of queues: how many messages wait for each identity, and since when.
 
-Written with the events that change a queue, in their transaction, from what the owner knows: an
-operator sees the depth of all queues, those of sleeping identities included, without waking one.
+An append that changes a queue writes its depth in the same transaction, from the state of the
+owner: an operator sees the depth of all queues without loading an identity that is not in memory.
 
-``QueueFold`` makes the same from the events alone, for a restore, where no owner has the state in
-memory. Its memory is bounded: when too much waits, the queues of the upper half of streams are left
-to another pass over the log.
+``QueueFold`` makes the same depths from the events alone, for a restore, where no owner has the
+state in memory. Its memory is bounded: when too many messages wait, it leaves the queues of the
+upper half of streams to another pass over the log.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ INDEXES: Final = (
     WHERE outbound = 1 AND oldest_at_ms IS NOT NULL
     """,
 )
-"""The same text for both stores. A message that is not the oldest changes none of them: in
-PostgreSQL such a change touches no index, if it stays in its page."""
+"""The same text for both stores. A message that is not the oldest changes none of these indexes:
+PostgreSQL then touches no index, if the row stays in its page."""
 MADE_LAST: Final = "outbound_by_oldest"
-"""The index that is made last: where it is, all others are, and the columns."""
+"""The index that is made last: if it exists, so do all others, and the columns."""
 _TOTALS: Final = ", ".join(f"coalesce(sum({n}), 0)" for n in ("queues", "messages", "bytes"))
 """PostgreSQL keeps the sums in several rows."""
 _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue_depths"
@@ -95,7 +95,7 @@ def row_of(depth: QueueDepth) -> tuple[object, ...]:
 
 
 def waiting(session: Session, *, outbound_only: bool, limit: int) -> list[WaitingQueue]:
-    """Queues that are not empty, those that wait longest first."""
+    """Queues that are not empty, the longest waiting first."""
     # PostgreSQL uses the partial index only for the condition that it was made with.
     outbound = "outbound = 1 AND " if outbound_only else ""
     ordered = f"WHERE {outbound}oldest_at_ms IS NOT NULL ORDER BY oldest_at_ms, stream LIMIT ?"
@@ -116,13 +116,13 @@ def _queues(found: Sequence[Sequence[Any]]) -> list[WaitingQueue]:
 
 
 def nameless(session: Session) -> list[bytes]:
-    """The streams of the queues without a name: those of identities that were erased."""
+    """The streams of the queues without a DID, which belong to erased identities."""
     found = session.rows("SELECT stream FROM queue_depths WHERE did = ? ORDER BY stream", (b"",))
     return [bytes(stream) for (stream,) in found]
 
 
 def total(session: Session, position: int) -> LogFigures:
-    """The sums over all identities, kept with every change, and the oldest by its index."""
+    """The sums over all identities, kept with every change, and the time of the oldest message."""
     sums = session.rows(f"SELECT {_TOTALS} FROM queue_totals")  # noqa: S608 - own text
     identities, messages, size_bytes = sums[0] if sums else (0, 0, 0)
     oldest = session.rows(
@@ -139,12 +139,12 @@ def total(session: Session, position: int) -> LogFigures:
 
 
 def forget_totals(session: Session) -> None:
-    """The sums over no identities: what is added from now on is all that there is."""
+    """Set the sums over all queues to zero, for a table of queues that is empty."""
     session.run_many("UPDATE queue_totals SET queues = 0, messages = 0, bytes = 0", [()])
 
 
 def are_totals_wrong(session: Session, stored_in: str) -> bool:
-    """Are the sums that are kept other than those of the queues that are stored in this schema?"""
+    """Whether the kept sums differ from the sums over the queues stored in this schema."""
     ((wrong,),) = session.rows(
         f"SELECT count(*) FROM (SELECT {_TOTALS} FROM"  # noqa: S608 - own text
         f" {stored_in}.queue_totals EXCEPT SELECT count(*), coalesce(sum(messages), 0),"
@@ -168,11 +168,11 @@ FOLDED: Final[tuple[type[Event], ...]] = (
     *(IdentityErasureBegun, IdentityErased),
     *SIGNS_OF_LIFE,
 )
-"""The events that say something about a queue, or of when something of its owner is due."""
+"""The events that change a queue, or a time by which due work of its owner is found."""
 ENTRIES_MAX: Final = 1_000_000
-"""Queues, and what waits in them, in memory, about 250 bytes each."""
+"""The most queues and waiting records in memory, about 250 bytes each."""
 DIDCOMM: Final = "didcomm"
-"""What the protocol of every envelope begins with (``actors.core.evolve``)."""
+"""Prefix of the protocol of every envelope (``actors.core.evolve``)."""
 
 
 class _Queue(msgspec.Struct):
@@ -184,7 +184,7 @@ class _Queue(msgspec.Struct):
     own_age_s: int = 0
     registered_until_s: Seconds = 0
     waiting: dict[str, tuple[int, int, bool]] = {}
-    """Size in bytes, time in Unix ms, and is it an envelope, of each message by id, in order."""
+    """Size in bytes, time in Unix ms, whether it is an envelope: by message id, in order."""
     expiring: dict[str, Seconds] = {}
     requests: dict[str, int] = {}
     contracts: dict[str, Seconds] = {}
@@ -192,7 +192,7 @@ class _Queue(msgspec.Struct):
     is_being_erased: bool = False
 
     def depth(self, stream: UUID) -> QueueDepth:
-        """As the owner of the identity says it (``actors.core.retention``)."""
+        """The depth that the owner of the identity would write (``actors.core.retention``)."""
         oldest = next(iter(self.waiting.values()), None)
         first = next(
             (at_ms for _, at_ms, is_envelope in self.waiting.values() if is_envelope), None
@@ -221,7 +221,7 @@ class _Queue(msgspec.Struct):
 
 
 class QueueFold:
-    """The queues of the streams from ``start`` on; ``rest`` is where another fold has to start."""
+    """The queues of the streams from ``start`` to ``rest``, where another fold has to start."""
 
     def __init__(self, start: bytes = b"", *, entries_max: int = ENTRIES_MAX) -> None:
         """``start`` is compared with the 16 bytes of a stream."""
@@ -232,7 +232,7 @@ class QueueFold:
         self.rest: bytes | None = None
 
     def take(self, stream: bytes, event: Event) -> None:
-        """Take the next event of a stream that is one of ``FOLDED``."""
+        """Take the next event of a stream; its type is one of ``FOLDED``."""
         if stream < self._start or (self.rest is not None and stream >= self.rest):
             return
         match event:
@@ -252,7 +252,7 @@ class QueueFold:
             self._halve()
 
     def depths(self) -> Iterator[QueueDepth]:
-        """What waits now, of each identity that has a queue; an empty one too."""
+        """The present depths of all queues, empty ones included."""
         for stream, queue in self._queues.items():
             yield queue.depth(UUID(bytes=stream))
 

@@ -1,8 +1,8 @@
-"""The read models made anew from the rows of the log: to repair them, and to check them.
+"""Rebuilds the read models from the rows of the log, to repair or to check them.
 
-Both do what an append does, in the order of the log and in bounded memory; depths of queues come
-from ``QueueFold``, over the log as often as it takes. What a check makes are tables of its own
-(``Store.scratch``), which are compared with the stored ones row by row.
+Both do what an append does, in the order of the log and in bounded memory; queue depths come from
+``QueueFold``, in as many passes over the log as it needs. A check fills tables of its own
+(``Store.scratch``) and compares them with the stored ones row by row.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _DEPTHS_AT_ONCE: Final = 10_000
 _FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
 _INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
 _COMPARED: Final = {"queue_depths": ", ".join(c for c in COLUMNS if c not in DUE_COLUMNS)}
-"""Not the times by which what is due is found: rows of an earlier release have none."""
+"""Without the times by which due work is found: rows of an earlier release have none."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the position reached and the position of the newest row."""
+"""Called with the number of rows read and the number of all rows."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A read model that is not what the log says: rows that it lacks, and rows too many."""
+    """A read model that does not agree with the log: how many rows it lacks, and has too many."""
 
     table: str
     missing: int
@@ -75,7 +75,7 @@ def remake(
 
 
 def _folded_again(session: LogSession, start: bytes, entries_max: int) -> QueueFold:
-    """The queues of the streams from ``start`` on."""
+    """Fold the queues of the streams from ``start`` on, in one more pass."""
     fold, reached = QueueFold(start, entries_max=entries_max), 0
     while rows := session.log_rows(reached, _ROWS, _BYTES):
         for row in rows:
@@ -86,9 +86,9 @@ def _folded_again(session: LogSession, start: bytes, entries_max: int) -> QueueF
 
 
 def differences(session: LogSession, stored_in: str) -> Iterator[Difference]:
-    """What the stored read models lack or have too much, by those made in a scratch session.
+    """Compare the stored read models with those that were made in a scratch session.
 
-    ``stored_in`` is the schema of the stored ones.
+    ``stored_in`` is the schema of the stored read models.
     """
     for table in MADE:
         columns = _COMPARED.get(table, "*")

@@ -1,9 +1,9 @@
 """The read model behind QUERY_EVENTS (DCTRL-0004 8.9 to 8.11).
 
 Lists of an owner: by event id; all; for each tag; for each participant other than the owner; for
-each pair of those two; and all of these (but the ids) again for the unprocessed events alone. The
+each pair of those two; and all of these (but the ids) again for unprocessed events only. The
 owner takes part in nearly all of its events: a flag says so instead of yet another set of lists,
-and as long as the list of the exceptions is empty not even the flag is looked at.
+and as long as the list of exceptions is empty, queries ignore the flag.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _UNPROCESSED: Final = "saved unprocessed"
 _TAG: Final = "tag"
 SAVED_TOPICS: Final = {TOPIC_BY_TYPE[EventSaved], TOPIC_BY_TYPE[EventSaved1]}
 _stream_of: Final = lru_cache(maxsize=1_000)(stream_of)
-"""Of what stands in place of a name, too. The events of one command are of a few participants; a
-UUID takes 25 us."""
+"""Also for the erased form of a name. Cached, because the events of one command have few
+participants and a UUID takes 25 us."""
 
 
 def save(
@@ -56,7 +56,7 @@ def save(
 
 
 def known(session: Session, owner: UUID, event_ids: Collection[str]) -> dict[str, Posting]:
-    """Those of these ids that are of events of the owner, with where they are."""
+    """The postings of those ``event_ids`` that the owner has, by event id."""
     keys = list_keys(owner, (_ID,), event_ids)
     found = newest(session, keys)
     return {
@@ -69,8 +69,8 @@ def update_tags(
 ) -> None:
     """Replace the tags of the owner's events, and mark them processed (8.11).
 
-    Each update has its version; the last one of an event counts, and what the owner does not have
-    is skipped.
+    Each update has its version; the last update of an event counts. Events that the owner does not
+    have are skipped.
     """
     last = {update.event_id: (version, update) for version, update in updates}
     found = [(before, *last[event_id]) for event_id, before in known(session, owner, last).items()]
@@ -101,7 +101,7 @@ def listed(
     posting: Posting,
     tags: Collection[str] | None = None,
 ) -> list[StoredPosting]:
-    """All postings of an event at ``posting``, whose tags were replaced by ``tags`` if any were."""
+    """All postings of an event at ``posting``, with ``tags``, if given, in place of its own."""
     others = _others(owner, event)
     own = len(others) < len({event.sender_did, event.recipient_did})
     posting = posting._replace(own=own)
@@ -123,7 +123,7 @@ def query(
 
     Raises:
         CorruptRow: the log does not hold what the read model refers to.
-        ContentMissing: nor a content.
+        ContentMissing: the log does not hold the content of an event.
         PageTooLarge: its records are more than ``bytes_max``.
     """
     kind = _UNPROCESSED if where.unprocessed_only else _ALL
@@ -184,7 +184,7 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
 ) -> list[tuple[EventSaved | EventSaved1, list[str]]]:
-    """The events of postings with their current tags, from the log; one alone of any size."""
+    """Read the events of postings, with current tags; a single event may have any size."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
     decoded = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)

@@ -1,13 +1,13 @@
-"""Takes the saved events of an identity that is being erased off their lists.
+"""Removes the saved events of an identity that is being erased from their lists.
 
-In the order of the lists, so that a step empties pages that lie side by side: an event stands on
-nine lists all over those of its owner, and steps that took events off one by one wrote each page
-dozens of times. The list of all events is the last, and until then says what is listed: a
-version takes its event off whatever lists are left.
+Steps follow the order of the lists, so that each step empties adjacent pages: an event is on nine
+lists scattered over those of its owner, and steps that removed event by event wrote each page
+dozens of times. The list of all events comes last, and until then says which events are listed: an
+event that is erased by its version leaves whatever lists it is still on.
 
-The lists of two owners whose streams begin with the same 8 bytes lie among each other. Such streams
-can be made on purpose, so each posting there is held against the event that it is of, and there
-events leave by their versions.
+The lists of two owners whose streams begin with the same 8 bytes are interleaved. A client can make
+such streams on purpose, so there each posting is compared with its event, and events leave by their
+versions.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _BESIDE: Final = (
 
 
 class _Reached(NamedTuple):
-    """Up to where a step came: the event of it, at its version."""
+    """How far a step came: the version and event of the step, and the key that it reached."""
 
     version: int
     event: Event
     key: ListKey | None
-    """None: nothing is listed any more."""
+    """None: nothing is listed now."""
 
 
 _REACHED: Final[dict[UUID, _Reached]] = {}
@@ -59,17 +59,17 @@ _REACHED_MAX: Final = 64
 
 
 def how_listed(session: Session, owner: UUID) -> Listed:
-    """Is any event of the owner on a list, and are its lists apart from those of others?"""
+    """Whether an event of the owner is on a list, and whether its lists lie apart from others."""
     if is_empty(session, all_of(owner)):
         return Listed.NOT
     return Listed.AMONG_OTHERS if _is_beside(session, owner) else Listed.APART
 
 
 def unlist(session: Session, owner: UUID, version: int, event: SavedEventsUnlisted) -> None:
-    """Remove the first postings at the place of the owner, as far as they are its own.
+    """Remove the first postings in the key range of the owner, as far as they are its own.
 
-    In PostgreSQL what was removed is still passed over until VACUUM, so a step goes on from where
-    the one before came to, if this process has done that; so far the result is the same.
+    In PostgreSQL a scan passes over removed rows until VACUUM. So a step starts at the key that the
+    step before it reached, if this process has done that step; the result is the same.
     """
     start = _start(session, owner, version)
     if start is None or is_empty(session, all_of(owner)):
@@ -82,7 +82,7 @@ def unlist(session: Session, owner: UUID, version: int, event: SavedEventsUnlist
 
 
 def erase(session: Session, owner: UUID, version: int, erased: SavedEventsErased) -> None:
-    """Take the owner's events at these versions off all lists that they are on."""
+    """Remove the owner's events at these versions from all lists that they are on."""
     key = all_of(owner)
     if _start(session, owner, version) is None or is_empty(session, key):
         _note(owner, _Reached(version, erased, None))
@@ -102,7 +102,7 @@ def erase(session: Session, owner: UUID, version: int, erased: SavedEventsErased
 
 
 def _is_beside(session: Session, owner: UUID) -> bool:
-    """Does another stream begin with the same 8 bytes?"""
+    """Whether another stream begins with the same 8 bytes."""
     own = owner.hex
     first, last = own[:16] + "0" * 16, own[:16] + "f" * 16
     before, after = _BESIDE
@@ -112,8 +112,8 @@ def _is_beside(session: Session, owner: UUID) -> bool:
 def _start(session: Session, owner: UUID, version: int) -> ListKey | None:
     """The key before which the step at a version finds nothing but the list of all events.
 
-    None where nothing is listed. What a step of this process left holds for the one right behind
-    it, if its own row is the one that was stored.
+    None if nothing is listed. The key that a step of this process reached holds for the very next
+    step, if the row of the former is the one that was stored.
     """
     reached = _REACHED.get(owner)
     if reached is not None and reached.version == version - 1:
@@ -130,7 +130,7 @@ def _note(owner: UUID, reached: _Reached) -> None:
 
 
 def _ranges(owner: UUID, start: ListKey) -> list[tuple[ListKey, ListKey]]:
-    """The lists of the owner from a key on, up to the second key of each; all events last."""
+    """The key ranges of the owner's lists from ``start`` on, each half-open; all events last."""
     key, (_, end) = all_of(owner), place_of(owner)
     behind = key + b"\0"
     ranges = [(start, key), (max(start, behind), end), (key, behind)]
@@ -138,7 +138,7 @@ def _ranges(owner: UUID, start: ListKey) -> list[tuple[ListKey, ListKey]]:
 
 
 def _remove_first(session: Session, owner: UUID, start: ListKey, most: int) -> ListKey | None:
-    """Remove so many postings of the owner; where the next ones are, None where there are none."""
+    """Remove ``most`` postings of the owner; return the key of the next, None if none is left."""
     for low, high in _ranges(owner, start):
         count, reached = remove_range(session, low, high, most)
         most -= count
@@ -148,7 +148,7 @@ def _remove_first(session: Session, owner: UUID, start: ListKey, most: int) -> L
 
 
 def _unlist_own(session: Session, owner: UUID, most: int) -> None:
-    """Of so many postings at a place that others share, remove the owner's."""
+    """Remove the owner's from the first ``most`` postings of a key range that others share."""
     for low, high in _ranges(owner, place_of(owner)[0]):
         found = first_of(session, low, high, most)
         postings = {Posting(*row[1:4]) for row in found}
@@ -162,7 +162,7 @@ def _unlist_own(session: Session, owner: UUID, most: int) -> None:
 def _on_all_lists(
     session: Session, owner: UUID, postings: Collection[Posting]
 ) -> list[StoredPosting]:
-    """All postings of the owner's events that stand at these; of what is not, none."""
+    """All postings of those events at ``postings`` that are saved events of the owner."""
     saved = session.stored(owner, {posting.version for posting in postings})
     tagged = session.stored(owner, {p.revision for p in postings if p.revision})
     rows: list[StoredPosting] = []

@@ -1,4 +1,4 @@
-"""What the read models make of the events of one append, in its transaction."""
+"""Updates of the read models by the events of one append, in its transaction."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INDEXED: Final = (
     *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
     *(IdentityDedicated, IdentityReleased, SavedEventsErased, SavedEventsUnlisted),
 )
-"""The events that change a read model; depths of queues come from their owner."""
+"""The events that change a read model; queue depths come from the owner of the queue."""
 MADE: Final = ("postings", "queue_depths", "dedicated")
 """The read models: what they hold follows from the rows of the log."""
 READ_MODELS: Final = (*MADE, "snapshots", "heartbeat")
@@ -50,8 +50,8 @@ def update_read_models(
 ) -> None:
     """Bring the read models up to these rows, which are already in ``stored_events``.
 
-    Consecutive events of one owner and type, as one command makes them, are taken together: a
-    statement that is begun anew costs more than a row of it.
+    Consecutive events of one owner and type, as one command makes them, go into one statement: a
+    new statement costs more than one more row.
     """
     indexed = [
         (row.originator_id, type(event), (row.originator_version, event))
@@ -66,7 +66,7 @@ def update_read_models(
 def _update(
     session: Session, owner: UUID, kind: type[Event], events: list[tuple[int, Any]]
 ) -> None:
-    """Take the events of one type, each with its version."""
+    """Apply the events of one type, each with its version."""
     if kind in {EventSaved, EventSaved1}:
         saved_events.save(session, owner, events)
     elif kind is EventTagsUpdated:

@@ -1,9 +1,8 @@
 """An advisory lock in the database of a log: one process at a time, over all machines.
 
-In PostgreSQL it belongs to a session: the server releases it when the connection ends, whatever
-became of the process and of its machine. A log in SQLite is a file of one machine, where locks of
-files do the same. The process that has the lock checks it before each change that must not be made
-by two.
+In PostgreSQL the lock belongs to a session: the server releases it when the connection ends, even
+if the process or its machine failed. A log in SQLite is a file of one machine, where file locks do
+the same. The process that has the lock checks it before each change that only one process may make.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds = _BOUNDS) -> It
             raise LockedElsewhere(name)
 
         def check() -> None:
-            # A session that answers has its locks yet.
+            # A session that answers still has its locks.
             try:
                 connection.execute("SELECT 1")
             except Error as error:
@@ -65,7 +64,7 @@ def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> 
         ("tcp_keepalives_count", _KEEPALIVES - 1),
         ("idle_session_timeout", 0),
     ):
-        # Where the server knows it: an old one has not all of them.
+        # Only if the server knows the setting: an old one lacks some.
         connection.execute(
             "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s",
             (str(value), name),

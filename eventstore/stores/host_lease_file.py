@@ -1,9 +1,9 @@
 """Host leases in a file beside a log in SQLite, for the processes of one machine.
 
-A lock of the operating system, which ends with its process, lets one in at a time. Rows are written
-in place, into blocks that the file has from the first: a full disk keeps no host from its lease.
-The time is the machine's own, which is never set; rows from before it began again are over. No
-process relies on a row after a power cut, so none is synced.
+A file lock, which ends with its process, admits one process at a time. Rows are written in place,
+into blocks that the file has from the beginning: a full disk keeps no host from its lease. The time
+is the machine's monotonic clock; rows from before the machine started are over. No process relies
+on a row after a power cut, so no row is synced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD: Final = Struct(">II")  # length and CRC-32 of the rows behind it
 
 
 class _Rows(msgspec.Struct, array_like=True):
-    """What stands in the file: when it was written, and until when each host has its lease."""
+    """The content of the file: when it was written, and until when each host has its lease."""
 
     written_s: float
     rows: dict[str, tuple[float, HostLease]]
@@ -46,7 +46,7 @@ class HostLeaseFile(HostLeases):
     """A ``HostLeases`` in a file."""
 
     def __init__(self, path: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is opened yet; ``monotonic`` is a clock that all processes share."""
+        """Prepare the leases; opens no file. ``monotonic`` is a clock that all processes share."""
         self._path = path
         self._monotonic = monotonic
         self._turn = threading.Lock()
@@ -79,7 +79,7 @@ class HostLeaseFile(HostLeases):
 
     @override
     def clock_s(self) -> None:
-        """It is this machine's."""
+        """None: the clock is this machine's."""
 
     @override
     def close(self) -> None:
@@ -88,7 +88,7 @@ class HostLeaseFile(HostLeases):
 
     @contextmanager
     def _living(self) -> Iterator[tuple[dict[str, tuple[float, HostLease]], float]]:
-        """The rows whose time is not over, and the time; what changes of them is stored."""
+        """Yield the rows that have not ended, and the time; store the rows if they changed."""
         with self._turn:
             try:
                 with self._locked() as file:
@@ -109,7 +109,7 @@ class HostLeaseFile(HostLeases):
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file, for this process alone. Raises: OSError, also if another has it for long."""
+        """Lock the file for this process. Raises: OSError, also if another has it for too long."""
         if self._file is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if os.fstat(self._file).st_size < _FILE_BYTES:

@@ -15,15 +15,15 @@ _FILE: Final = "-hosts"
 
 
 def open_host_leases(dsn: str, postgres: PostgresBounds = _BOUNDS) -> HostLeases:
-    """The host leases of the log at this URL; the tables of PostgreSQL have to be there.
+    """The host leases of the log at this URL; the tables in PostgreSQL must exist.
 
-    Nothing is opened yet. ``postgres`` bounds what here has no bound of its own.
+    This opens no file or connection. ``postgres`` has the bounds that the leases do not set.
     """
     url = urlsplit(dsn)
     if url.scheme == "sqlite":
         log = Path(unquote(url.path)).absolute()
         return HostLeaseFile(log.with_name(log.name + _FILE))
-    # A process without PostgreSQL starts without its driver.
+    # Imported here, so that a process without PostgreSQL needs no driver.
     from eventstore.stores.postgres_host_leases import PostgresHostLeases  # noqa: PLC0415
 
     return PostgresHostLeases(dsn, postgres)

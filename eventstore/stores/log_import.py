@@ -1,9 +1,9 @@
-"""Writes a whole log into an empty store, in bulk: the other end of a restore.
+"""Writes a whole log into an empty store, in bulk: the writing end of a restore.
 
 From its first transaction to its last the log has the constant ``unfinished_restore``, and nothing
-opens it meanwhile (``eventstore.stores.recorder_log.opened``). What a restore that was killed left
-is worth nothing: the next one begins anew. Every transaction proves that the mark is still its own,
-so that of two restores into one store the later one goes on and the other one ends.
+opens it meanwhile (``eventstore.stores.recorder_log.opened``). The rows that a killed restore left
+are worth nothing: the next restore begins anew. Every transaction proves that the mark is still its
+own, so that of two restores into one store the later one goes on and the other one ends.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class LogImport:
             session.clear()
 
     def write(self, rows: Sequence[LogRow], events: Iterable[tuple[LogRow, Event]]) -> None:
-        """Store rows with contents, and what ``events`` do, in one transaction.
+        """Store rows with contents, and apply ``events``, in one transaction.
 
-        ``events`` are those of the rows that are ``INDEXED`` or ``ERASING``: the read models are
-        made of them, and what they say is not needed any more is erased.
+        ``events`` are the events of the rows whose types are ``INDEXED`` or ``ERASING``: they
+        change the read models and erase contents.
         """
         with self._writing() as session:
             session.import_rows(rows)
@@ -87,7 +87,7 @@ class LogImport:
             session.erase(gone)
 
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        """Rows that were stored, as ``EventLog.read_rows``."""
+        """Read the rows that are stored, as ``EventLog.read_rows`` does."""
         with unavailable(), self._store.reading() as session:
             return session.log_rows(after, rows_max, bytes_max)
 
@@ -97,12 +97,12 @@ class LogImport:
             queue_depths.save(session, depths)
 
     def save_states(self, states: Sequence[tuple[UUID, Snapshot]]) -> None:
-        """Store the states that stand for rows which are missing, in one transaction."""
+        """Store the states that replace missing rows, in one transaction."""
         with self._writing() as session:
             save_states(session, "archived_states", states)
 
     def finish(self, constants: Mapping[str, str]) -> None:
-        """Fix the constants of the log and take the mark away: from now on it is a log."""
+        """Fix the constants of the log and remove the mark: from now on the log can be opened."""
         with self._writing() as session:
             session.run_many(_SET, [(n.encode(), v.encode()) for n, v in constants.items()])
             session.run_many("DELETE FROM settings WHERE name = ?", [(UNFINISHED.encode(),)])
@@ -110,7 +110,7 @@ class LogImport:
     @contextmanager
     def _writing(self) -> Iterator[LogSession]:
         with unavailable(), self._store.writing() as session:
-            # A change and not a look: it keeps another restore waiting until this is committed.
+            # UPDATE, not SELECT: it keeps another restore waiting until this is committed.
             session.run_many(_KEEP, [(UNFINISHED.encode(), self._mark.encode())])
             if stored_settings(session).get(UNFINISHED) != self._mark:
                 raise ImportRefused("another restore has taken it over")
@@ -118,7 +118,7 @@ class LogImport:
 
 
 class _Gathering(Session):
-    """A session that stores new postings together, before anything asks for one of their lists."""
+    """A session that stores new postings in bulk, before a statement uses one of their lists."""
 
     def __init__(self, session: LogSession) -> None:
         self._session = session
@@ -126,7 +126,7 @@ class _Gathering(Session):
         self._lists: set[object] = set()
 
     def flush(self) -> None:
-        """Store what was gathered."""
+        """Store the gathered postings."""
         if self._postings:
             self._session.import_postings(self._postings.values())
             self._postings, self._lists = {}, set()
@@ -146,7 +146,7 @@ class _Gathering(Session):
             self._session.run_many(statement, changes)
 
     def _gathers(self, posting: Sequence[Any]) -> bool:
-        """Take a posting if it is new: one with a revision may stand where an earlier one stood."""
+        """Gather a posting if it is new: one with a revision may replace an earlier one."""
         key, timestamp_s, version, revision, own = posting
         if revision:
             return False
@@ -155,9 +155,9 @@ class _Gathering(Session):
         return True
 
     def _flush_for(self, parameters: Sequence[Sequence[object]]) -> None:
-        """Store what was gathered before a statement about one of its lists.
+        """Store the gathered postings before a statement about one of their lists.
 
-        What an erasure removes by ranges is of an owner whose list of all events it asked for.
+        An erasure removes ranges only of an owner whose list of all events it read before.
         """
         if not all(map(self._lists.isdisjoint, parameters)):
             self.flush()

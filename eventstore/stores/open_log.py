@@ -27,10 +27,10 @@ def open_log(
 
     ``sqlite:relative/path.db`` is relative to the working directory. ``allow_unsafe`` accepts a
     PostgreSQL server that loses confirmed commits in a power cut; SQLite is always made safe.
-    ``postgres`` bounds the connections to PostgreSQL; every parameter of libpq may stand in its
-    URL (``?sslmode=verify-full&sslrootcert=...``), and several servers with commas between them.
-    ``to_read``: nothing will be written, so nothing is asked of the store's durability, and a file
-    may be one that cannot be written.
+    ``postgres`` bounds the connections to PostgreSQL; its URL may have every parameter of libpq
+    (``?sslmode=verify-full&sslrootcert=...``), and several servers with commas between them.
+    ``to_read``: the caller writes nothing, so the store need not be durable, and a file may be
+    read-only.
 
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
@@ -42,7 +42,7 @@ def open_log(
 
 
 def folder_of(dsn: str) -> Path | None:
-    """The folder that a log in a file stands in; None for a log on a server, whose disk is its."""
+    """The folder of a log in a file; None for a log on a server, which has a disk of its own."""
     url = urlsplit(dsn)
     return Path(unquote(url.path)).absolute().parent if url.scheme == "sqlite" else None
 
@@ -55,7 +55,9 @@ def open_store(
     makes_missing: bool = False,
     to_read: bool = False,
 ) -> Store:
-    """The store below ``open_log``, whatever it holds; ``makes_missing`` read models, empty.
+    """Open the store of a log, whatever it holds.
+
+    ``makes_missing``: make missing read models, which are empty then.
 
     Raises:
         LogUnavailable, UnsafeLog: as ``open_log``.
@@ -69,7 +71,7 @@ def open_store(
             path = Path(unquote(url.path))
             return open_sqlite_store(path, makes_missing=makes_missing, to_read=to_read)
         case "postgresql" | "postgres":
-            # A process without PostgreSQL starts without its driver.
+            # Imported here, so that a process without PostgreSQL needs no driver.
             from eventstore.stores.postgres_log import open_postgres_store  # noqa: PLC0415
 
             return open_postgres_store(
@@ -79,5 +81,5 @@ def open_store(
                 makes_missing=makes_missing,
             )
         case scheme:
-            # The URL itself may hold a password.
+            # The message leaves out the URL, which may hold a password.
             raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")

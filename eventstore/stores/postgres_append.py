@@ -1,16 +1,16 @@
-"""An append to the log in PostgreSQL: one question to the server and one answer.
+"""An append to the log in PostgreSQL: one request to the server and one answer.
 
 A function in the database takes the lock, which keeps positions in the order of commits, and stores
-rows, contents and depths of queues. It begins when all that it stores has arrived, and the server
-commits when it ends: a host that is paused or cut off in the middle has no lock. Where
-indexes have to be read besides, the transaction stays open for them, and the server ends it when
-nothing comes for two seconds. The fence is the primary key: a row that is there is a conflict. So
-is a seal whose predecessor is not there: the server lost commits in a fail-over, and what its owner
+rows, contents and queue depths. It begins when all its data has arrived, and the server commits
+when it ends: a host that is paused or cut off in the middle holds no lock. If read models have to
+be updated besides, the transaction stays open for them, and the server ends it when nothing comes
+for two seconds. The fence is the primary key: a row that exists already is a conflict. So is a seal
+whose predecessor is missing: the server lost commits in a fail-over, and the state that the owner
 has in memory is not in the log.
 
-The lock is an advisory one of the transaction: one of the table, as earlier releases take it, would
-wait for VACUUM. These and an append wait for each other too, because an INSERT locks the table
-against them before it takes a position.
+The lock is an advisory lock of the transaction: a lock of the table, as earlier releases take it,
+would wait for VACUUM. Appends of those releases and of this one wait for each other too, because an
+INSERT locks the table against theirs before it takes a position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from eventstore.log.events import SEAL_TOPIC, Event
 from eventstore.read_models.queue_depths import CHANGES, NAMES
 
 KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
-"""Keeps out every append, of an earlier release too, and VACUUM."""
+"""Keeps out every append, also of earlier releases, and VACUUM."""
 TURN: Final = int.from_bytes(b"append", "big")
 """The advisory lock that appends take in turn."""
 FUNCTION: Final = f"""
@@ -86,10 +86,11 @@ FUNCTION: Final = f"""
     END $$;
     END IF; END $make$
     """  # noqa: S608 - own text
-"""Another one gets another name: nodes of two releases append to one log.
+"""A changed function gets a new name: nodes of two releases append to one log.
 
-A connection plans it once, it may be while the tables are empty: then it would read all of them in
-each append, under the lock, until the server has looked at them anew.
+A connection plans the function once, perhaps while the tables are empty. Without the function's own
+settings, each append would then read whole tables, under the lock, until the server analyses them
+again.
 """
 # In binary form, because bytes as text are twice as long.
 _APPEND: Final = (
@@ -107,10 +108,10 @@ def append(
     events: Sequence[Event],
     depths: Sequence[QueueDepth],
 ) -> Sequence[int]:
-    """Store rows, the contents of their events and depths of queues; the positions of the rows.
+    """Store rows, contents of their events and queue depths; return the positions of the rows.
 
     Raises:
-        psycopg.Error: nothing was stored, or if the server did not say so it is unknown.
+        psycopg.Error: nothing was stored; if the server did not say so, that is unknown.
     """
     contents = map(content_of, events)
     erased = erased_by(rows, events) if events else []
@@ -142,5 +143,5 @@ def append(
 
 
 def _or_null(values: list[_T | None]) -> list[_T | None] | None:
-    """An array without a value is NULL, which has no type of its own to be taken for another."""
+    """NULL for an array without a value, because NULL has no type that could be the wrong one."""
     return values if any(value is not None for value in values) else None

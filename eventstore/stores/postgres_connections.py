@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL that end by themselves: bounded in number and in every wait.
+"""Connections to PostgreSQL, bounded in number and in every wait.
 
-libpq waits for ever for a server that was stopped, or cut off without a word. Here the wait for
-each answer has an end, after which the connection is closed and the outcome is unknown. What a
-server promises about commits is read on every connection, because the next one may be to another
-server: the DSN may name several, of which one is the primary.
+libpq waits for ever for a server that was stopped, or cut off silently. Here the wait for each
+answer has an end, after which the connection is closed and the outcome is unknown. Each new
+connection reads the server's settings of durability, because it may be to another server: the DSN
+may name several, one of which is the primary.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-# Each failed attempt to connect and each rollback on a lost connection: many lines in an outage,
-# which the errors of the log say already.
+# psycopg logs each failed attempt to connect and each rollback on a lost connection: many lines in
+# an outage, which only repeat the errors of the log.
 logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
-"""A broken connection is tried again this long, then at the next use: the library's pauses
-double, so that after a long outage it would look away for as long again."""
+"""The pool retries a broken connection this long, then at the next use: the library's pauses
+double, so that after a long outage it would wait for as long again."""
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
-"""A connection that has answered within this and says nothing by itself, as one does that the
-server closes, is not asked whether it lives: a busy host would ask once for each append."""
+"""A connection that answered within this time and has no unread data, as a connection has that the
+server closes, is not checked: a busy host would check once for each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
@@ -85,7 +85,7 @@ class BoundedConnection(Connection[Any]):
     Attributes:
         answer_s_max: Seconds for the answer to one statement; None waits for ever.
         answered_s: When the server answered last, monotonic.
-        warned: Has the server warned of anything since this was last set to False?
+        warned: Whether the server has warned of anything since this was last set to False.
     """
 
     answer_s_max: float | None = None
@@ -99,7 +99,7 @@ class BoundedConnection(Connection[Any]):
         except OperationalError as error:
             if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
-            # It was given up in the middle, so what comes next on it is the answer to no question.
+            # The statement was given up midway: what comes next here answers no statement of ours.
             self.close()
             raise OperationalError("the server did not answer in time") from error
         self.answered_s = time.monotonic()
@@ -139,19 +139,19 @@ class PostgresConnections:
         """A connection in autocommit mode, for the time of the block.
 
         Raises:
-            PersistenceError: an error of the driver as the library's, by its kind.
+            PersistenceError: an error of the driver, as the library's error of that kind.
         """
         try:
             if self._pool.closed:
                 self._pool.open()
             with self._pool.connection() as connection:
-                # Who had it before may have been let wait for longer.
+                # The previous user may have raised the limit.
                 connection.answer_s_max = self._bounds.answer_s_max
                 yield connection
         except Error as error:
             if self._is_one_of_several and isinstance(error, OperationalError):
-                # Another one may be the primary by now, though this one still answers: what waits
-                # there for its lost standby keeps its locks.
+                # Another server may be the primary by now, though this one still answers: commits
+                # that wait here for its lost standby keep their locks.
                 self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
@@ -163,7 +163,7 @@ class PostgresConnections:
         self._pool.close()
 
     def _prepare(self, connection: Connection[Any]) -> None:
-        """Make a new connection ready; one to a server that loses commits is not used."""
+        """Prepare a new connection; refuse one to a server that loses commits."""
         assert isinstance(connection, BoundedConnection)
         _bound(connection, self._bounds)
         unsafe = unsafe_settings(connection)
@@ -173,7 +173,7 @@ class PostgresConnections:
             raise OperationalError(_losing(unsafe))
 
     def _check(self, connection: Connection[Any]) -> None:
-        """Does a connection that was idle still live?"""
+        """Check that an idle connection still lives."""
         assert isinstance(connection, BoundedConnection)
         says = select.poll()
         says.register(connection.fileno(), select.POLLIN)
@@ -183,7 +183,7 @@ class PostgresConnections:
         try:
             connection.execute("")
         except OperationalError:
-            # The others are to the same server: one after the other would take too long.
+            # The others are to the same server: checking each in turn would take too long.
             self._pool.drain()
             raise
 
@@ -206,7 +206,7 @@ class PostgresConnections:
 
 
 def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
-    """A connection of its own, which no pool ends or gives to others.
+    """Open a connection outside of the pool, for the caller alone.
 
     Raises:
         LogUnavailable: no server can be reached, or it refuses; says which and why.
@@ -247,9 +247,9 @@ def _settings(connection: Connection[Any]) -> dict[str, str]:
 
 
 def _is_shared(connection: BoundedConnection, parameters: Mapping[str, Any]) -> bool:
-    """Does a pooler give the server's session to others, too, between two transactions?
+    """Whether a pooler shares the server's session with others between transactions.
 
-    Then settings of the one would hold for the other, and locks of sessions for neither.
+    Then settings of one client would hold for another, and locks of sessions for neither.
     """
     session = _session(connection)
     if session == connection.info.backend_pid:
@@ -269,13 +269,13 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
         parameters = conninfo_to_dict(
             dsn,
             connect_timeout=max(1, round(bounds.connect_s_max)),
-            # Of a database without an encoding, texts would come as bytes.
+            # Otherwise texts from a database without an encoding would come as bytes.
             client_encoding="UTF8",
         )
     except ProgrammingError as error:
         raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
     if "," in str(parameters.get("host", "")):
-        # A standby takes connections too, and refuses every append.
+        # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")
     return {**parameters, "row_factory": dict_row}
 
@@ -286,17 +286,17 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
     settings = {
         "lock_timeout": f"{round(bounds.lock_s_max * 1000)}ms",
         "idle_in_transaction_session_timeout": f"{round(bounds.idle_s_max * 1000)}ms",
-        # Of the role or the database: it would end the making of an index, and a commit that waits
-        # for its standby as one that succeeded.
+        # A time-out of the role or the database would cancel the making of an index, and end a
+        # commit that waits for its standby as if it had succeeded.
         "statement_timeout": "0",
-        # Who has waited for its turn has to see what the one before it has stored.
+        # An append that waited for its turn must see what the one before it stored.
         "default_transaction_isolation": "read committed",
     }
     set_all = ", ".join(["set_config(%s, %s, false)"] * len(settings))
     connection.execute(f"SELECT {set_all}", list(chain.from_iterable(settings.items())))
 
-    # What was given up would go on beside what is asked next. An old server does not
-    # know it, one on some systems cannot do it.
+    # Otherwise an abandoned statement would go on beside the next one. An old server does not know
+    # the setting; on some systems a server cannot do it.
     with suppress(UndefinedObject, InvalidParameterValue):
         connection.execute(_ENDS_ABANDONED)
 

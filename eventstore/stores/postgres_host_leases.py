@@ -21,10 +21,10 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, connected
 
 _CONNECT_S_MAX: Final = 2.0
-"""libpq knows no shorter time."""
+"""libpq accepts no shorter time."""
 _ANSWER_S_MAX: Final = 1.0
 _KEPT_S: Final = 3_600.0
-"""A row whose time is over is removed after so long: hosts of single identities come and go."""
+"""The row of an ended lease is removed after this time: dedicated hosts come and go."""
 _NOW: Final = "extract(epoch from clock_timestamp())::float8"
 _COLUMNS: Final = "name, node, incarnation, address, port, token"
 _INSERT: Final = (
@@ -110,7 +110,7 @@ class PostgresHostLeases(HostLeases):
             self._connection = connected(self._dsn, self._bounds)
             self._connection.execute("SET synchronous_commit = off")
         with self._connection.cursor(row_factory=tuple_row) as cursor:
-            # Own text, with nothing of others in it.
+            # Our own text, without any input in it.
             cursor.execute(statement.encode(), parameters, prepare=True)
             return cursor.fetchall() if cursor.description else []
 

@@ -1,8 +1,8 @@
 """The log in PostgreSQL, for a cluster of hosts.
 
-Appends take turns, by a lock of their transactions, so that positions follow the order of the
-commits and a reader by position misses nothing. An append runs once: one that is repeated after a
-lost connection could report a conflict with itself.
+Appends take turns by a lock, so that positions follow the order of the commits and a reader by
+position misses nothing. An append runs once: if it were repeated after a lost connection, it could
+report a conflict with itself.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def open_postgres_store(
     bounds: PostgresBounds = _BOUNDS,
     makes_missing: bool = False,
 ) -> Store:
-    """The store in this database (a ``postgresql://`` URL), whose tables are made if missing.
+    """Open the store in this database (a ``postgresql://`` URL), and make missing tables.
 
-    ``makes_missing``: so are read models of a log that has rows.
+    ``makes_missing``: make missing read models of a log that has rows, too.
 
     Raises:
         ReadModelsMissing: the log has rows and lacks a read model.
@@ -98,7 +98,7 @@ class PostgresStore(Store):
     @override
     @contextmanager
     def asking(self) -> Iterator[LogSession]:
-        # Three questions to the server less than a transaction around one.
+        # Three requests to the server fewer than with a transaction around one.
         with self._connections.connection() as connection:
             yield _Session(_cursor(connection))
 
@@ -129,7 +129,7 @@ class PostgresStore(Store):
             found = session.rows("SELECT current_schema(), quote_ident(current_schema())")
             schema, quoted = found[0]
             for name in MADE:
-                # A temporary table stands before the one of the same name in any schema.
+                # A temporary table hides the table of the same name in any schema.
                 connection.execute(
                     SQL("CREATE TEMP TABLE {} (LIKE {} INCLUDING ALL) ON COMMIT DROP").format(
                         Identifier(name), Identifier(schema, name)
@@ -141,7 +141,7 @@ class PostgresStore(Store):
     def storage(self) -> StorageFigures:
         with self.reading() as session:
             ((facts, contents, read_models, may_list),) = session.rows(_STORAGE)
-            # Superusers and the role pg_monitor alone may see the files of the WAL.
+            # Only superusers and the role pg_monitor may see the files of the WAL.
             wal = session.rows("SELECT sum(size) FROM pg_ls_waldir()")[0][0] if may_list else None
         return StorageFigures(
             facts_bytes=facts,
@@ -163,7 +163,7 @@ def _cursor(connection: Connection[Any]) -> Cursor[TupleRow]:
 
 
 class PostgresRecorder(SqlRecorder):
-    """A recorder with one question for a batch, and the read models in its transaction."""
+    """A recorder with one request for a batch, and the read models in its transaction."""
 
     position = "notification_id"
     table = "public.stored_events"
@@ -283,7 +283,7 @@ class _Session(LogSession):
 
     @override
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        # The sizes first, because a cursor of the client takes a whole answer into memory.
+        # The sizes first, because a client-side cursor reads a whole answer into memory.
         (bounds,) = self.rows(
             "SELECT min(position), max(position) FILTER (WHERE reached <= ?) FROM ("
             " SELECT position, sum(size) OVER (ORDER BY position) AS reached FROM ("
@@ -398,19 +398,19 @@ class _Session(LogSession):
 
     @override
     def clear(self) -> None:
-        # In place of DELETE, which leaves everything in the files.
+        # Not DELETE, which leaves everything in the files.
         self._cursor.execute(SQL("TRUNCATE {}").format(SQL(", ").join(map(Identifier, _CLEARED))))
         forget_totals(self)  # TRUNCATE fires no trigger of rows
 
     @override
     def recount(self) -> None:
-        """Nothing: PostgreSQL knows the sizes of its tables."""
+        """Do nothing: PostgreSQL knows the sizes of its tables."""
 
     @override
     def keep_out_writers(self) -> None:
         connection = self._cursor.connection
         assert isinstance(connection, BoundedConnection)
-        # What it is for takes as long as the log is large.
+        # The work under this lock takes as long as the log is large.
         connection.answer_s_max = None
         self._cursor.execute(KEEP_OUT)
 

@@ -1,11 +1,11 @@
 """The sums over all queues, which PostgreSQL keeps itself: one more row for each statement.
 
-A row that changed with each append would have as many versions as there were appends since the
-oldest transaction that runs, of a dump for example, and each append would pass over all of them. So
-a statement adds what it changes, and each of some hundreds puts the rows together.
+A single row that each append changed would have as many versions as there were appends since the
+oldest running transaction (of a dump, for example), and each append would pass over all of them. So
+each statement adds a row with its change, and one in some hundreds merges the rows.
 
-By triggers and not by who appends, so that nodes of an earlier release, and whatever else changes a
-queue, keep them too. They change in the turn of each append.
+Triggers keep the sums, not the code that appends, so that nodes of an earlier release, and all else
+that changes a queue, keep them too. The sums change within the turn of each append.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from eventstore.stores.postgres_append import TURN
 
 TOGETHER: Final = 512
-"""Statements whose rows are put together."""
+"""The number of statements whose rows are merged at a time."""
 _SUMS: Final = (
     "coalesce(sum(messages), 0)::bigint AS messages, coalesce(sum(bytes), 0)::bigint AS bytes FROM"
 )
@@ -24,11 +24,11 @@ _TRIGGERS: Final = (
     "EXISTS (SELECT 1 FROM pg_trigger WHERE tgname = 'queue_removed'"
     " AND tgrelid = to_regclass('queue_depths'))"
 )
-"""Of the table that is there now: one that was made anew has no triggers."""
+"""Tests the table that is there now: a table that was made anew has no triggers."""
 IS_MADE: Final = f"to_regclass('queue_totals_place_seq') IS NOT NULL AND {_TRIGGERS}"
 """The table of an earlier release, and its function, are replaced under the same triggers: between
-two appends, and not while a dump reads the table. It is right until then, and the next start tries
-again."""
+two appends, and not while a dump reads the table. The old table is right until then, and the next
+start tries again."""
 MAKE: Final = (
     f"""
     DO $make$ BEGIN

@@ -21,8 +21,8 @@ _OPTIONS: Final = (
     *("autovacuum_vacuum_scale_factor=0.05", "autovacuum_analyze_threshold=1000"),
     *("autovacuum_analyze_scale_factor=0.01", "vacuum_truncate=false"),
 )
-"""Of the table of the rows. Autovacuum is early: rows leave at one end, and their room is for those
-at the other. It does not shorten the file, for which it would keep readers and appends out."""
+"""Options of ``stored_events``. Autovacuum is early: rows leave at one end, and new rows at the
+other use their room. It does not shorten the file, which would keep readers and appends out."""
 _TABLES: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.
     """
@@ -31,7 +31,7 @@ _TABLES: Final = (
         notification_id bigserial, PRIMARY KEY (originator_id, originator_version)
     )
     """,
-    # IF NOT EXISTS would lock the table before it looks: behind VACUUM, and before all appends.
+    # IF NOT EXISTS would first lock the table: it waits for VACUUM, and appends wait for it.
     """
     DO $$ BEGIN IF to_regclass('public.stored_events_notification_id_idx') IS NULL THEN
         CREATE UNIQUE INDEX stored_events_notification_id_idx
@@ -46,8 +46,8 @@ _TABLES: Final = (
         ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
     END IF; END $$
     """,  # noqa: S608 - own text
-    # The defaults of autovacuum wait for a share of the rows: the room of what is erased is to be
-    # used again soon, however much there is. EXTERNAL, because encryption cannot be compressed.
+    # Autovacuum would by default wait for a share of the rows, but the room of erased contents
+    # must be used again soon, however large the table. EXTERNAL: encrypted data does not compress.
     """
     DO $$ BEGIN IF to_regclass('contents') IS NULL THEN
         CREATE TABLE contents (position bigint PRIMARY KEY, content bytea NOT NULL) WITH (
@@ -91,7 +91,7 @@ _TABLES: Final = (
     """,
     "CREATE TABLE IF NOT EXISTS settings (name bytea PRIMARY KEY, value bytea NOT NULL)",
     "CREATE TABLE IF NOT EXISTS heartbeat (id bigint PRIMARY KEY, beats bigint NOT NULL)",
-    # Each row is written anew every second: with room in its page no index has to be.
+    # Each row is updated every second: with room in its page, no index is written.
     """
     CREATE TABLE IF NOT EXISTS host_leases (
         name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
@@ -106,14 +106,14 @@ _LATER: Final = (
     "ALTER TABLE queue_depths ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',"
     " ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0, "
     + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS),
-    # Of the release before: its condition had every change of a queue touch every index.
+    # Of an earlier release: because of its condition, each change of a queue touched every index.
     "DROP INDEX IF EXISTS outbound_queues",
-    # Room for the rows that take the place of others: while they find it, no index is touched.
+    # Room for new versions of rows: as long as they find it, no index is touched.
     "ALTER TABLE queue_depths SET (fillfactor = 70)",
     *INDEXES,
 )
-"""What the first logs were made without. Done only where it is missing: looking for it takes no
-lock, doing it waits for every reader and keeps out every writer."""
+"""What the first logs lack. Done only if it is missing: looking for it takes no lock, but doing it
+waits for every reader and keeps out every writer."""
 _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
 )
@@ -121,9 +121,9 @@ _MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS
 
 
 def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
-    """Make what is missing of tables, indexes, functions and triggers.
+    """Make missing tables, indexes, functions and triggers.
 
-    ``makes_missing``: also read models of a log that has rows.
+    ``makes_missing``: make missing read models of a log that has rows, too.
 
     Raises:
         ReadModelsMissing: the log has rows and lacks a read model.
@@ -151,10 +151,10 @@ def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
 
 
 def _require_read_models(connection: Connection[Any]) -> None:
-    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+    """Refuse a log that lacks a read model, which would otherwise be made empty.
 
     Raises:
-        ReadModelsMissing: it does.
+        ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
     find = "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name"
     cursor = connection.cursor(row_factory=tuple_row)

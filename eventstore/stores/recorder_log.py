@@ -1,4 +1,4 @@
-"""The event log on any store: the port's promises in terms of one recorder and its sessions."""
+"""The event log on any store: implements the port with one recorder and its sessions."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from eventstore.read_models.update import MADE
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
 UNFINISHED: Final = "unfinished_restore"
-"""A constant that a log has as long as a restore into it has not come to its end."""
+"""A constant that a log has until a restore into it has come to its end."""
 
 
 def opened(store: Store) -> EventLog:
-    """The log in a store that is whole.
+    """The log in a store, unless it is only partly restored.
 
     Raises:
         LogUnavailable: it cannot be read.
@@ -103,7 +103,7 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
 
 
 def wrong_read_models(store: Store, *, progress: Progress | None = None) -> Sequence[Difference]:
-    """The read models that are not what the rows of the log make of them.
+    """The read models that do not agree with the rows of the log.
 
     Raises: as ``rebuild_read_models``.
     """
@@ -316,7 +316,7 @@ class RecorderLog(EventLog):
                 new = "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
                 session.run_many(new, [(name, said)])
             else:
-                # A change and not a look: it keeps another process waiting until this is committed.
+                # UPDATE, not SELECT: it keeps another process waiting until this is committed.
                 follows = "UPDATE settings SET value = ? WHERE name = ? AND value = ?"
                 session.run_many(follows, [(said, name, departure.before.encode())])
             if stored_settings(session).get(SEAM) != departure.seam:
@@ -348,7 +348,7 @@ class RecorderLog(EventLog):
         with self._asking() as session:
             found = session.rows(find, key)
         if not found:
-            # Another process may be first between the two: then its value is the constant.
+            # Another process may insert first, between the two: then its value is the constant.
             with self._writing() as session:
                 session.run_many(
                     "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
@@ -421,7 +421,7 @@ class RecorderLog(EventLog):
 
 
 def save_states(session: Session, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
-    """Replace the states of these streams in a table of them."""
+    """Replace the states of these streams in a table of states."""
     session.run_many(
         f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
         " ON CONFLICT (stream) DO UPDATE SET"
@@ -434,13 +434,13 @@ def save_states(session: Session, table: str, states: Sequence[tuple[UUID, Snaps
 
 
 def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:
-    """SHA-256 over all that a snapshot says, and of which stream."""
+    """SHA-256 over a snapshot and its stream."""
     said = b"%d %d " % (snapshot.version, snapshot.fold)
     return hashlib.sha256(stream.bytes + said + snapshot.state).digest()
 
 
 def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot | None:
-    """The snapshot in a row, None if its digest, which stands first, is not of it."""
+    """The snapshot in a row; None if it does not match the digest in front of it."""
     snapshot = Snapshot(version, fold, stored[_DIGEST_BYTES:])
     if stored[:_DIGEST_BYTES] == _snapshot_digest(stream, snapshot):
         return snapshot
@@ -450,7 +450,7 @@ def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot |
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """Errors of the library as ``LogUnavailable``."""
+    """Raise errors of the library as ``LogUnavailable``."""
     try:
         yield
     except EventSourcingError as error:

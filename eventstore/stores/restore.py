@@ -1,8 +1,8 @@
 """Builds a log anew from the rows of another one: from its export, or from the log itself.
 
-Rows keep their positions, so that whatever follows the log by position goes on. Nothing is
-written that no seal covers; read models are made by the code that makes them in an append, depths
-of queues by ``eventstore.read_models.queue_depths``.
+Rows keep their positions, so that readers that follow the log by position can go on. Only rows that
+a seal covers are written. The same code as in an append makes the read models;
+``eventstore.read_models.queue_depths`` makes the queue depths.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from eventstore.stores.log_import import LogImport
 
 
 class SealedRows:
-    """One pass over a log from its first row.
+    """The check of rows against their seals, in one pass over a log from its first row.
 
-    ``position`` is that of the newest seal, ``rows`` and ``seals`` count what is covered, and
-    ``heads`` has the newest seal of each partition.
+    ``position`` is the position of the newest seal, ``rows`` counts the covered rows and their
+    seals, ``seals`` the seals alone, and ``heads`` has the newest seal of each partition.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class SealedRows:
         return len(self._unsealed)
 
     def take(self, rows: Iterable[LogRow]) -> list[LogRow]:
-        """The rows that are covered now, each transaction whole.
+        """Check the next rows; return those that seals cover by now, in whole transactions.
 
         Raises:
             NotAsSealed: a row or seal is not as it was sealed, or out of order.
@@ -82,7 +82,7 @@ class SealedRows:
         return covered
 
     def begin(self, rows: Sequence[LogRow]) -> None:
-        """Take rows that are left of the beginning of a log: no seal covers them one by one.
+        """Take what is left of the beginning of a pruned log: no seal proves these rows one by one.
 
         Raises:
             NotAsSealed: one is out of order.
@@ -138,8 +138,8 @@ OnProgress: TypeAlias = Callable[[int, int], None]
 class LogSection(NamedTuple):
     """Rows that follow each other in a log.
 
-    ``heads``, where they are known, are the newest seals of all partitions up to the last row.
-    ``is_rest``: they are what is left of the beginning of a log that was pruned.
+    ``heads``, if they are known, are the newest seals of all partitions up to the last row.
+    ``is_rest``: the rows are what is left of the beginning of a log that was pruned.
     """
 
     rows: Sequence[LogRow]
@@ -158,9 +158,9 @@ class Restored(NamedTuple):
 
 
 def log_sections(log: EventLog, after: int = 0) -> Iterator[LogSection]:
-    """The rows of a log behind a position, up to where it ends when that is reached.
+    """The rows of a log behind a position, up to its end at the time when that is reached.
 
-    Raises as ``read_rows``.
+    Raises: as ``read_rows``.
     """
     reached = after
     while rows := log.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):
@@ -178,14 +178,14 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
     progress: OnProgress = lambda _position, _rows: None,
     entries_max: int = ENTRIES_MAX,
 ) -> Restored:
-    """Store all rows of a log, each checked against its seal before; then it is a log.
+    """Check all rows of a log against their seals, store them, and finish the new log.
 
     Args:
         sections: the rows, from the first on.
-        target: where to, begun; finished here.
-        constants: of the log, by name.
-        until: end with the last seal at or before this position, which is behind what was pruned.
-        states: of the streams that rows are missing from, for rows that were pruned.
+        target: the import to write to, already begun; finished here.
+        constants: the constants of the log, by name.
+        until: end with the last seal at or before this position, which is behind the pruned rows.
+        states: the states of streams, in place of their pruned rows.
         progress: called after each transaction.
         entries_max: queues and waiting messages to keep in memory.
 
@@ -194,7 +194,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         UnknownTopic, CorruptRow: a row cannot be understood by this release.
         ImportRefused: the target must not be restored into.
         LogUnavailable: the target cannot be written now.
-        Whatever reading ``sections`` raises. After any of these nothing opens the target as a log.
+        Whatever reading ``sections`` raises. After any of these nothing can open the target.
     """
     sealed = SealedRows()
     writer = _Writer(target, QueueFold(entries_max=entries_max))
@@ -229,7 +229,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
 
 
 def _whole(row: LogRow) -> Event:
-    """The event of a row, whose content, if it is there, is its own."""
+    """Decode the event of a row, and check its content if that is there."""
     try:
         return decode_whole(row.topic, row.state, row.content)
     except CorruptRow as error:
@@ -274,7 +274,7 @@ class _Writer:
 
 
 def _save_depths(target: LogImport, fold: QueueFold, entries_max: int) -> int:
-    """Store the depths of all queues; how many there are."""
+    """Store the depths of all queues; return how many there are."""
     identities = 0
     while True:
         depths = fold.depths()
@@ -287,7 +287,7 @@ def _save_depths(target: LogImport, fold: QueueFold, entries_max: int) -> int:
 
 
 def _folded_again(target: LogImport, start: bytes, entries_max: int) -> QueueFold:
-    """The queues of the streams from ``start`` on, from what was stored."""
+    """Fold the queues of the streams from ``start`` on, from the rows that were stored."""
     fold = QueueFold(start, entries_max=entries_max)
     reached = 0
     while rows := target.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):

@@ -1,8 +1,8 @@
-"""What the recorders of both stores have in common: how they read ``stored_events``.
+"""The common part of the recorders of both stores: how they read ``stored_events``.
 
-They extend the public base class of the eventsourcing library alone. Its own recorders for SQLite
-and PostgreSQL repeat a failed append, which could report a conflict with itself, insert row by row
-or with the rows as text, and offer no public way to change that.
+They extend only the public base class of the eventsourcing library. The library's own recorders for
+SQLite and PostgreSQL repeat a failed append, which could then conflict with itself, insert row by
+row or with the rows as text, and offer no public way to change that.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from eventsourcing.persistence import (
 from typing_extensions import override
 
 _Condition: TypeAlias = tuple[str, Sequence[object]]
-"""A text with ``?`` for parameters, and these."""
+"""SQL with ``?`` for parameters, and the parameters."""
 
 
 class SqlRecorder(ApplicationRecorder):
     """A recorder over one table of rows; a store adds ``insert_events``.
 
-    Nothing is tried again: errors are raised as the library's, and the caller knows what they mean.
+    It never retries: it raises errors as the library's, and leaves their meaning to the caller.
     """
 
     position: ClassVar[str]
@@ -95,7 +95,7 @@ class SqlRecorder(ApplicationRecorder):
 
     @abstractmethod
     def _stream(self, stored: Any) -> UUID | str:
-        """A stream id from its column; as it is where it is none that we write."""
+        """A stream id from its column; unchanged if it is not in the form that we write."""
 
     def _select(
         self,

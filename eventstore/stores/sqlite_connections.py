@@ -4,13 +4,13 @@ Every connection has WAL and ``synchronous=FULL``, set and read back: a commit t
 survives a power cut. Writers take turns by a lock in this process, and among processes by
 ``BEGIN IMMEDIATE`` and the busy time-out. Readers never wait for a writer.
 
-**Checkpoints beside the writer**: what is committed moves from the WAL into the file. SQLite does
-this within a commit by itself: once the WAL is full, one commit copies all of it, and every command
-in the next batch waits for it (measured: 60 to 140 ms every 5,000 messages). Here a thread with a
-connection of its own copies while the writer goes on. What was committed meanwhile is copied again,
-each time less; the last of it by the writer after its next commit, within a few milliseconds, and
-then the WAL is used from its beginning again. Nothing about durability changes: on any connection
-SQLite syncs the WAL before it copies and the file before it uses the WAL again.
+**Checkpoints beside the writer** move committed pages from the WAL into the file. By itself, SQLite
+does this within a commit: once the WAL is full, one commit copies all of it, and every command in
+the next batch waits for it (measured: 60 to 140 ms every 5,000 messages). Here a thread with a
+connection of its own copies while the writer goes on. Further passes copy what was committed
+meanwhile, each time less; the writer copies the last of it after its next commit, within a few
+milliseconds, and then SQLite uses the WAL from its beginning again. Durability does not change: on
+any connection SQLite syncs the WAL before it copies and the file before it uses the WAL again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from eventstore.stores.sqlite_sizes import wal_bytes
 BUSY_TIMEOUT_S: Final = 10
 CHECKPOINT_BYTES: Final = 32 * 1024 * 1024
 WAL_PAGES_MAX: Final = 32_000
-"""Four times as much as is meant to wait: where no checkpoint works beside the commits, or none is
-fast enough, it is done within one."""
+"""Four times ``CHECKPOINT_BYTES``: if no checkpoint beside the commits works, or none is fast
+enough, SQLite does one within a commit."""
 WRITER_CACHE_KIB: Final = 65_536
 READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
 _FRAMES_MAX: Final = 200
-"""A pass that finds so little is the last beside the writer: to sync takes longer than to copy."""
+"""A pass that copies no more than this is the last: its sync takes longer than its copying."""
 _PASSES_MAX: Final = 4
-"""Under the heaviest load the writer is never caught up with; it has to wait in the end."""
+"""Under the heaviest load no pass catches up with the writer, which has to wait in the end."""
 _THREAD: Final = "checkpoints"
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        # On in some builds. What is to be overwritten is (``eventstore.stores.sqlite_contents``).
+        # On in some builds. ``eventstore.stores.sqlite_contents`` turns it on where it is needed.
         connection.execute("PRAGMA secure_delete = OFF")
         (journal_mode,) = connection.execute("PRAGMA journal_mode").fetchone()
         (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
@@ -106,7 +106,7 @@ def can_be_written(path: Path) -> bool:
 
 
 def is_taken_as_fixed(path: Path) -> bool:
-    """Whether it cannot be written, and is read alone: what others write there is not seen."""
+    """Whether the file is read as one that never changes: later writes of others are not seen."""
     beside = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
     return not can_be_written(path) and not all(one.exists() for one in beside)
 
@@ -114,9 +114,9 @@ def is_taken_as_fixed(path: Path) -> bool:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """A connection to a log that cannot be written: a backup, or one that is mounted read-only.
 
-    Where the WAL and its index are there, as beside a mediator, SQLite reads both files, and what
-    is committed meanwhile. Else the file is all that there is, and taken for one that does not
-    change: SQLite would have to make them.
+    If the WAL and its index exist, as beside a running mediator, SQLite reads them too, and sees
+    later commits. Otherwise SQLite would have to make them, so the file is opened as one that
+    never changes.
 
     Raises:
         sqlite3.Error: the file cannot be opened, or a WAL with rows has no index.
@@ -139,13 +139,13 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _keep_all_text(connection: sqlite3.Connection) -> None:
-    """Text that is not UTF-8 (bit rot) must reach the check that names it."""
+    """Read text that is not UTF-8 (bit rot), too: it must reach the check that names it."""
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Errors of the driver as the library's."""
+    """Raise errors of the driver as the library's."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -189,7 +189,7 @@ class SqliteReaders:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            # To close a connection while another thread reads from it is a crash in C.
+            # Closing a connection while another thread reads from it crashes in C.
             self._changed.wait_for(lambda: not self._in_use, timeout=BUSY_TIMEOUT_S)
             free, self._free = self._free, []
         for connection in free:
@@ -235,7 +235,7 @@ class SqliteWriter:
     """The one connection that writes, tuned for many small appends to many streams.
 
     Each append touches an index page per stream. Measured with 50,000 streams: with the default
-    2 MiB of cache one append in a hundred waits 8 ms for the disk, so 2 ms.
+    2 MiB of cache one append in a hundred waits 8 ms for the disk, with this cache 2 ms.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class SqliteWriter:
         self._erasure = Erasure(connect, self._turn, within_s=erased_within_s)
 
     def erased(self) -> None:
-        """Let what the last transaction erased leave the files, some time later."""
+        """Schedule the removal from the files of what the last transaction erased."""
         self._erasure.wanted()
 
     @contextmanager
@@ -275,7 +275,7 @@ class SqliteWriter:
             except BaseException:
                 self.connection.rollback()
                 raise
-            # About: each row changes a page, and what is larger adds pages to the file.
+            # An estimate: each row changes a page, and larger rows add pages to the file.
             rows, grown = self.connection.total_changes - changed, pages - self._pages
             self._pages = pages
             self._checkpoints.wrote((rows + grown) * _PAGE_BYTES)
@@ -298,7 +298,7 @@ class Checkpointer:
         *,
         bytes_min: int,
     ) -> None:
-        """A checkpointer that starts when about so many bytes of pages were written.
+        """Prepare checkpoints, each after about ``bytes_min`` bytes of written pages.
 
         ``connect`` opens a connection for one checkpoint, in the thread; ``writer`` is the
         connection that writes.
@@ -313,7 +313,7 @@ class Checkpointer:
         self._little_is_left = False
 
     def wrote(self, size_bytes: int) -> None:
-        """Count what was committed, about; called by the writer after each commit."""
+        """Count the bytes of a commit, an estimate; the writer calls this after each commit."""
         self._bytes += size_bytes
         if self._little_is_left:
             self._little_is_left = False
@@ -334,7 +334,7 @@ class Checkpointer:
             self._thread.join()
 
     def _work(self) -> None:
-        # It may be stopped at any moment, also as what is due is put down as taken up.
+        # A stop may come at any moment, also between the wait and the clear.
         while not self._stopped:
             self._due.wait()
             self._due.clear()
@@ -353,7 +353,7 @@ class Checkpointer:
 
     @staticmethod
     def _try(checkpoint: Callable[[], object]) -> None:
-        """What fails costs nothing: the WAL keeps what it has, until the next time."""
+        """Run a checkpoint; a failure costs nothing: the WAL keeps its pages until the next."""
         try:
             checkpoint()
         except Exception as error:  # noqa: BLE001 - no failure here is one of the commit
@@ -361,7 +361,7 @@ class Checkpointer:
 
 
 def _copy(connection: sqlite3.Connection) -> int:
-    """Copy what may be copied now; how many frames of the WAL are copied by now.
+    """Copy what can be copied now; return how many frames of the WAL are copied in all.
 
     Raises:
         sqlite3.Error: it could not be read, written or synced.

@@ -1,22 +1,22 @@
 """Contents in a SQLite log: encrypted, each with a key of its own that is overwritten to erase it.
 
-SQLite moves rows about within and between pages, and what it moved stays where it was until that
-room is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories).
-So a content is not erased by deleting its row. Its key stands in a row that fills a page, together
-with those of the positions beside it: such a row is overwritten in place, and where SQLite moves it
-or gives it up the page is overwritten whole.
+SQLite moves rows within and between pages, and the old bytes stay where they were until that room
+is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories). So
+deleting its row does not erase a content. Its key stands in a row that fills a page, together with
+the keys of adjacent positions: an erasure overwrites such a row in place, and when SQLite moves the
+row or gives it up, the whole page is overwritten.
 
-As long as nothing of such a row was erased the keys stand in it as one secret, which they are made
-of (BLAKE2b, RFC 7693, keyed with the secret, of the position), so that an append writes a row of
-keys once and then only reads it. The first erasure puts the keys themselves in the place of the
-secret, but for those that it erases.
+Until the first erasure in such a row, the row has one secret in place of the keys, which are
+derived from the secret (BLAKE2b, RFC 7693, keyed with the secret, of the position). So an append
+writes a row of keys once and then only reads it. The first erasure replaces the secret with the
+keys themselves, except those that it erases.
 
-The cipher is AES-128-GCM. A nonce stands before what it was used for, and is new in each
-transaction: one that fails leaves its positions, and so its keys, to the next.
+The cipher is AES-128-GCM. The nonce stands before the ciphertext, and is new in each transaction: a
+transaction that fails leaves its positions, and so its keys, to the next.
 
 Rows of an earlier release are shorter: their keys are the salts of the contents, which are not
-encrypted with them (``eventstore.log.content``), and their nonces are zeros. They are read as they
-are, and made new where something is added to their positions.
+part of the ciphertext (``eventstore.log.content``), and their nonces are zeros. They are read as
+they are, and replaced when a content is added at their positions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DELETE: Final = (
     " RETURNING length(content)"
 )
 TABLES: Final = (
-    # By position, so that what is new stands at the end and what leaves together stood together.
+    # By position: new contents go to the end, and contents that leave together lie together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS content_keys (page INTEGER PRIMARY KEY, keys BLOB NOT NULL)",
 )
@@ -62,21 +62,21 @@ COLUMNS: Final = (
     f"c.position, content, substr(keys, 1 + {KEY_BYTES} * (c.position % {KEYS}), {KEY_BYTES}),"
     f" substr(keys, 1 + {_OF_SALTS_BYTES})"
 )
-"""What ``opened`` takes, in such a query."""
+"""The columns of such a query that ``opened`` takes."""
 _LEFT: Final = "SELECT 1 FROM contents WHERE position >= ? AND position < ? LIMIT 1"
 _OF_PAGE: Final = "SELECT position, content FROM contents WHERE position >= ? AND position < ?"
 
 
 def key_of(secret: bytes, position: int) -> bytes:
-    """The key at a position, as long as its row has a secret of 16 bytes."""
+    """The key at a position, derived from the 16-byte secret of its row."""
     return blake2b(b"%d" % position, key=secret, digest_size=KEY_BYTES).digest()
 
 
 def opened(position: int, content: object, key: object, secret: object) -> bytes | None:
-    """What was stored of a content, from ``COLUMNS``; None where there is none."""
+    """Decrypt the stored content in ``COLUMNS``; None if there is none."""
     if content is None:
         return None
-    # In SQLite a column takes any type. What was changed has no digest that fits.
+    # A column in SQLite may hold any type. No digest fits the empty result for altered data.
     if type(content) is not bytes or type(key) is not bytes or len(key) != KEY_BYTES:
         return b""
     try:
@@ -90,9 +90,9 @@ def opened(position: int, content: object, key: object, secret: object) -> bytes
 
 
 def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
-    """Keep what is to be stored of contents, in the order of their positions; how many bytes.
+    """Store contents, in the order of their positions; return how many bytes they take.
 
-    Nothing was stored at any position from the first to the last of them.
+    No content is stored yet at any position from the first to the last of them.
     """
     nonce = os.urandom(_NONCE_BYTES)
     kept: list[tuple[int, bytes]] = []
@@ -107,7 +107,7 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
 
 
 def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
-    """Erase the contents at these positions that are there; how many bytes they were."""
+    """Erase the contents, if any, at these positions; return how many bytes they took."""
     pages: defaultdict[int, list[int]] = defaultdict(list)
     for position in positions:
         pages[position // KEYS].append(position)
@@ -145,7 +145,7 @@ def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | Non
 
 
 def _made_of(secret: bytes, page: int) -> bytes:
-    """A row of the keys that are made of a secret, without it."""
+    """A row of the keys that are derived from a secret, without the secret."""
     return b"".join(key_of(secret, position) for position in range(*_ends(page))) + _NO_KEY
 
 
@@ -173,7 +173,7 @@ def _encrypt_anew(cursor: sqlite3.Cursor, page: int, salts: bytes, keys: bytes) 
 
 
 def _secret_in(keys: bytes) -> bytes | None:
-    """The secret of a row of keys, as long as it has one."""
+    """The secret of a row of keys; None if the row has no secret."""
     secret = keys[_OF_SALTS_BYTES:]
     return secret if secret.strip(b"\0") else None
 
@@ -191,7 +191,7 @@ def _ends(page: int) -> tuple[int, int]:
 
 @contextmanager
 def overwriting(cursor: sqlite3.Cursor, *, is_wanted: bool = True) -> Iterator[None]:
-    """Within this, what a row had that is changed or deleted is overwritten with zeros."""
+    """Have SQLite overwrite the old bytes of changed and deleted rows with zeros."""
     if is_wanted:
         cursor.execute("PRAGMA secure_delete = ON")
     yield
@@ -202,6 +202,6 @@ def overwriting(cursor: sqlite3.Cursor, *, is_wanted: bool = True) -> Iterator[N
 def _overwriting(
     cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[object, ...]]
 ) -> None:
-    """Change which rows of keys there are; pages that SQLite empties by this are overwritten."""
+    """Add or remove rows of keys, and have the pages that this empties overwritten."""
     with overwriting(cursor):
         cursor.executemany(statement, parameters)

@@ -1,13 +1,13 @@
-"""Lets what was erased leave the files of a SQLite log, and gives free pages back.
+"""Removes what was erased from the files of a SQLite log, and gives free pages back.
 
-The key of a content is overwritten (``eventstore.stores.sqlite_contents``), but its page of before
-stands in the WAL until that is used again there, and in the file until then. So some time after
-something was erased a thread moves the WAL into the file and cuts it to nothing. It takes no more
-than moments between two commits, and tries again where a reader is in the way.
+An erasure overwrites the key of a content (``eventstore.stores.sqlite_contents``), but the page as
+it was stays in the file until a checkpoint, and in the WAL until that room is used again. So some
+time after an erasure a thread moves the WAL into the file and truncates the WAL. It takes no
+more than moments between two commits, and tries again if a reader is in the way.
 
-What is free in the file is used again first. Where it is a large part of the file, the end of the
-file moves into it, some pages at a time, and the file becomes shorter; only in files that were made
-for it (``auto_vacuum``), because a file cannot be changed to that without renumbering its rows.
+SQLite uses free pages in the file again first. If they are a large part of the file, pages at its
+end move into them, some at a time, and the file becomes shorter; only in files that were made for
+it (``auto_vacuum``), because a file cannot be changed to that without renumbering its rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contextlib import closing
 from typing import Final
 
 WITHIN_S: Final = 30.0
-"""From the first erasure to the end of what the WAL has of it, if no reader is in the way."""
+"""From the first erasure until the WAL has nothing of it, if no reader is in the way."""
 _BUSY_MS: Final = 50
-"""So long the writer waits at most because a reader is in the way of the end of the WAL."""
+"""The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0
 _PASSES: Final = 2
 _PAGES_AT_ONCE: Final = 64
@@ -30,14 +30,14 @@ _FREE_PAGES_MIN: Final = 4_096
 """16 MiB: less than that is not worth moving pages for."""
 _FREE_SHARE_MAX: Final = 0.25
 _STEPS_MAX: Final = 256
-"""So many steps after one erasure: 64 MiB."""
+"""The most steps after one erasure: 64 MiB."""
 _BETWEEN_STEPS_S: Final = 0.01
 _INCREMENTAL: Final = 2
 _LOG = logging.getLogger(__name__)
 
 
 class Erasure:
-    """The thread that lets erased contents leave the files of a log."""
+    """The thread that removes erased contents from the files of a log."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Erasure:
         *,
         within_s: float = WITHIN_S,
     ) -> None:
-        """One for a log, with nothing to do.
+        """Prepare the thread, which starts with the first erasure.
 
-        ``connect`` opens a connection, in the thread; ``turn`` is held by what writes.
+        ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes.
         """
         self._connect = connect
         self._turn = turn
@@ -58,14 +58,14 @@ class Erasure:
         self._thread: threading.Thread | None = None
 
     def wanted(self) -> None:
-        """Something was erased; called by the writer after its commit."""
+        """Note that something was erased; the writer calls this after its commit."""
         self._wanted.set()
         if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._work, name="erasure", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it was to do is done now, if no reader is in the way."""
+        """End the thread, and do the rest of its work now if no reader is in the way."""
         self._stopped.set()
         self._wanted.set()
         if self._thread is not None:
@@ -73,7 +73,7 @@ class Erasure:
             self._purged()
 
     def _work(self) -> None:
-        # It may be stopped at any moment, also as something wanted is put down as taken up.
+        # A stop may come at any moment, also between the wait and the clear.
         while not self._stopped.is_set():
             self._wanted.wait()
             if self._stopped.wait(self._within_s):
@@ -83,7 +83,7 @@ class Erasure:
                 pass
 
     def _purged(self) -> bool:
-        """Do it once; False where it is still to be done."""
+        """Purge the files once; False if that is still to be done."""
         try:
             with closing(self._connect()) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
@@ -110,7 +110,7 @@ class Erasure:
             if free < _FREE_PAGES_MIN or free < pages * _FREE_SHARE_MAX:
                 return
             with self._turn:
-                # A script, because it takes a step for each page and has no rows to fetch.
+                # A script, because the pragma takes a step for each page and has no rows to fetch.
                 connection.executescript(f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})")
             if self._stopped.wait(_BETWEEN_STEPS_S):
                 return

@@ -2,7 +2,8 @@
 
 A commit that returned survives a power cut (``eventstore.stores.sqlite_connections``). Several
 processes may have the same file open. The newest row stays and the file is never rebuilt, because
-positions are bare rowids; contents beside them are erased (``eventstore.stores.sqlite_erasure``).
+positions are bare rowids; contents are stored apart and erased
+(``eventstore.stores.sqlite_erasure``).
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ _RESIZE: Final = {
 
 
 def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool = False) -> Store:
-    """The store in this file, which is made (readable by its owner only) if missing.
+    """Open the store in this file; make a missing file, readable by its owner only.
 
-    ``makes_missing``: so are read models of a log that has rows. ``to_read``: nothing will be
-    written, so the file may be one that cannot be.
+    ``makes_missing``: make missing read models of a log that has rows, too. ``to_read``: the
+    caller writes nothing, so the file may be read-only.
 
     Raises:
         ReadModelsMissing: the log has rows and lacks a read model.
@@ -99,9 +100,9 @@ class SqliteStore(Store):
         is_fixed: bool = False,
         to_read: bool = False,
     ) -> None:
-        """``is_fixed``: the file cannot be written, and all that writes fails.
+        """``is_fixed``: the file cannot be written, and every write fails.
 
-        ``to_read``: what an earlier process erased is left to one that opens the file to write.
+        ``to_read``: leave what an earlier process erased to a process that opens the file to write.
         """
         self._connect = partial(connect_to_read if is_fixed else connect, path)
         if not makes_missing:
@@ -116,7 +117,7 @@ class SqliteStore(Store):
         with self.writer.transaction() as cursor:
             make_tables(cursor)
         if is_left:
-            # By a process that was killed, perhaps, and erased something in its last moments.
+            # Perhaps a killed process left the WAL, and had just erased something.
             self.writer.erased()
 
     @override
@@ -145,7 +146,7 @@ class SqliteStore(Store):
             cursor.execute("PRAGMA temp_store = FILE")
             cursor.execute("BEGIN")
             for name in MADE:
-                # A temporary table stands before the one of the same name in the file.
+                # A temporary table hides the table of the same name in the file.
                 (table,) = (table for table in TABLES if f" {name} (" in table)
                 cursor.execute(table.replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
             yield _Session(cursor), "main"
@@ -225,7 +226,7 @@ class SqliteRecorder(SqlRecorder):
 
     @override
     def _stream(self, stored: Any) -> UUID | str:
-        # Only the text that we write is a stream: "{A1…}" is the same UUID but not found by it.
+        # Only our own spelling is a stream: "{A1…}" is the same UUID, but no query finds it.
         try:
             stream = UUID(hex=stored)
         except (ValueError, TypeError, AttributeError):
@@ -309,15 +310,15 @@ class _Session(LogSession):
             sqlite_sizes.add(self._cursor, 0, -erased_bytes)
 
     def erased(self, gone: Collection[tuple[UUID, int]]) -> int:
-        """Erase contents; how many bytes they had."""
+        """Erase contents; return how many bytes they had."""
         places = json.dumps([(stream.hex, version) for stream, version in gone])
         found = [position for (position,) in self.rows(_POSITIONS, (places,))]
         return sqlite_contents.erase(self._cursor, found)
 
     def resized(self, changed: Changed, depths: Sequence[QueueDepth]) -> bool:
-        """Save no more of these depths than has changed; False where a row is missing.
+        """Save only the changed columns of these depths; False if a row is missing.
 
-        SQLite writes every index anew that a named column stands in, changed or not.
+        SQLite rewrites every index that has a column named in the statement, changed or not.
         """
         rows: list[tuple[object, ...]]
         if changed is Changed.SIZE:
@@ -402,13 +403,13 @@ class _Session(LogSession):
 
     @override
     def remove_rows(self, positions: Collection[int]) -> int:
-        # The next position follows the newest row: without it one would be given out again.
+        # The next position follows the newest row: without that row, a position would be reused.
         leave = (
             "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
             " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
             " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)"
         )
-        with self.overwriting():  # names would be out of reach of every later erasure
+        with self.overwriting():  # else names would stay where no later erasure reaches
             removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
         self.has_removed = self.has_removed or removed > 0
         return removed
@@ -427,4 +428,4 @@ class _Session(LogSession):
 
     @override
     def keep_out_writers(self) -> None:
-        """Done already: a transaction that writes begins as the only one."""
+        """Do nothing: a transaction that writes keeps out all others from its beginning."""

@@ -1,4 +1,4 @@
-"""Sums of queue_depths in SQLite, kept by the file: whatever changes a queue changes them."""
+"""Sums of queue_depths in SQLite, kept by triggers: every change of a queue changes them."""
 
 from __future__ import annotations
 

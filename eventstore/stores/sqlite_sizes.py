@@ -1,9 +1,10 @@
-"""What a log in SQLite takes, without a look at its pages: sums of what came and what left.
+"""The storage that a log in SQLite uses, without a scan of its pages: running sums.
 
-SQLite knows how many pages a file has and how many are free, and not which table has them without
-reading all. So one row has the bytes of rows and of contents. Not every append changes it: it would
-be a page of each commit. What a killed process had not saved, a few pages, is missing in it until
-the read models are made anew, as all of it is in a file of an earlier release.
+SQLite knows how many pages a file has and how many are free, but not which table has them without
+reading all. So one row has the bytes of rows and of contents. Not every append changes that row,
+which would add a page to each commit. The bytes that a killed process had not saved, a few pages,
+are missing from the row until the read models are rebuilt; a file of an earlier release lacks the
+row until then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TABLES: Final = (
         id INTEGER PRIMARY KEY, facts INTEGER NOT NULL, contents INTEGER NOT NULL
     )
     """,
-    # Of rows that leave, by whatever statement. Appends have nothing to do with it.
+    # For rows that any statement removes. Appends do not fire it.
     """
     CREATE TRIGGER fact_removed AFTER DELETE ON stored_events BEGIN
         UPDATE log_bytes SET facts = facts - coalesce(length(old.state), 0);
@@ -45,24 +46,24 @@ _RECOUNT: Final = (
 )
 _UNSAVED_APPENDS: Final = 64
 _UNSAVED_BYTES: Final = 65_536
-"""What is not saved yet is less than both."""
+"""The unsaved appends and bytes stay below these."""
 
 
 class UnsavedBytes(msgspec.Struct, frozen=True):
-    """What was appended, less what was erased, since the row was changed."""
+    """The bytes appended, less the bytes erased, since the row was changed."""
 
     facts: int = 0
     contents: int = 0
     appends: int = 0
 
     def save(self, cursor: sqlite3.Cursor) -> None:
-        """Add it to the row."""
+        """Add these bytes to the row."""
         add(cursor, self.facts, self.contents)
 
     def after(
         self, cursor: sqlite3.Cursor, rows: Sequence[StoredEvent], contents_bytes: int
     ) -> UnsavedBytes:
-        """What is unsaved once this append is committed; saved with it if it is much."""
+        """The unsaved bytes once this append is committed; if they are many, it saves them."""
         facts, contents = sum(len(row.state) for row in rows), self.contents + contents_bytes
         sums = UnsavedBytes(self.facts + facts, contents, self.appends + 1)
         is_little = sums.facts + abs(sums.contents) < _UNSAVED_BYTES
@@ -79,7 +80,7 @@ def make(cursor: sqlite3.Cursor) -> None:
 
 
 def add(cursor: sqlite3.Cursor, facts_bytes: int, contents_bytes: int) -> None:
-    """So many bytes came, or left if less than 0."""
+    """Add these bytes, which may be negative, to the sums."""
     cursor.execute(
         "UPDATE log_bytes SET facts = facts + ?, contents = contents + ?",
         (facts_bytes, contents_bytes),
@@ -93,7 +94,7 @@ def recount(cursor: sqlite3.Cursor) -> None:
 
 
 def figures(cursor: sqlite3.Cursor, path: Path, unsaved: UnsavedBytes) -> StorageFigures:
-    """What the file and its WAL take."""
+    """The storage that the file and its WAL use."""
     ((pages,),) = cursor.execute("PRAGMA page_count").fetchall()
     ((free,),) = cursor.execute("PRAGMA freelist_count").fetchall()
     ((page_bytes,),) = cursor.execute("PRAGMA page_size").fetchall()

@@ -63,9 +63,9 @@ _LATER_COLUMNS: Final = {
     "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
     **{name: f"ALTER TABLE queue_depths ADD COLUMN {name} INTEGER" for name in DUE_COLUMNS},
 }
-"""Columns of queue_depths that the first logs were made without."""
+"""Columns of queue_depths that the first logs lack."""
 _INDEXES: Final = (
-    # Of releases before.
+    # Indexes of earlier releases.
     "DROP INDEX IF EXISTS outbound_queues",
     "DROP INDEX IF EXISTS outbound_by_age",
     *queue_depths.INDEXES,
@@ -73,10 +73,10 @@ _INDEXES: Final = (
 
 
 def require_read_models(connect: Connect) -> None:
-    """Refuse a log that lacks a read model, which would begin anew as an empty one.
+    """Refuse a log that lacks a read model, which would otherwise be made empty.
 
     Raises:
-        ReadModelsMissing: it does.
+        ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
     with closing(connect()) as connection:
         there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
@@ -86,7 +86,7 @@ def require_read_models(connect: Connect) -> None:
 
 
 def make_tables(cursor: sqlite3.Cursor) -> None:
-    """Make what is missing of tables, columns, indexes and triggers."""
+    """Make missing tables, columns, indexes and triggers."""
     for table in TABLES:
         cursor.execute(table)
     columns = {row[1] for row in cursor.execute("PRAGMA table_info(queue_depths)").fetchall()}
