@@ -136,9 +136,9 @@ class KeyClaim(_Reply, frozen=True):
 class AccountFound(_Reply, frozen=True):
     """What the mediator knows of a DID as an account.
 
-    ``account_did`` is the account that it speaks for where that is another one, else empty;
-    ``speaker_did`` is who speaks for this account; ``keys`` are those asked for that its keylist
-    has. A rotation from before ``rotates_from_s``, Unix seconds, is an old message again.
+    ``account_did`` is another account that the DID speaks for, or empty; ``speaker_did`` is the DID
+    that speaks for this account; ``keys`` are the requested keys that are in its keylist. A
+    rotation from before ``rotates_from_s``, in Unix seconds, is a repeated old message.
     """
 
     account_did: str
