@@ -4,7 +4,7 @@ ExportError
 ├── ExportUnavailable  the place cannot be written or read now (disk full, store gone); try again
 ├── ExportRefused      the place belongs to another mediator, another log or another exporter
 ├── ExportDamaged      a file of the export is not what it should be; names the file
-├── RowsPruned         what was asked for was removed from the archive for ever
+├── RowsPruned         the requested rows were removed from the archive for ever
 └── LogNotAsSealed     the log itself is not as it was sealed; names the position
 """
 

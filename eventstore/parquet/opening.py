@@ -78,7 +78,7 @@ class OpenedExport:
 
     @property
     def head(self) -> ExportHead:
-        """Whose export it is."""
+        """The owner of the export."""
         head = self.parts[0].catalog.head
         assert head is not None
         return head

@@ -2,8 +2,8 @@
 
 A ``TableVersion`` is stored in the commit that it describes, so that one put-if-absent writes the
 table and its evidence. It names the manifests whose files the version has, each with its SHA-256,
-and the previous commit. An ``EndMark`` is a file that each commit replaces: it names the newest
-commit, and the time until which the export is complete, also while the mediator is idle.
+and the previous commit. An ``EndMark`` is a file that the exporter replaces: it names the newest
+commit, and the time until which the export is complete, which advances while the mediator is idle.
 
 A version names the manifests since the last *summary* one by one, and the summary for all earlier
 ones: so a bounded number of reads opens the export, however old it is.

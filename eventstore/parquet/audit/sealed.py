@@ -40,8 +40,7 @@ from eventstore.parquet.tree import tiles_in
 _COLUMNS: Final = ("position", "stream", "identity", "version", "type", "type_version", "state")
 _SEAL_TYPE: Final = type_name(BatchSealed)
 _OF_SEALS_ALONE: Final = "epoch"
-"""A column that every seal and no other row has: a group's seals are its values that are not null.
-"""
+"""The column that all seals and no other rows fill: a group has as many seals as values."""
 _OPEN_MAX: Final = 4
 """The most manifests whose files are open at once."""
 _GROUPS_KEPT: Final = 2

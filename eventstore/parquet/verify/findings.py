@@ -34,7 +34,7 @@ class ExportFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a check: what was read, and what that proves."""
+    """The summary of a check: what was read, and what that proves."""
 
     position: int
     """The last position that a manifest names."""

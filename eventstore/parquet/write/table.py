@@ -264,10 +264,7 @@ class TableWriter:
         return replace(catalog, version=said, commit=commit)
 
     def _checkpoint(self, said: TableVersion) -> dict[str, str]:
-        """The newest checkpoint's files with their SHA-256; make one if the version has a summary.
-
-        This is the case if all manifests are in the summary, that is, it was just made.
-        """
+        """The newest checkpoint's files with SHA-256; make one if the summary has all manifests."""
         if said.since or not said.summary:
             return said.checkpoint
         table = self._opened(said.version)
