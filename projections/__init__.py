@@ -1,4 +1,4 @@
-"""Projections of the exported log, rebuilt apart from the live system.
+"""Projections of the exported log, rebuilt separately from the live system.
 
 ``projections.open`` opens them for a notebook: see ``projections.analysis.opening``.
 """

@@ -1,4 +1,4 @@
-"""The program: ``python -m projections …``; also what ``spark-submit`` is given."""
+"""The program ``python -m projections …``; ``spark-submit`` runs this file, too."""
 
 from __future__ import annotations
 

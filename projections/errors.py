@@ -1,7 +1,7 @@
-"""How the programs end: the base of their errors, each with its exit code.
+"""The exit codes of the programs, and the base class of their errors.
 
-The codes mean what they mean for ``poste`` (``poste --help`` lists them), which the projections do
-not import; ``tests/projections/test_exit_codes.py`` compares them.
+The codes mean the same as those of ``poste`` (``poste --help`` lists them), which the projections
+do not import; ``tests/projections/test_exit_codes.py`` compares them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 FINDING: Final = 1
-"""Done, and something is wrong with what was checked, or it is not there."""
+"""The program ran; the thing that it checked has a fault, or does not exist."""
 USAGE: Final = 2
 """The command line is wrong; nothing was done."""
 UNREACHABLE: Final = 3
@@ -23,6 +23,6 @@ INTERNAL: Final = 70
 
 
 class ProjectionError(Exception):
-    """Base of what a program reports in one sentence; never raised itself."""
+    """Base class of errors that a program reports in one sentence; never raised itself."""
 
     exit_code: ClassVar[int]

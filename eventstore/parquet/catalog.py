@@ -1,8 +1,8 @@
-"""Reads an export: which files hold the log, and that nothing of it is missing or doubled.
+"""Reads an export: finds the files that hold the log, and checks that none is missing or doubled.
 
-What counts is what the newest version of the table says (``eventstore.parquet.table``): its files,
-and the signed manifests that name them. Exports of earlier releases have no table; there every
-manifest counts but those inside the positions of a wider one, which replaced them
+The newest version of the table (``eventstore.parquet.table``) says which files count, and which
+signed manifests name them. Exports of earlier releases have no table: there every manifest counts,
+except those inside the positions of a wider one, which replaced them
 (``eventstore.parquet.write.compaction``).
 """
 
@@ -45,19 +45,19 @@ from eventstore.parquet.versions import (
 )
 
 LISTED_FILES_MAX: Final = 10_000
-"""Ten answers of an object store; of a larger export a missing file is noticed when it is read."""
+"""Ten answers of an object store; in a larger export a missing file is found when it is read."""
 _TRIES: Final = 3
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """What an export holds. ``head`` is None where there is no export yet."""
+    """The contents of an export. ``head`` is None if there is no export yet."""
 
     head: ExportHead | None
     statements: Sequence[Statement] = ()
     """The manifests that count, in the order of the log."""
     strays: Sequence[str] = ()
-    """Files of the export that do not count, if they were looked for."""
+    """Files of the export that do not count, if the caller asked for a listing."""
     heads: Mapping[str, Head] = field(default_factory=dict)
     """The newest seal of each partition up to ``last``."""
     version: TableVersion | None = None
@@ -65,7 +65,7 @@ class Catalog:
     commit: str = ""
     """The SHA-256 of the commit of this version."""
     mark: EndMark | None = None
-    """The end of the export when this was read; it may be of an earlier version."""
+    """The mark of the end when the catalog was read; it may be of an earlier version."""
 
     @property
     def files(self) -> list[DataFile]:
@@ -79,21 +79,21 @@ class Catalog:
 
     @property
     def pruned_to(self) -> int:
-        """The position up to which only rows are left that something needs; 0 for none."""
+        """The position up to which only needed rows are left; 0 if nothing was pruned."""
         first = self.statements[0].manifest if self.statements else None
         return first.last if first is not None and first.is_pruned else 0
 
     @property
     def pruned(self) -> Pruned | None:
-        """What was removed up to ``pruned_to``; None for nothing."""
+        """The statement about the rows removed up to ``pruned_to``; None if none were."""
         said = self.statements[0].manifest.pruned if self.statements else UNSET
         return None if said is UNSET else said
 
     def check_not_pruned(self, as_of: datetime | int | None) -> None:
-        """Refuse a time or a position at which there were rows that were removed since.
+        """Refuse a time or position whose rows were pruned since.
 
         Raises:
-            RowsPruned: says from when on everything is there.
+            RowsPruned: says up to when rows were removed.
         """
         pruned = self.pruned
         if pruned is None or as_of is None:
@@ -108,17 +108,17 @@ class Catalog:
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """The number of all rows."""
         return sum(statement.manifest.rows for statement in self.statements)
 
     @property
     def link(self) -> str:
-        """What the next manifest is chained to."""
+        """The ``previous`` of the next manifest."""
         return self.statements[-1].link if self.statements else ""
 
     @property
     def index(self) -> ExportIndex | None:
-        """Where in its rows messages and identities are named; None if it has no index."""
+        """The index of the rows that name messages and identities; None if there is none."""
         said = self.version.index if self.version else UNSET
         return None if said is UNSET else said
 
@@ -130,7 +130,7 @@ class Catalog:
 
     @property
     def complete_until_ms(self) -> int | None:
-        """All that was recorded until then (Unix milliseconds) is here; None if that is unknown."""
+        """The time until which the export is complete (Unix milliseconds); None if unknown."""
         mark = self.mark
         if mark is None or not mark.complete_until_ms or mark.complete_position > self.last:
             return None
@@ -138,7 +138,7 @@ class Catalog:
 
 
 def pruned_text(catalog: Catalog) -> str:
-    """What was removed from an export, in words; empty for nothing."""
+    """Text about the rows removed from an export; empty if none were."""
     pruned = catalog.pruned
     if pruned is None:
         return ""
@@ -161,18 +161,18 @@ def catalog_of(
     is_listed: bool = True,
     is_whole: bool = False,
 ) -> Catalog:
-    """What counts in an export, checked; of data files the sizes, and not the hashes.
+    """Read what counts in an export and check it; of data files the sizes, not the hashes.
 
-    May run beside an exporter: a catalog is what was complete at some time of the reading.
+    May run beside an exporter: a catalog is a state that was complete at some time during the call.
 
     Args:
         place: where the export is.
         verify: checks the mediator's signatures; without it nothing proves who wrote the export.
-        known: manifests of an earlier reading, which are not read again.
+        known: manifests from an earlier call, which are not read again.
         version: an earlier version of the table, whose files may have been removed since.
         is_listed: list all files, to find those that are missing, cut or do not count. Without it
             an export with a table is opened with a bounded number of reads: data files are listed
-            only where there are at most ``LISTED_FILES_MAX``.
+            only if there are at most ``LISTED_FILES_MAX``.
         is_whole: read every manifest, with its heads, and no summary.
 
     Raises:
@@ -190,7 +190,7 @@ def catalog_of(
                 return reading.catalog()
             return reading.catalog(version, is_listed=is_listed, is_whole=is_whole)
         except (ExportDamaged, FileMissing) as error:
-            # An exporter or a compaction may have been between two of the looks.
+            # An exporter or a compaction may have changed the export between two reads.
             if tried == _TRIES - 1 or not reading.is_outdated():
                 if isinstance(error, FileMissing):
                     raise ExportDamaged(str(error), Damage.MISSING, "it was listed") from error
@@ -199,10 +199,10 @@ def catalog_of(
 
 
 def read_data(place: ExportPlace, file: DataFile) -> bytes:
-    """The content of a data file, which is the one that its manifest names.
+    """Read a data file and compare it with the SHA-256 in its manifest.
 
     Raises:
-        ExportDamaged: it is missing or another one.
+        ExportDamaged: the file is missing or has another SHA-256.
     """
     try:
         content = place.read(file.path)
@@ -223,7 +223,7 @@ def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:
 
 
 class _ManifestReading:
-    """One look at an export of an earlier release, where the manifests alone say what counts."""
+    """One reading of an export of an earlier release, where only the manifests say what counts."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class _ManifestReading:
 
 
 class _Reading:
-    """One look at an export with a table."""
+    """One reading of an export with a table."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class _Reading:
         self._table: ReadTable | None = None
 
     def catalog(self, version: int | None, *, is_listed: bool, is_whole: bool) -> Catalog:
-        # Before the table: then a mark of a later version than the table's says that it was cut.
+        # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self._place, self._verify)
         table = self._table = read_table(self._place, version)
         said, commit = read_version(self._place, table.version, self._verify)
@@ -308,7 +308,7 @@ class _Reading:
     def _statements(self, said: TableVersion, *, is_whole: bool) -> list[Statement]:
         summary = read_summary(self._place, said)
         named = counting_in(said, summary)
-        # One that was written again stands for the same rows as that in the summary.
+        # A rewritten manifest stands for the same rows as the one in the summary.
         found = [] if is_whole else [s for s in summary if s.manifest.path in named]
         known = [s for s in self._known if named.get(s.manifest.path) == s.sha256]
         unread = named.keys() - {s.manifest.path for s in found}
@@ -338,7 +338,10 @@ class _Reading:
 
 
 def counting_in(said: TableVersion, summary: Sequence[Statement]) -> dict[str, str]:
-    """The SHA-256 of each manifest that counts in a version, by path; ``summary`` is its own."""
+    """The SHA-256 of each manifest that counts in a version, by path.
+
+    ``summary`` has the manifests in the version's summary.
+    """
     spans = [positions_of(path) for path in said.since]
     return dict(said.since) | {
         s.manifest.path: s.sha256
@@ -348,9 +351,9 @@ def counting_in(said: TableVersion, summary: Sequence[Statement]) -> dict[str, s
 
 
 def check_end(mark: EndMark, version: int, commit: str) -> None:
-    """Raise ``ExportDamaged`` if the mark names a later version than this newest one, or another.
+    """Raise ``ExportDamaged`` if the mark contradicts this newest version: is later, or differs.
 
-    A mark of an earlier version is none: the exporter writes it after the commit.
+    A mark of an earlier version is no damage: the exporter writes the mark after the commit.
     """
     path = commit_path(mark.version)
     if mark.version > version:
@@ -363,7 +366,7 @@ def check_end(mark: EndMark, version: int, commit: str) -> None:
 def table_damage(
     table: Mapping[str, TableFile], statements: Sequence[Statement]
 ) -> Iterator[ExportDamaged]:
-    """Each file that a table does not have as the manifests name it, or that they do not name.
+    """Yield each file whose entry in the table differs from the manifests, or is only in one.
 
     Args:
         table: the files of the table.
@@ -383,7 +386,7 @@ def table_damage(
 def _statements(
     place: ExportPlace, names: Sequence[str], verify: Verify | None, known: Sequence[Statement]
 ) -> list[Statement]:
-    """The manifests of these names."""
+    """Read the manifests of these names, except known ones."""
     unread = sorted(set(names) - {statement.manifest.path for statement in known})
     contents = place.read_all(unread)
     if missing := [name for name in unread if name not in contents]:
@@ -392,7 +395,7 @@ def _statements(
 
 
 def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
-    """The manifests that count, each of which continues from the one before."""
+    """The manifests that count, checked that each continues from the one before."""
     chain: list[Statement] = []
     reached, link = 0, ""
     for statement in _counting(found):
@@ -407,7 +410,7 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
 
 
 def _counting(found: Sequence[Statement]) -> Iterator[Statement]:
-    """Those that are not inside the positions of a wider one, in the order of the log."""
+    """The manifests not inside the positions of a wider one, in the order of the log."""
     reached = 0
     for statement in sorted(found, key=lambda s: (s.manifest.first, -s.manifest.last)):
         if statement.manifest.last > reached:

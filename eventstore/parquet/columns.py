@@ -1,4 +1,4 @@
-"""Rows of the log as Arrow columns: decoded by type in bulk, placed by column."""
+"""Converts rows of the log to Arrow columns: decodes in bulk by type, and places by column."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventstore.log.streams import ERASED
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE, TIME, Filled, fields_of
 
 Identities: TypeAlias = Callable[[Collection[bytes]], Mapping[bytes, str | None]]
-"""The identity of each of these streams, None where it is not known."""
+"""Gives the identity of each of these streams, None if it is unknown."""
 
 _INT64_MAX: Final = 2**63 - 1
 _MS: Final = 1_000
@@ -35,7 +35,7 @@ def _members(kind: type[msgspec.Struct]) -> Mapping[str, Filled]:
 
 
 def _records(structs: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
-    """Structs as Arrow takes them."""
+    """Structs as dicts, which Arrow accepts."""
     return [
         {name: _converted(struct, member) for name, member in _members(type(struct)).items()}
         for struct in structs
@@ -49,7 +49,7 @@ def _converted(struct: msgspec.Struct, member: Filled) -> Any:
 
 
 def _conversion(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """How the value of a field becomes one of a column of this type; None: as it is."""
+    """The function that converts a field's value for a column of this type; None to keep it."""
     if kind == TIME:
         return _microseconds
     if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
@@ -65,13 +65,13 @@ _DECODE: Final = {
 def to_table(
     rows: Sequence[LogRow], identities: Identities, events: Sequence[Event] | None = None
 ) -> pa.Table:
-    """The rows as a table with every column of the schema but ``shard``, which only a seal names.
+    """Convert rows to a table with all columns of the schema except ``shard``, which seals name.
 
-    ``events`` are those in the rows, where they were decoded before.
+    ``events`` are the rows' events, if the caller has decoded them already.
 
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
-        LogUnavailable: the identity of a stream had to be read, and could not be.
+        LogUnavailable: the identity of a stream could not be read.
     """
     streams = [row.stream for row in rows]
     topics = [row.topic for row in rows]
@@ -96,7 +96,7 @@ def to_table(
 
 
 def event_columns(topics: Sequence[str], states: Sequence[bytes]) -> dict[str, list[Any]]:
-    """The columns that the events of rows fill: time, command and those of their types.
+    """The columns that the events of rows fill: time, command and the columns of their types.
 
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
@@ -105,7 +105,7 @@ def event_columns(topics: Sequence[str], states: Sequence[bytes]) -> dict[str, l
 
 
 def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
-    """The events in rows.
+    """Decode the events in rows.
 
     Raises:
         UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
@@ -113,12 +113,12 @@ def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
     try:
         return [_DECODE[topic](state) for topic, state in zip(topics, states, strict=True)]
     except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError):
-        # Again, with the errors of the log.
+        # Decode again, to raise the errors of the log.
         return list(map(decode, topics, states))
 
 
 def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[Any]]:
-    """The columns that events fill, as ``event_columns``; ``topics`` are those of their rows."""
+    """The columns that events fill, as ``event_columns``; ``topics`` are the rows' topics."""
     places: dict[str, list[int]] = {}
     for index, topic in enumerate(topics):
         places.setdefault(topic, []).append(index)
@@ -135,26 +135,26 @@ def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[A
 
 
 def with_shards(table: pa.Table, sections: Iterable[tuple[str, int]]) -> pa.Table:
-    """The table with its ``shard`` column: each partition for the number of rows it sealed."""
+    """Add the ``shard`` column to a table: each partition for the number of rows it sealed."""
     index = SCHEMA.get_field_index("shard")
     return table.add_column(index, SCHEMA.field(index), shards_of(sections))
 
 
 def shards_of(sections: Iterable[tuple[str | None, int]]) -> pa.Array:
-    """The ``shard`` of the rows of these sections: partitions, and how many rows each sealed.
+    """The ``shard`` column for these sections: partitions, and how many rows each sealed.
 
-    Most seals are of a row or two: an array for each would cost more than all else about a row.
+    Most seals cover a row or two: an array for each would cost more than the rest of the row.
     """
     return pa.array([partition for partition, rows in sections for _ in range(rows)], pa.string())
 
 
 def identity_of(event: Event, stream: bytes) -> str | None:
-    """The identity that the first event of a stream names, None if it names none."""
+    """The identity that the first event of a stream names; None if it names none."""
     naming = _NAMING.get(type(event))
     if naming is None:
         return None
     named: str = getattr(event, naming[0])
-    # Of a key that was erased the event has the digest, which is not its stream.
+    # An event of an erased key has its digest, which is not its stream.
     return naming[1] + (f"{ERASED}{stream.hex()}" if named.startswith(ERASED) else named)
 
 
@@ -181,7 +181,7 @@ def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, It
 
 
 def to_array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """The values of a column as Arrow has them; only nulls if there are none."""
+    """The values of a column as an Arrow array; only nulls if there are no values."""
     if values is None:
         return pa.nulls(rows, kind)
     if pa.types.is_floating(kind):

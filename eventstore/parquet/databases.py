@@ -1,7 +1,7 @@
-"""The exports of the databases of one log: which there are, and that they are all of them.
+"""The exports of all databases of one log: finds them, and checks that none is missing.
 
-No export says how many there are. All shards of the log together say it: shard i is in database
-i modulo their number, and each has a seal since the mediator first served it.
+No export says how many there are. The shards of the log do: shard i is in database i modulo the
+number of databases, and each shard has a seal since the mediator first served it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from eventstore.parquet.files import HEAD, FileMissing, open_place
 from eventstore.parquet.manifest import ExportHead
 
 _SHARD: Final = "shard-{}"
-"""As ``actors.core.partitioning`` names them."""
+"""The name of a shard in ``actors.core.partitioning``."""
 
 
 def exports_in(target: str) -> list[str]:
-    """The export at a path or URI, or else those of databases in it, in their order; or none.
+    """The targets of the export at a path or URI, or else of the databases there, in order.
 
-    One that is missing between two others is named all the same.
+    The list is empty if there are none, and includes one that is missing between two others.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -40,7 +40,7 @@ def check_one_log(catalogs: Sequence[Catalog]) -> None:
     """Refuse exports that are not those of all databases of one log, in their order.
 
     Raises:
-        ExportDamaged: one is missing, of another mediator, or in the place of another.
+        ExportDamaged: an export is missing, of another mediator, or in the place of another one.
     """
     heads = [_head_of(number, catalog) for number, catalog in enumerate(catalogs)]
     ours = _owner(heads[0])

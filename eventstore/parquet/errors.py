@@ -4,7 +4,7 @@ ExportError
 ├── ExportUnavailable  the place cannot be written or read now (disk full, store gone); try again
 ├── ExportRefused      the place belongs to another mediator, another log or another exporter
 ├── ExportDamaged      a file of the export is not what it should be; names the file
-├── RowsPruned         what was asked for was removed from the archive for ever
+├── RowsPruned         the requested rows were removed from the archive for ever
 └── LogNotAsSealed     the log itself is not as it was sealed; names the position
 """
 
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class ExportError(Exception):
-    """Base of all errors of the export; never raised itself."""
+    """Base class of all errors of the export; never raised itself."""
 
 
 class ExportUnavailable(ExportError):
@@ -31,7 +31,7 @@ class ExportUnavailable(ExportError):
         self.why = why
 
     def __reduce__(self) -> tuple[type[ExportUnavailable], tuple[str, str]]:
-        """So that it passes from a process to another."""
+        """Let the error be pickled, so that it passes from one process to another."""
         return type(self), (self.path, self.why)
 
 
@@ -73,9 +73,9 @@ class Damage(Enum):
     STRAY = "stray"
     """No manifest names the file: it does not count and is never read."""
     WRONG_INDEX = "wrong index"
-    """The index is as it was signed, and leaves out rows or names others."""
+    """The index is as it was signed, but leaves out rows or names wrong ones."""
     UNKNOWN_EVENT = "unknown event"
-    """Holds an event type, or a version of one, that this release does not know."""
+    """The file holds an event type, or a version of one, that this release does not know."""
 
 
 class ExportDamaged(ExportError):
@@ -95,7 +95,7 @@ class ExportDamaged(ExportError):
 
 
 class RowsPruned(ExportError):
-    """What was asked for needs rows that were removed from the archive, as it says itself."""
+    """The request needs rows that were removed from the archive, as its manifest says."""
 
 
 class LogNotAsSealed(ExportError):

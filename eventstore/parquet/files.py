@@ -1,10 +1,10 @@
 """The place of an export: files that appear whole and durable, or not at all.
 
-On a local disk: a temporary name, fsync, rename, fsync of the folder. In an object store a
-finished object appears whole. Elsewhere: a temporary name and a rename.
+On a local disk, a file gets a temporary name, fsync, a rename, and fsync of its folder. In an
+object store, a finished object appears whole. Elsewhere: a temporary name and a rename.
 
-Paths are relative to the root of the export. Nothing here decides what a file means: only a
-manifest makes data files count (``eventstore.parquet.manifest``).
+Paths are relative to the root of the export. This module does not decide what a file means: only
+a manifest makes data files count (``eventstore.parquet.manifest``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ INDEX: Final = "index"
 END: Final = "end.json"
 TABLE_LOG: Final = f"{EVENTS}/_delta_log"
 PART: Final = ".part"
-"""Ends the temporary name of a file that is being written."""
+"""The suffix of the temporary name of a file that is being written."""
 _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
 _OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
 
 
 _S3_OPTIONS: Final = {
-    # A store that does not answer is said to be gone after about ten seconds, not minutes.
+    # A store that does not answer is reported as gone after about ten seconds, not minutes.
     "max_retries": "3",
     "retry_timeout": "10s",
     "connect_timeout": "5s",
@@ -47,11 +47,11 @@ _S3_OPTIONS: Final = {
 
 
 _TAKEN_FOR_OTHERS: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
-"""In the path of a folder, which the library of the table decodes as if it stood in a URI."""
+"""Characters in a folder's path that the library of the table decodes as if in a URI."""
 
 
 class TableAddress(NamedTuple):
-    """Where the library of the table finds it: a path or URI, and the options of the store."""
+    """The address of the table for its library: a path or URI, and the options of the store."""
 
     uri: str
     options: Mapping[str, str]
@@ -62,7 +62,7 @@ class FileMissing(Exception):
 
 
 def _free() -> None:
-    """Of a place without a lock: its only writer takes care that it is the only one."""
+    """Allow every change, in a place without a lock: its caller ensures that it writes alone."""
 
 
 class ExportPlace:
@@ -71,9 +71,9 @@ class ExportPlace:
     Every method raises ``ExportUnavailable`` when the file system fails.
 
     Attributes:
-        check: Raises where nothing may be written here now; called before each change.
-        table: Where the table of this export is, ``EVENTS`` of this folder.
-        is_local: It is a folder of this machine.
+        check: Raises if this process may not write here now; called before each change.
+        table: The address of this export's table, ``EVENTS`` of this folder.
+        is_local: Whether the folder is on this machine.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class ExportPlace:
         *,
         table: TableAddress | None = None,
     ) -> None:
-        """Without a ``table`` the folder is one of this machine."""
+        """Without a ``table`` the folder must be on this machine."""
         self.filesystem, self.root = _unwrapped(filesystem, root.rstrip("/"))
         self.check = check
         self.table = table or TableAddress(f"{self.root}/{EVENTS}", {})
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
 
     def address(self) -> str:
-        """What this place is, the same for all spellings of it."""
+        """The address of this place, the same for all spellings of it."""
         return f"{self.filesystem.type_name}:{self.root}"
 
     def checked(self, check: Callable[[], None]) -> ExportPlace:
-        """The same place, where ``check`` is called before each change."""
+        """The same place, with ``check`` called before each change."""
         return ExportPlace(self.filesystem, self.root, check, table=self.table)
 
     def full_path(self, path: str) -> str:
@@ -103,10 +103,10 @@ class ExportPlace:
         return f"{self.root}/{path}"
 
     def read(self, path: str) -> bytes:
-        """The content of a file.
+        """Read a file.
 
         Raises:
-            FileMissing: there is none.
+            FileMissing: there is no such file.
         """
         with _unavailable(path):
             try:
@@ -117,7 +117,7 @@ class ExportPlace:
         return content
 
     def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """The contents of these files by path, without those that are not there."""
+        """Read files; return their contents by path, without missing ones."""
 
         def content(path: str) -> bytes | None:
             try:
@@ -131,17 +131,17 @@ class ExportPlace:
             return {path: found for path, found in read if found is not None}
 
     def read_part(self, path: str, start: int, length: int) -> bytes:
-        """So many bytes of a file from an offset on, or up to its end. Raises as ``read``."""
+        """Read up to ``length`` bytes of a file from an offset. Raises as ``read``."""
         with self.opened(path) as file:
             content: bytes = file.read_at(length, start)
         return content
 
     @contextmanager
     def opened(self, path: str) -> Iterator[pa.NativeFile]:
-        """A file to read parts of.
+        """Open a file to read parts of it.
 
         Raises:
-            FileMissing: there is none.
+            FileMissing: there is no such file.
         """
         with _unavailable(path):
             try:
@@ -165,7 +165,7 @@ class ExportPlace:
                 self._write_elsewhere(self.full_path(path), content)
 
     def write_all(self, contents: Mapping[str, bytes]) -> None:
-        """Make or replace files that do not depend on one another; all durable at the return."""
+        """Make or replace files that do not depend on one another, all durable on return."""
         if not contents:
             return
         self.check()
@@ -179,7 +179,7 @@ class ExportPlace:
                     _sync(folder)
 
     def _write_unlisted(self, path: str, content: bytes | pa.Buffer) -> None:
-        """Write a file of this machine that is durable once its folder is synced."""
+        """Write a file on this machine that is durable once its folder is synced."""
         with _unavailable(path):
             _write_local(Path(self.full_path(path)), content)
 
@@ -193,19 +193,19 @@ class ExportPlace:
         return {info.path[start:]: info.size for info in found if info.type == fs.FileType.File}
 
     def data_sizes(self) -> dict[str, int]:
-        """All files below ``EVENTS`` but those of the table's own log."""
+        """All files below ``EVENTS`` with their sizes, except the table's own log."""
         found = self.sizes(EVENTS)
         return {path: size for path, size in found.items() if not path.startswith(TABLE_LOG)}
 
     def sync(self, path: str) -> None:
-        """Make a file durable that something else wrote; finished objects of a store are."""
+        """Make a file of another writer durable; finished objects of a store are already."""
         if self.is_local:
             with _unavailable(path):
                 _sync(Path(self.full_path(path)))
                 _sync(Path(self.full_path(path)).parent)
 
     def exists(self) -> bool:
-        """Whether there is such a folder, whatever it holds."""
+        """Whether the folder exists, whatever it holds."""
         with _unavailable(self.root):
             info = self.filesystem.get_file_info(self.root)
         return bool(info.type == fs.FileType.Directory)
@@ -225,7 +225,7 @@ class ExportPlace:
         return [(info.mtime_ns or 0) / 1e9 for info in found]
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there, and on a local disk the folder that it leaves empty."""
+        """Remove a file, if it exists, and on a local disk the folder if that is empty then."""
         self.check()
         with _unavailable(path):
             with suppress(FileNotFoundError):
@@ -252,8 +252,8 @@ def open_place(target: str) -> ExportPlace:
     """The place that a path of this machine or a URI (``s3://bucket/folder?region=…``) names.
 
     Raises:
-        ExportUnavailable: it names none, or one that the library of the table takes for another,
-            or the store cannot be reached.
+        ExportUnavailable: the target names no place, or one whose name the library of the table
+            would misread, or the store cannot be reached.
     """
     if "://" not in target:
         folder = str(Path(target).expanduser().absolute())
@@ -265,14 +265,14 @@ def open_place(target: str) -> ExportPlace:
         filesystem, root = fs.FileSystem.from_uri(target)
         return ExportPlace(filesystem, root, table=_table_address(target, root))
     except (OSError, ValueError):
-        # Without what was said: the address may hold a password.
+        # The message leaves out the error: the address may hold a password.
         place = f"{target.partition('://')[0]}://…"
         why = "not an address of a store that is known and can be reached"
         raise ExportUnavailable(place, why) from None
 
 
 def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
-    """Write a file that appears whole; it stays once its folder is synced."""
+    """Write a file that appears whole; it is durable once its folder is synced."""
     _make_folder(path.parent)
     draft = path.with_name(f".{path.name}{PART}")
     try:
@@ -288,7 +288,7 @@ def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder and those above it, each durable in the one above it."""
+    """Make a folder and its parents, each durable in its parent."""
     if path.is_dir():
         return
     _make_folder(path.parent)
@@ -315,7 +315,7 @@ def _table_address(target: str, root: str) -> TableAddress:
 
 
 def _s3_options(target: str) -> Iterator[tuple[str, str]]:
-    """What the URI says; what it leaves out comes from the environment, as for ``pyarrow``."""
+    """The options in the URI; the environment gives the others, as for ``pyarrow``."""
     parts = urlsplit(target)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if parts.username and parts.password:
@@ -331,7 +331,7 @@ def _s3_options(target: str) -> Iterator[tuple[str, str]]:
 
 
 def _sync(path: Path) -> None:
-    """Of a file or a folder."""
+    """Sync a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

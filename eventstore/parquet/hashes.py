@@ -1,4 +1,4 @@
-"""Compares data files with the SHA-256 that was signed, before another program reads them."""
+"""Compares data files with their signed SHA-256 before another program reads them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
 
 _AT_ONCE: Final = 4
-"""Files in memory at once, some 30 MB each; two cores hash more than a disk reads."""
+"""Files in memory at once, some 30 MB each; two cores hash faster than a disk reads."""
 
 
 class FileHashes:
-    """Which files of exports were compared; none are where ``is_skipped``.
+    """Compares each file of exports once, and remembers it; compares none if ``is_skipped``.
 
-    What changes a file between this look and that of the other program goes unseen; so does all
-    where the comparison is skipped, which is for who has just verified the export.
+    A file that changes between this comparison and the other program's reading goes unnoticed.
+    Skipping is for callers that have just verified the export.
     """
 
     def __init__(self, *, is_skipped: bool = False) -> None:
@@ -26,11 +26,11 @@ class FileHashes:
         self._compared: set[tuple[str, str]] = set()
 
     def check(self, place: ExportPlace, files: Iterable[DataFile]) -> None:
-        """Compare those that were not compared yet.
+        """Compare the files that were not compared yet.
 
         Raises:
-            ExportDamaged: one is missing, or not the one that its manifest names.
-            ExportUnavailable: one cannot be read now.
+            ExportDamaged: a file is missing, or not the one that its manifest names.
+            ExportUnavailable: a file cannot be read now.
         """
         at = place.address()
         new = [file for file in files if (at, file.sha256) not in self._compared]

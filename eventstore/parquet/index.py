@@ -1,17 +1,18 @@
-"""The index of an export: where in the log a message or an identity is named.
+"""The index of an export: the positions of the rows that name a message or an identity.
 
-An entry is a number of 64 bits: above, 32 bits of a hash of what is looked up; below, the position
-of a row that names it, counted from the first one of the file. Files hold sorted entries in blocks,
-and above them a tree of the blocks' SHA-256. The root of each tree stands in the signed statement
-of the table's version, so a few blocks are read and proven, however large a file is.
+An entry has 64 bits. The high 32 bits are a key: a hash of the message id or the identity's name.
+The low 32 bits are the position of a row that names it, counted from the file's first position. A
+file has sorted entries in blocks, followed by a tree of the blocks' SHA-256. The signed statement
+of the table's version has the root of each tree, so a reader reads and proves only a few blocks,
+however large a file is.
 
-Nothing that the index says is shown: it says where to look. Two names may share a hash, which costs
-a look at a row; ``poste verify`` makes every file again from the rows, so none leaves out a row.
+The index only says where to look. Two names may share a hash, which costs one needless read of a
+row; ``poste verify`` makes every file again from the rows, and so finds one that leaves out a row.
 
-What is looked up is the DID of an identity, or ``key:…``, ``invitation:…``, ``edge:…``: rows of its
-own stream, and of others that name it as sender, owner, giver or refused sender; and the id of a
-message. Files are merged as they grow (``eventstore.parquet.write.index``): their number grows with
-the logarithm of the log.
+Keys are made of message ids and of names: an identity's DID, or ``key:…``, ``invitation:…``,
+``edge:…``. A name's entries are the rows of its own stream, and other rows that name it as sender,
+owner, giver or refused sender. The writer merges files (``eventstore.parquet.write.index``), so
+their number grows with the logarithm of the log.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import INDEX, ExportPlace, FileMissing
 
 BLOCK_ENTRIES: Final = 8_192
-"""64 KiB: what is read at least."""
+"""64 KiB: the least that a look-up reads."""
 NODE_CHILDREN: Final = 1_024
 KEY_BITS: Final = 32
 OFFSET_BITS: Final = 32
@@ -42,7 +43,7 @@ OF_ENTRIES: Final = (
     *("position", "stream", "type", "sender_did", "by_did", "owner_did"),
     *("message_id", "message_ids", "refusals"),
 )
-"""The columns that entries are made of."""
+"""The columns from which entries are made."""
 _ENTRY_BYTES: Final = 8
 _CHILD: Final = struct.Struct("<Q32s")
 _KEY: Final = struct.Struct("<I")
@@ -54,8 +55,8 @@ _NAME: Final = re.compile(rf"{INDEX}/(\d{{20}})-(\d{{20}})-[0-9a-f]{{16}}")
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file with the entries of the rows from ``first`` to ``last``.
 
-    Where there are several of the same rows, each has the keys from ``low`` on, up to that of the
-    next one. ``root`` is the SHA-256 of the root of its blocks, in hexadecimal.
+    If several files index the same rows, each has the keys from its ``low`` up to the ``low`` of
+    the next one. ``root`` is the root hash of the tree of its blocks (SHA-256, hexadecimal).
     """
 
     path: str
@@ -74,7 +75,7 @@ class ExportIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def identity_key(name: str) -> int:
-    """The key of an identity, the same as that of its stream."""
+    """The key of an identity, which is the key of its stream."""
     if ERASED in name:
         return stream_key(stream_of(name))
     hashed = hashlib.sha1(NAMESPACE.bytes + b"identity:" + name.encode(), usedforsecurity=False)
@@ -88,12 +89,12 @@ def stream_key(stream: bytes) -> int:
 
 
 def message_key(message_id: str) -> int:
-    """The key of the id of a message."""
+    """The key of a message id."""
     return stream_key(_message_hash(message_id))
 
 
 def entries_of(rows: pa.Table, first: int) -> pa.UInt64Array:
-    """The sorted entries of rows, in a file that begins with the position ``first``.
+    """The sorted entries of rows, for a file that begins at the position ``first``.
 
     Args:
         rows: with the columns ``OF_ENTRIES``.
@@ -116,20 +117,20 @@ def entries_of(rows: pa.Table, first: int) -> pa.UInt64Array:
 
 
 def sorted_entries(parts: Sequence[pa.UInt64Array]) -> pa.UInt64Array:
-    """Entries of several arrays as one that is sorted."""
+    """Merge arrays of entries into one sorted array."""
     entries = pa.concat_arrays([pa.array([], pa.uint64()), *parts])
     return entries.take(pc.array_sort_indices(entries))
 
 
 def entries_in(entries: pa.UInt64Array, low: int, high: int) -> pa.UInt64Array:
-    """Of sorted entries those with ``low <= key < high``."""
+    """The slice of sorted entries with ``low <= key < high``."""
     words = _words(entries)
     start, end = (bisect_left(words, bound << OFFSET_BITS) for bound in (low, high))
     return entries.slice(start, end - start)
 
 
 def _words(entries: pa.UInt64Array) -> memoryview:
-    """Entries as they stand in memory."""
+    """The memory of an array of entries."""
     if not len(entries):
         return memoryview(b"").cast("Q")
     start = entries.offset * _ENTRY_BYTES
@@ -142,7 +143,7 @@ def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def _stream_keys(streams: pa.ChunkedArray) -> pa.Array:
-    """The first four bytes of each."""
+    """The first four bytes of each stream, as numbers."""
     array = _flat(streams)
     words = pa.Array.from_buffers(
         pa.uint32(),
@@ -154,7 +155,7 @@ def _stream_keys(streams: pa.ChunkedArray) -> pa.Array:
 
 
 def _keys_of_names(names: pa.Array, offsets: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Keys of identities: most names are there many times."""
+    """The keys of named identities; each distinct name is hashed once, as most occur often."""
     is_there = pc.and_(pc.is_valid(names), pc.not_equal(names, ""))
     encoded = _flat(names).filter(_flat(is_there)).dictionary_encode()
     keys = pa.array(map(identity_key, encoded.dictionary.to_pylist()), pa.uint32())
@@ -189,14 +190,14 @@ def _entries(keys: pa.Array, offsets: pa.Array) -> pa.Array:
 
 
 class EncodedIndex(NamedTuple):
-    """The content of a file of the index, and its root in hexadecimal."""
+    """The content of an index file, and its root hash in hexadecimal."""
 
     content: bytes
     root: str
 
 
 def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
-    """The file of sorted entries, of which there is at least one."""
+    """Encode sorted entries, at least one, as an index file."""
     blocks = _words(entries).cast("B")
     size = BLOCK_ENTRIES * _ENTRY_BYTES
     children = [
@@ -222,12 +223,12 @@ def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
 
 
 def index_path(first: int, last: int, root: str) -> str:
-    """The path of a file of the index."""
+    """The path of an index file."""
     return f"{INDEX}/{first:020d}-{last:020d}-{root[:16]}"
 
 
 def is_explained(path: str, index: ExportIndex) -> bool:
-    """Whether an index names the file at a path, or one that took its place."""
+    """Whether an index names the file at a path, or a merged file that replaced it."""
     found = _NAME.fullmatch(path)
     return found is not None and any(
         path == file.path
@@ -238,7 +239,7 @@ def is_explained(path: str, index: ExportIndex) -> bool:
 
 
 class _Level(NamedTuple):
-    """Where the nodes of one level stand in a file; level 0 are the blocks of entries."""
+    """The location of the nodes of one level in a file; level 0 has the blocks of entries."""
 
     start: int
     node_bytes: int
@@ -246,21 +247,21 @@ class _Level(NamedTuple):
 
 
 class IndexReader:
-    """One file of an index; each block that is read is the one that was signed."""
+    """Reads one index file, and proves each block that it reads by the signed root."""
 
     def __init__(self, place: ExportPlace, file: IndexFile) -> None:
-        """Nothing is read yet."""
+        """Prepare the reader; reads nothing yet."""
         self._place = place
         self._file = file
         self._levels = _levels(file.entries)
         self._read: dict[tuple[int, int], bytes] = {}
 
     def positions(self, key: int) -> list[int]:
-        """The positions of the rows that name what has this key, or another of the same hash.
+        """The positions of rows with this key, including rows of other names with the same hash.
 
         Raises:
             ExportDamaged: the file is missing, or not the one that was signed.
-            ExportUnavailable: it cannot be read now.
+            ExportUnavailable: the file cannot be read now.
         """
         mask = (1 << OFFSET_BITS) - 1
         return [
@@ -270,14 +271,14 @@ class IndexReader:
         ]
 
     def entries(self, low: int, high: int) -> Iterator[pa.UInt64Array]:
-        """The entries with ``low <= key < high``, in their order. Raises as ``positions``."""
+        """Yield the entries with ``low <= key < high``, in order. Raises as ``positions``."""
         for entries in self._blocks(low << OFFSET_BITS, high << OFFSET_BITS):
             size = len(entries)
             yield pa.Array.from_buffers(pa.uint64(), size, [None, pa.py_buffer(entries)])
         self._read = {key: node for key, node in self._read.items() if key[0]}
 
     def _blocks(self, low: int, high: int) -> Iterator[memoryview]:
-        """The entries from ``low`` to before ``high``, of each block that has some."""
+        """Yield, for each block that has some, the entries from ``low`` to before ``high``."""
         root = (len(self._levels) - 1, 0)
         for number in self._descend(*root, bytes.fromhex(self._file.root), low, high):
             entries = memoryview(self._read[0, number]).cast("Q")
@@ -288,14 +289,14 @@ class IndexReader:
     def _descend(
         self, level: int, number: int, digest: bytes, low: int, high: int
     ) -> Iterator[int]:
-        """The numbers of the blocks below a node that may have these entries; each was read."""
+        """Yield the numbers of the blocks below a node that may have these entries; read them."""
         node = self._node(level, number, digest)
         if level == 0:
             yield number
             return
         children = list(_CHILD.iter_unpack(node))
         firsts = [first for first, _ in children]
-        # Entries that are equal may stand in two blocks.
+        # Equal entries may be in two blocks.
         for index in range(max(0, bisect_left(firsts, low) - 1), len(children)):
             if firsts[index] >= high:
                 return
@@ -322,11 +323,11 @@ class IndexReader:
 
 
 def positions_in(place: ExportPlace, index: ExportIndex, keys: Sequence[int]) -> list[int]:
-    """The positions of all rows that name what has one of these keys, sorted.
+    """The sorted positions of all rows with one of these keys.
 
     Raises:
         ExportDamaged: a file is missing, or not the one that was signed.
-        ExportUnavailable: one cannot be read now.
+        ExportUnavailable: a file cannot be read now.
     """
     found: set[int] = set()
     for files in runs_of(index):
@@ -340,7 +341,7 @@ def positions_in(place: ExportPlace, index: ExportIndex, keys: Sequence[int]) ->
 
 
 def runs_of(index: ExportIndex) -> list[list[IndexFile]]:
-    """The files of an index, those of the same rows together."""
+    """Group the files of an index by the rows that they index."""
     runs: list[list[IndexFile]] = []
     for file in index.files:
         if runs and runs[-1][0].first == file.first:

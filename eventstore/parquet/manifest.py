@@ -2,17 +2,17 @@
 
 A manifest stands for all rows of the log from ``first`` to ``last``: it follows the manifest
 before it without a gap, ends at a seal, and names its files with their SHA-256. ``heads`` has the
-newest seal of every partition up to ``last``, so that a cut end of the log is found later.
+newest seal of every partition up to ``last``, so that a log that later lost its end is recognised.
 
 ``previous`` chains manifests: it is the SHA-256 of the one before. A manifest that replaces
 others (``eventstore.parquet.write.compaction``) takes their place in the chain: it has the
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
-A manifest with ``pruned`` is the first one and stands for the beginning of a log of which only
-the rows are left that something still needs (``eventstore.parquet.write.pruning``). No seal covers
-single rows, so what proves these is its signature over their files alone.
+A manifest with ``pruned`` is the first one. It stands for the beginning of a log, of which only
+needed rows are left (``eventstore.parquet.write.pruning``). No seal covers single rows, so only the
+manifest's signature over their files proves these rows.
 
-Manifests are canonical JSON (RFC 8785); the signature is over the same without ``signature``.
+Manifests are canonical JSON (RFC 8785); the signature is over this JSON without ``signature``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 
 Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
-"""Whether the second is the mediator's signature of the first."""
+"""Whether the second argument is the mediator's signature of the first."""
 
 _REWRITTEN: Final = re.compile(r"-r(\d+)\.[a-z]+\Z")
-"""Ends the name of what was written again with the same rows, without contents that were erased."""
+"""The suffix of a file or manifest that was rewritten with the same rows, without erased parts."""
 _NAME: Final = re.compile(rf"{MANIFESTS}/(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.json")
 _FILE_NAME: Final = re.compile(
     rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.parquet"
@@ -47,14 +47,14 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class _Signed(Protocol):
-    """What carries a signature: a ``msgspec.Struct`` with this field."""
+    """A signed statement: a ``msgspec.Struct`` with this field."""
 
     @property
     def signature(self) -> str: ...
 
 
 class Signer(NamedTuple):
-    """The mediator's key: its public half as text, and what signs with the other half."""
+    """The mediator's key: its public key as text, and the function that signs."""
 
     signed_by: str
     sign: Sign
@@ -85,17 +85,17 @@ class SealedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ManifestTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tree over all seals of the log so far: how many there are, its root in hexadecimal."""
+    """The tree over all seals of the log so far: their number, and the root in hexadecimal."""
 
     size: int
     root: str
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is not in the export any more of the positions that a manifest stands for.
+    """The rows that were removed from the positions of a manifest.
 
-    ``rows`` counts the rows that were removed, by this pruning and those before; the last of all
-    rows there was recorded at ``recorded_until_ms``, and this was signed at ``at_ms``, both Unix
+    ``rows`` counts the rows removed by this and earlier prunings. ``recorded_until_ms`` is when the
+    last of all rows at these positions was recorded, ``at_ms`` when this was signed, both in Unix
     milliseconds.
     """
 
@@ -105,12 +105,12 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands in the export for the positions ``first`` to ``last`` of the log.
+    """The signed statement for the positions ``first`` to ``last`` of the log.
 
-    ``tree`` is that of all seals up to ``last``; earlier releases did not say it. ``rewritten``
-    counts how often its rows were written again without contents that had been erased since,
-    ``contents`` the rows that have theirs; earlier releases did not say it. ``pruned`` says that
-    rows between these positions were removed; ``tree`` and ``heads`` stand for them.
+    ``tree`` is the tree of all seals up to ``last``. ``rewritten`` counts how often the rows were
+    written again to leave out what was erased since; ``contents`` counts the rows that have their
+    content. Earlier releases wrote neither ``tree`` nor ``contents``. ``pruned`` says that rows
+    between these positions were removed; ``tree`` and ``heads`` stand for them.
     """
 
     format: int
@@ -132,17 +132,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def is_pruned(self) -> bool:
-        """Whether rows were removed between its positions."""
+        """Whether rows were removed between the manifest's positions."""
         return self.pruned is not UNSET
 
     @property
     def path(self) -> str:
-        """Where it stands in the export."""
+        """The manifest's path in the export."""
         return manifest_path(self.first, self.last, self.rewritten or 0)
 
 
 class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``export.json``: whose export this is."""
+    """``export.json``: the owner of the export."""
 
     format: int
     schema: int
@@ -153,25 +153,25 @@ class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Statement(NamedTuple):
-    """A manifest as it was read, with its place in the chain.
+    """A manifest that was read, with its place in the chain.
 
-    Of those that a summary stands for (``eventstore.parquet.table``) the heads were not read.
+    A manifest from a summary (``eventstore.parquet.versions``) has no heads.
     """
 
     manifest: Manifest
     link: str
-    """What the ``previous`` of the next manifest is."""
+    """The ``previous`` of the next manifest."""
     sha256: str
-    """Of the manifest as it is stored."""
+    """The SHA-256 of the stored manifest."""
 
 
 def manifest_path(first: int, last: int, rewritten: int = 0) -> str:
-    """The path of the manifest over these positions, which were written again so often."""
+    """The path of the manifest over these positions, rewritten this many times."""
     return f"{MANIFESTS}/{first:020d}-{last:020d}{_suffix(rewritten)}.json"
 
 
 def data_path(date: str, first: int, last: int, rewritten: int = 0) -> str:
-    """The path of the file with the rows of a day between these positions, as above."""
+    """The path of the data file with a day's rows between these positions; see above."""
     return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}{_suffix(rewritten)}.parquet"
 
 
@@ -180,7 +180,7 @@ def _suffix(rewritten: int) -> str:
 
 
 def rewritten_of(path: str) -> int:
-    """How often the rows were written again that the path of a manifest or data file names."""
+    """How often a manifest or data file was rewritten, by its path."""
     found = _REWRITTEN.search(path)
     return int(found[1]) if found else 0
 
@@ -213,17 +213,17 @@ def is_data(path: str) -> bool:
 
 
 def tree_said(tree: TiledTree) -> ManifestTree:
-    """A tree as manifests have it."""
+    """A tree in the form of manifests."""
     return ManifestTree(tree.size, tree.root().hex())
 
 
 def heads_to_text(heads: Mapping[str, Head]) -> dict[str, SealedHead]:
-    """Heads as manifests have them."""
+    """Heads in the form of manifests."""
     return {name: SealedHead(head.version, head.digest.hex()) for name, head in heads.items()}
 
 
 def signed(statement: _S, sign: Sign) -> tuple[_S, bytes]:
-    """A manifest or head of an export with its signature, and the bytes to store."""
+    """Sign a statement of an export; return it with its signature, and the bytes to store."""
     complete = msgspec.structs.replace(statement, signature=sign(_canonical(statement)).hex())
     return complete, rfc8785.dumps(msgspec.to_builtins(complete))
 
@@ -232,7 +232,7 @@ def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
     """Read ``export.json``.
 
     Raises:
-        ExportDamaged: not one, or of another format, or not signed by the mediator.
+        ExportDamaged: the content is no head, of another format, or not signed by the mediator.
     """
     head = read_head(path, content)
     for damage in signature_damage(path, head, content, verify):
@@ -246,10 +246,10 @@ def read_head(path: str, content: bytes) -> ExportHead:
 
 
 def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
-    """Read a manifest and check all that it says about itself.
+    """Read a manifest and check its signature and figures.
 
     Raises:
-        ExportDamaged: it, or what it says about a file, cannot be.
+        ExportDamaged: the manifest, or what it says about a file, cannot be right.
     """
     statement, damages = read_manifest(path, content, verify)
     if damages:
@@ -260,17 +260,17 @@ def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statemen
 def read_manifest(
     path: str, content: bytes, verify: Verify | None
 ) -> tuple[Statement, list[ExportDamaged]]:
-    """Read a manifest that may be damaged, with what is wrong with it.
+    """Read a manifest that may be damaged; return it with its damages.
 
     Raises:
-        ExportDamaged: what it says cannot be read or makes no sense.
+        ExportDamaged: the manifest cannot be read, or its figures contradict each other.
     """
     manifest = parse_statement(path, content, Manifest)
     damages = list(signature_damage(path, manifest, content, verify))
     try:
         _check_figures(path, manifest)
     except ExportDamaged as error:
-        # A signature that does not fit says more.
+        # A bad signature tells more.
         raise (damages or [error])[0] from error
     if manifest.path != path:
         why = f"it is the manifest {manifest.path}"
@@ -284,13 +284,13 @@ def read_manifest(
 
 
 def statement_of(manifest: Manifest, content: bytes) -> Statement:
-    """A manifest that is stored with this content."""
+    """The ``Statement`` of a manifest that is stored with this content."""
     sha256 = hashlib.sha256(content).hexdigest()
     return Statement(manifest, manifest.stands_for or sha256, sha256)
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
-    """The heads of a manifest as ``eventstore.log.verify`` has them.
+    """The heads of a manifest in the form of ``eventstore.log.verify``.
 
     Raises:
         ExportDamaged: a digest is not hexadecimal.
@@ -307,10 +307,10 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
 def parse_statement(
     path: str, content: bytes, kind: type[_S], formats: Sequence[int] = (FORMAT,)
 ) -> _S:
-    """Read something that was signed, whichever key signed it.
+    """Read a signed statement, whichever key signed it.
 
     Raises:
-        ExportDamaged: not one, or of another format.
+        ExportDamaged: the content is no such statement, or of another format.
     """
     try:
         members: Any = msgspec.json.decode(content)
@@ -332,7 +332,7 @@ def parse_statement(
 def signature_damage(
     path: str, statement: _Signed, content: bytes, verify: Verify | None
 ) -> Iterator[ExportDamaged]:
-    """What is wrong with the signature of a statement or its form: nothing, or one thing."""
+    """Yield the damage of a statement's signature or encoding, if any; at most one."""
     try:
         signature = bytes.fromhex(statement.signature)
     except ValueError:
@@ -344,7 +344,7 @@ def signature_damage(
         signature.hex() != statement.signature
         or rfc8785.dumps(msgspec.to_builtins(statement)) != content
     ):
-        # The same to a reader, but the signature and the chain are over these bytes.
+        # It parses to the same statement, but the signature and the chain are over these bytes.
         yield ExportDamaged(path, Damage.BROKEN_MANIFEST, "not written as it was signed")
 
 

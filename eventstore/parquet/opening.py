@@ -1,4 +1,4 @@
-"""Opens what a path or URI names: the export of a log, or those of all its databases together."""
+"""Opens the export at a path or URI: of one database, or of all databases of a log together."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from eventstore.parquet.tree import check_not_cut, published_note
 AsOf: TypeAlias = datetime | int | None
 """A time (with its zone) or a position of the log; None for all that is exported."""
 Position: TypeAlias = tuple[int, ...]
-"""How far a log is: the position of a row in each of its databases, in their order."""
+"""A point in a log: the position of a row in each of its databases, in their order."""
 _MS: Final = 1_000
 
 
 def point_in_log(text: str) -> AsOf:
-    """A position of the log, or a time in ISO 8601; in UTC if it names no zone.
+    """Parse a position of the log, or a time in ISO 8601; without a zone it is in UTC.
 
     Raises:
         ValueError: the text is neither.
@@ -42,11 +42,11 @@ def point_in_log(text: str) -> AsOf:
 
 
 class NoExport(ExportError):
-    """There is no export in the place that was named."""
+    """There is no export at the given path or URI."""
 
 
 class NotExported(ExportError):
-    """The export does not reach the position that was named."""
+    """The export does not reach the given position or time, or cannot tell whether it does."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,26 @@ class DatabaseExport:
     hashes: FileHashes = field(default_factory=FileHashes, repr=False, compare=False)
 
     def files(self, after: int, until: int) -> list[DataFile]:
-        """Those with rows at ``after < position <= until``."""
+        """The data files with rows at ``after < position <= until``."""
         return [f for f in self.catalog.files if f.last > after and f.first <= until]
 
     def is_whole(self, after: int, until: int) -> bool:
-        """Whether these have no other rows."""
+        """Whether those files have no rows outside of these positions."""
         return all(after < f.first and f.last <= until for f in self.files(after, until))
 
 
 @dataclass(frozen=True)
 class OpenedExport:
-    """An export as it was when it was opened, whatever is added since.
+    """An export as it was when it was opened, without what was added later.
 
-    Where the log has several databases, all their exports are its parts, in their order.
+    If the log has several databases, ``parts`` has the export of each, in their order.
     """
 
     parts: Sequence[DatabaseExport]
 
     @property
     def head(self) -> ExportHead:
-        """Whose export it is."""
+        """The owner of the export."""
         head = self.parts[0].catalog.head
         assert head is not None
         return head
@@ -91,16 +91,16 @@ class OpenedExport:
 
     @property
     def start(self) -> Position:
-        """Before the first row."""
+        """The position before the first row."""
         return (0,) * len(self.parts)
 
     @property
     def last(self) -> Position:
-        """Where the export ends."""
+        """The position at which the export ends."""
         return tuple(part.catalog.last for part in self.parts)
 
     def types(self, after: Position, until: Position) -> frozenset[str]:
-        """Event types that may stand at ``after < position <= until``; no other ones do."""
+        """Event types that may occur at ``after < position <= until``; no others occur there."""
         return frozenset(
             topic.rpartition(".")[0]
             for part, first, last in zip(self.parts, after, until, strict=True)
@@ -109,9 +109,9 @@ class OpenedExport:
         )
 
     def counts(self, until: Position, after: Position | None = None) -> Counter[str]:
-        """Events of each type up to a position, or some more: whole files are counted.
+        """Count the events of each type up to a position, or a few more: whole files count.
 
-        Those up to the position ``after`` are left out where their files end there.
+        Files that end at or before the position ``after`` are left out.
         """
         found: Counter[str] = Counter()
         for part, first, last in zip(self.parts, after or self.start, until, strict=True):
@@ -122,23 +122,23 @@ class OpenedExport:
 
     @property
     def pruned_to(self) -> Position:
-        """Up to where only rows are left that something needs; 0 where all are."""
+        """The position up to which the export is pruned; 0 if no rows were removed."""
         return tuple(part.catalog.pruned_to for part in self.parts)
 
     @property
     def complete_until_ms(self) -> int | None:
-        """All that was recorded until then (Unix milliseconds) is here; None if that is unknown."""
+        """The time until which the export is complete (Unix milliseconds); None if unknown."""
         said = [part.catalog.complete_until_ms for part in self.parts]
         known = [until_ms for until_ms in said if until_ms is not None]
         return min(known) if len(known) == len(said) else None
 
     def require(self, as_of: AsOf) -> None:
-        """Say what is wrong with a point in the log before it is looked for.
+        """Refuse a point in the log whose state the export cannot give.
 
         Raises:
-            NotExported: the export ends before it, or may be incomplete until then, or it names
-                none.
-            RowsPruned: rows were removed since that it had then.
+            NotExported: the export ends before it, or may be incomplete until then, or it is one
+                position for several databases.
+            RowsPruned: rows that existed at this point were removed since.
         """
         catalogs = [part.catalog for part in self.parts]
         if len(catalogs) == 1 or isinstance(as_of, datetime):
@@ -160,16 +160,16 @@ class OpenedExport:
 def open_exports(
     target: str, signer: PublicKey | None = None, *, skip_hashes: bool = False
 ) -> OpenedExport:
-    """The export at a path of this machine or a URI, or those of all databases there as one.
+    """Open the export at a local path or a URI, or the exports of all databases there as one.
 
-    Everything in it that is signed has to be signed by ``signer``; without one by the key that the
-    export names itself, and whose that is, nothing says. With ``skip_hashes`` data files are read
-    as they are, and not compared with what was signed.
+    All signatures in the export must be by ``signer``; without one, by the key that the export
+    names itself, whose owner is then unproven. With ``skip_hashes`` data files are not compared
+    with their signed hashes.
 
     Raises:
         NoExport: there is no export.
         ExportDamaged: names the file and says what is wrong with it, a wrong signature included;
-            also if an export of several is missing.
+            also if one of several exports is missing.
         ExportUnavailable: the place cannot be read now.
     """
     targets, hashes = exports_in(target), FileHashes(is_skipped=skip_hashes)
@@ -180,14 +180,14 @@ def open_exports(
 
 
 def position_text(position: Position) -> str:
-    """A position in words; of several databases with the names of their exports."""
+    """A position as text; for several databases with the names of their exports."""
     if len(position) == 1:
         return f"{position[0]:,}"
     return ", ".join(f"{folder_name(number)} {last:,}" for number, last in enumerate(position))
 
 
 def signer_said(key: str, signer: PublicKey | None) -> str:
-    """Who has signed an export, and whether that is the mediator that was named."""
+    """Text that says which key signed an export, and whether the caller expected this key."""
     if signer is None:
         return f"{key}, and whose key that is, is not known: none was named (--public-key)"
     return f"{key}, the key that was expected"
@@ -212,7 +212,7 @@ def _check_complete(catalogs: Sequence[Catalog], at: datetime) -> None:
 
 def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> DatabaseExport:
     place = open_place(target)
-    # Before the catalog: a head of more seals than the newest version has says that it was cut.
+    # Read before the catalog: a head of more seals than the newest version has proves a cut export.
     note = published_note(place)
     catalog = catalog_of(place, _verify_of(place, signer), is_listed=False)
     if catalog.head is None:
@@ -225,7 +225,7 @@ def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> Databa
 
 
 def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:
-    """The check of signatures; None where there is no export, or none that can be read."""
+    """The function that checks signatures; None if there is no export, or an unreadable one."""
     if signer is not None:
         return signer.verify
     try:

@@ -1,7 +1,7 @@
-"""Makes proofs to hand over (``eventstore.log.proof``) from the files of an export.
+"""Makes proofs for others (``eventstore.log.proof``) from the files of an export.
 
-A proof is made of a group of rows for each seal, and of a few tiles. It is checked before
-it is handed out, so that damage of the export is found here and not by who gets it.
+A proof needs a group of rows for each seal, and a few tiles. It is checked before it is handed out,
+so that damage of the export is found here and not by the proof's recipient.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def message_proof(
     identity: str,
     seals: Collection[int],
 ) -> MessageProof:
-    """The proof of what was recorded of a message.
+    """Prove what the log recorded of a message.
 
     Args:
         place: where the export is.
         catalog: what it holds; not newer than the newest head.
-        key: the one that has signed it.
-        message_id: of the message.
-        identity: the DID in whose queue it was.
+        key: the key that signed the export.
+        message_id: the id of the message.
+        identity: the DID in whose queue the message was.
         seals: positions of the seals that cover its rows.
 
     Raises:
         ExportDamaged: names the file and says why nothing can be proven with it.
-        ExportUnavailable: the place cannot be read now, or has no head that has these seals yet.
+        ExportUnavailable: the place cannot be read now, or has no head yet that covers these seals.
     """
     note = published_note(place)
     if note is None:
@@ -85,20 +85,20 @@ class NotConsistent(Exception):
 def consistency_in(
     target: str, old: bytes, new: bytes, signer: PublicKey | None
 ) -> ConsistencyProof:
-    """The proof that the head in the note ``old`` is the beginning of the one in ``new``.
+    """Prove that the head in the note ``old`` is the beginning of the head in ``new``.
 
     Args:
-        target: a path or URI of the export, or of those of all databases.
+        target: the path or URI of the export, or of the exports of all databases.
         old: the signed note of a head.
-        new: that of a later one.
-        signer: who has signed both; None for the key that the export names.
+        new: the signed note of a later head.
+        signer: the key that signed both; None for the key that the export names.
 
     Raises:
-        NoteRefused: one of the notes is no head that this key has signed.
-        PublicKeyRefused: the export names none.
-        NotConsistent: says why it is not.
+        NoteRefused: one of the notes has no head that this key has signed.
+        PublicKeyRefused: the export names no usable key.
+        NotConsistent: the older head is not the beginning of the newer one; says why.
         ExportDamaged: a part of the tree is missing or changed.
-        ExportUnavailable: there is no export, or it cannot be read now.
+        ExportUnavailable: there is no export, or the export cannot be read now.
     """
     place = _place_of(target, read_head(new).origin)
     key = signer or _own_key(place)

@@ -1,4 +1,4 @@
-"""The rows of the log as they stand in an export, with nothing but what the log itself has."""
+"""Reads the rows of the log back from an export, with only the columns of the log itself."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ROWS_AT_ONCE: Final = 16_384
 def read_table(
     place: ExportPlace, file: DataFile, columns: Sequence[str] = SCHEMA.names
 ) -> pa.Table:
-    """Columns of a data file, whose content is the one that its manifest names.
+    """Read columns of a data file, after comparing its content with its manifest.
 
     Raises:
-        ExportDamaged: it is missing, another one, or not of this schema.
-        ExportUnavailable: it cannot be read now.
+        ExportDamaged: the file is missing, changed, or not of this schema.
+        ExportUnavailable: the file cannot be read now.
     """
     content = read_data(place, file)
     try:
@@ -48,11 +48,11 @@ def read_table(
 def exported_sections(
     place: ExportPlace, catalog: Catalog, until: int | None = None
 ) -> Iterator[LogSection]:
-    """The rows of an export in the order of the log, each file compared with its SHA-256.
+    """Yield the rows of an export in the order of the log; compare each file with its SHA-256.
 
-    The last section of a manifest has the heads that the manifest names. Nothing of manifests
-    that begin after ``until`` is read. Memory: the tables of two manifests, because the next one
-    is read meanwhile.
+    The last section of a manifest has the heads that the manifest names. Manifests that begin
+    after ``until`` are not read. Memory: the tables of two manifests, because the next one is read
+    ahead.
 
     Raises:
         ExportDamaged: a file is not what its manifest says.
@@ -75,7 +75,7 @@ def exported_sections(
 
 
 def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
-    """The rows of a manifest by position; a step over midnight has a file for each day.
+    """Read the rows of a manifest, sorted by position; a step over midnight has a file per day.
 
     Raises as ``read_table``.
     """
@@ -92,7 +92,7 @@ def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
 
 
 def log_rows(table: pa.Table) -> list[LogRow]:
-    """The rows of a table as they stand in the log."""
+    """Rows of the log, from a table of an export."""
     topics = pc.binary_join_element_wise(
         table["type"], pc.cast(table["type_version"], pa.string()), "."
     )

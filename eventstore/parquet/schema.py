@@ -1,15 +1,15 @@
-"""Schema 1 of the exported files: one row per row of the log, in the order of the log.
+"""Schema 1 of the exported files: one row for each row of the log, in the order of the log.
 
-Every row has the columns of the log itself; ``state`` is the whole event, so that nothing is
-lost, and before it the content that it had when it was exported (``eventstore.log.content``). The
-other columns are the fields of the events as Parquet types that a query can filter, by the
-declarations in ``eventstore.log.events``; they are null where the event has no such field. Two
-compromises of typed columns: a time in seconds is a double, and an integer beyond 64 bits stands as
-the largest (smallest) one. ``state`` has the exact value.
+Every row has the columns of the log itself. ``state`` is the whole event, so that nothing is lost,
+preceded by the content that the row had when it was exported (``eventstore.log.content``). The
+other columns are the fields of the events as Parquet types that a query can filter, declared in
+``eventstore.log.events``; they are null if the event has no such field. Typed columns make two
+compromises: a time in seconds is a double, and an integer beyond 64 bits becomes the largest
+(smallest) one. ``state`` has the exact value.
 
 Large content (a payload, a contract, a public event) is in ``state`` alone; ``size_bytes`` says
-how large it is. A released schema never changes: another one gets another number, and readers
-refuse numbers that they do not know.
+how large it is. A released schema never changes: a new schema gets a new number, and readers refuse
+numbers that they do not know.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from eventstore.log.events import TOPIC_BY_TYPE, Event, Seconds
 FORMAT: Final = 1
 """Version of the layout: names, manifests, ``export.json``."""
 TABLE_FORMAT: Final = 2
-"""Version of ``export.json`` where a table says what counts (``eventstore.parquet.table``); before
-it manifests alone did."""
+"""Version of ``export.json`` in an export whose table says which files count
+(``eventstore.parquet.table``); in earlier exports, manifests alone did."""
 SCHEMA_VERSION: Final = 1
 """Version of the columns."""
 STREAM_BYTES: Final = 16
 ROW_GROUP_ROWS: Final = 65_536
 SIZE: Final = "size_bytes"
-"""The column with the size of the content that is in ``state`` alone."""
+"""The column with the size of content that only ``state`` has."""
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 _OF_EVERY_ROW: Final = (
@@ -69,24 +69,24 @@ _ARROW: Final[Mapping[Any, pa.DataType]] = {
 
 
 class Filled(NamedTuple):
-    """A column that a type of events fills: from which field, and as what."""
+    """A column that an event type fills: the event's field, and the column's type."""
 
     field: str
     type: pa.DataType
 
 
 class Filling(NamedTuple):
-    """What a type of events fills: its columns by name, and the field of its content, if any."""
+    """What an event type fills: its columns by name, and the field of its content, if any."""
 
     columns: Mapping[str, Filled]
     content: str | None
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """The Arrow type of a field: of texts, bytes, numbers, lists and structs of these.
+    """The Arrow type of a field: a text, bytes, a number, or a list or struct of these.
 
     Raises:
-        TypeError: there is none for this type.
+        TypeError: no Arrow type fits.
     """
     plain = _plain(hint)
     if plain in _ARROW:
@@ -119,7 +119,7 @@ def fields_of(kind: type[msgspec.Struct]) -> Filling:
 
 
 def _plain(hint: Any) -> Any:
-    """Without annotations, and ``str | None`` as ``str``: a column may be null anyway."""
+    """Strip annotations, and None from ``str | None``: a column may be null anyway."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     members = [member for member in get_args(hint) if member is not type(None)]
@@ -134,7 +134,7 @@ def _of_events() -> Iterator[tuple[type[Event], Filling]]:
 
 
 FILLING: Final[Mapping[type[Event], Filling]] = dict(_of_events())
-"""What each type of events fills beside the columns of every row."""
+"""What each event type fills besides the columns of every row."""
 
 
 def _schema() -> pa.Schema:
@@ -154,7 +154,7 @@ SCHEMA: Final = _schema()
 
 _NOT_EVALUATED: Final = {"type_version", "command", "state", "previous"}
 EVALUATED: Final = pa.schema([field for field in SCHEMA if field.name not in _NOT_EVALUATED])
-"""The columns that tables, views and reports are made of: nothing that was said to others."""
+"""The columns for tables, views and reports: without the content that peers sent."""
 
 _WITHOUT_STATISTICS: Final = {"state", "nonces", "command", "previous", "digest"}
 _REPEATING: Final = (
@@ -162,7 +162,7 @@ _REPEATING: Final = (
     *("reason", "channel", "contract_id", "requestor_did", "recipient_did", "channel_id"),
     *("handshake", "partition", "epoch", "window_ms", "tags.list.element"),
 )
-"""Columns whose values repeat within a row group; for the others a dictionary only costs."""
+"""Columns whose values repeat within a row group; for others a dictionary only costs space."""
 
 PARQUET_OPTIONS: Final = {
     "version": "2.6",
@@ -172,4 +172,4 @@ PARQUET_OPTIONS: Final = {
     "use_dictionary": list(_REPEATING),
     "write_statistics": [name for name in SCHEMA.names if name not in _WITHOUT_STATISTICS],
 }
-"""How files are written. Fixed, so that the same rows give the same bytes."""
+"""The options of the Parquet writer. Fixed, so that the same rows give the same bytes."""

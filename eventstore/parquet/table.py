@@ -1,9 +1,9 @@
-"""The exported log as a table of Delta Lake, which other programs open at a version.
+"""The exported log as a Delta Lake table, which other programs open at a version.
 
 The table is the folder ``events``, partitioned by ``date``, the day of a file's rows. Each of its
 versions was committed by the exporter (``eventstore.parquet.write.table``) and carries a signed
-``TableVersion``. The library reads and writes the format; it alone knows how to commit to a store
-so that of two commits of one version only one succeeds.
+``TableVersion``. The library ``deltalake`` reads and writes the format, and commits to a store so
+that of two commits of one version only one succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace
 from eventstore.parquet.schema import SCHEMA
 
 DATE: Final = "date"
-"""The column by which the table is partitioned; it stands in the paths of files alone."""
+"""The column that partitions the table; only the paths of files have it."""
 ARROW_SCHEMA: Final = pa.schema([pa.field(DATE, pa.date32(), nullable=False), *SCHEMA])
 DELTA_SCHEMA: Final = Schema.from_arrow(ARROW_SCHEMA)
 _STYLE: Final = re.compile(r"\x1b\[\d+m|\s*↳\s*|\n\s*")
@@ -34,7 +34,7 @@ class ReadTable(NamedTuple):
     table: DeltaTable
     version: int
     files: Mapping[str, TableFile]
-    """By their path in the export."""
+    """The files of the version by their path in the export."""
 
 
 class TableFile(NamedTuple):
@@ -45,10 +45,10 @@ class TableFile(NamedTuple):
 
 
 def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | None:
-    """The table of an export, at a version or as it is now; None where there is none.
+    """Open the table of an export, at a version or the newest one; None if there is no table.
 
     Raises:
-        ExportDamaged: its log cannot be read, or does not have the version.
+        ExportDamaged: the table's log cannot be read, or does not have the version.
         ExportUnavailable: the place cannot be read now.
     """
     try:
@@ -61,7 +61,7 @@ def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | N
 
 
 def read_table(place: ExportPlace, version: int | None = None) -> ReadTable:
-    """The files of the table at a version, or as it is now. Raises as ``open_table``."""
+    """Read the table's files, at a version or the newest one. Raises as ``open_table``."""
     table = open_table(place, version)
     if table is None:
         raise ExportDamaged(TABLE_LOG, Damage.MISSING, "the export has a table")
@@ -71,7 +71,7 @@ def read_table(place: ExportPlace, version: int | None = None) -> ReadTable:
 def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
     """The files of an opened table. Raises as ``open_table``."""
     with table_errors(place):
-        # pa.table would import pandas, where it is installed, to see that this is none of it.
+        # pa.table would import pandas, if installed, to check that this is not a data frame.
         actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return {
@@ -81,7 +81,7 @@ def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
 
 @contextmanager
 def table_errors(place: ExportPlace) -> Iterator[None]:
-    """Errors of the library as ours: of the store where it cannot be read, else of the log.
+    """Translate errors of the library: unavailable if the store cannot be read, else damaged.
 
     Raises:
         TableNotFoundError: there is no table.
@@ -93,7 +93,7 @@ def table_errors(place: ExportPlace) -> Iterator[None]:
     except CommitFailedError:
         raise
     except TableNotFoundError:
-        # What is no table to the library may be a store that is gone, or a log that was cut.
+        # The library finds no table also if the store is gone, or the table's log was cut.
         if any(path.endswith(".json") for path in place.sizes(TABLE_LOG)):
             raise ExportDamaged(TABLE_LOG, Damage.BROKEN_COMMIT, "its beginning is gone") from None
         raise
@@ -106,6 +106,6 @@ def table_errors(place: ExportPlace) -> Iterator[None]:
 
 
 def said_by_library(error: Exception) -> str:
-    """What the library says, on one line and without colours."""
+    """The library's error message, on one line and without colours."""
     text = str(error).partition("stack backtrace:")[0].partition("\n   0: ")[0]
     return _STYLE.sub(" ", text).strip()

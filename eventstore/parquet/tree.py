@@ -1,9 +1,9 @@
 """The Merkle tree over the seals of an export: its tiles, and the newest signed head of it.
 
-Below ``tree`` stands what a transparency log serves (C2SP tlog-tiles): ``checkpoint``, the newest
-signed head, and ``tile/…``. Nothing here needs to be believed: hashes that were changed give
-another root than the head, and the head is signed. The exporter writes tiles before the manifest
-that names the size and root of the tree, and the head after that manifest counts.
+The folder ``tree`` has the files of a transparency log (C2SP tlog-tiles): ``checkpoint``, the
+newest signed head, and ``tile/…``. Readers need not trust the tiles: changed hashes give another
+root than the signed head. The exporter writes tiles before the manifest that names the size and
+root of the tree, and the head after that manifest counts.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _OF_SEALS: Final = ("position", "version", "type", "state")
 
 
 def tile_path(tile: Tile) -> str:
-    """Where a tile stands in an export."""
+    """The path of a tile in an export."""
     return f"{TREE}/{tile.path}"
 
 
 def tile_at(path: str) -> Tile | None:
-    """The tile that stands at this path of an export, None if none does."""
+    """The tile at this path of an export; None if the path is not a tile's."""
     return tile_of(path.removeprefix(f"{TREE}/")) if path.startswith(f"{TREE}/") else None
 
 
 def read_tile(place: ExportPlace, tile: Tile) -> bytes:
-    """The hashes of a tile. In place of one that is not full there may be one that has more.
+    """Read the hashes of a tile, from a fuller tile at its place if a partial one is missing.
 
     Raises:
-        ExportDamaged: there is none, or it has another length.
+        ExportDamaged: the tile is missing, or has another length.
         ExportUnavailable: it cannot be read now.
     """
     for wider in _wider(place, tile):
@@ -87,10 +87,10 @@ def seal_leaves(place: ExportPlace, manifest: Manifest) -> list[bytes]:
 
 
 def leaf_of(position: int, version: int, state: bytes) -> bytes:
-    """The leaf hash of a seal as it stands in a row.
+    """The leaf hash of a seal, from its row.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the row holds no seal.
     """
     try:
         sealed = decode(SEAL_TOPIC, state)
@@ -101,12 +101,12 @@ def leaf_of(position: int, version: int, state: bytes) -> bytes:
 
 
 def tiles_in(place: ExportPlace, size: int) -> Subtrees:
-    """The complete subtrees of the tree of this size; what it returns raises as ``read_tile``."""
+    """The complete subtrees of the tree of this size; reading them raises as ``read_tile``."""
     return subtrees_of(size, lambda tile: read_tile(place, tile))
 
 
 def published_note(place: ExportPlace) -> bytes | None:
-    """The note of the newest head of an export, None if it has none.
+    """Read the note of the newest head of an export; None if it has none.
 
     Raises:
         ExportUnavailable: it cannot be read now.
@@ -118,10 +118,10 @@ def published_note(place: ExportPlace) -> bytes | None:
 
 
 def head_in(note: bytes, key: PublicKey) -> TreeHead:
-    """The head in a note that stands in an export.
+    """The verified head in a note of an export.
 
     Raises:
-        ExportDamaged: it is none, or this key has not signed it.
+        ExportDamaged: the note has no head, or this key has not signed it.
     """
     try:
         return verified_head(note, key)
@@ -132,11 +132,12 @@ def head_in(note: bytes, key: PublicKey) -> TreeHead:
 def check_not_cut(note: bytes, key: PublicKey, newest: Manifest | None) -> None:
     """Refuse an export whose published head stands for more seals than its newest manifest.
 
-    The exporter signs a head after the version that has its seals. A tree of earlier releases is
-    not compared.
+    The exporter signs a head only after committing the version that has its seals. Manifests of
+    earlier releases name no tree, so they are not compared.
 
     Raises:
-        ExportDamaged: the export was put back to an earlier state, or the head is not the key's.
+        ExportDamaged: the export was put back to an earlier state, or the key has not signed the
+            head.
     """
     head = head_in(note, key)
     said = ManifestTree(0, "") if newest is None else newest.tree
@@ -146,7 +147,7 @@ def check_not_cut(note: bytes, key: PublicKey, newest: Manifest | None) -> None:
 
 
 def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequence[bytes] | None:
-    """The proof that ``old`` is the beginning of ``new``, a head of this export; None if not.
+    """Prove that ``old`` is the beginning of ``new``, a head of this export; None if it is not.
 
     Raises:
         ExportDamaged: a part of the tree is missing or cut.
@@ -159,7 +160,7 @@ def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequ
 
 
 def _wider(place: ExportPlace, tile: Tile) -> Iterator[Tile]:
-    """The tile itself, then those of the same place with more hashes."""
+    """The tile itself, then the tiles at the same place with more hashes."""
     yield tile
     if tile.hashes == TILE_HASHES:
         return

@@ -1,12 +1,12 @@
-"""What the mediator signs about a version of the table, and about the end of the export.
+"""The signed statements about a version of the table, and about the end of the export.
 
-A ``TableVersion`` stands in the commit that it is about, so that the table and its evidence are
-one put-if-absent: it names the manifests whose files the version has, each with its SHA-256, and
-the commit before it. An ``EndMark`` is a file that is replaced: it names the newest commit, and
-until when nothing is missing, though nothing is exported while the mediator is idle.
+A ``TableVersion`` is stored in the commit that it describes, so that one put-if-absent writes the
+table and its evidence. It names the manifests whose files the version has, each with its SHA-256,
+and the previous commit. An ``EndMark`` is a file that the exporter replaces: it names the newest
+commit, and the time until which the export is complete, which advances while the mediator is idle.
 
-A version names the manifests since the last *summary* one by one, and the summary for all before:
-so the export is opened with a bounded number of reads, however old it is.
+A version names the manifests since the last *summary* one by one, and the summary for all earlier
+ones: so a bounded number of reads opens the export, however old it is.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from eventstore.parquet.manifest import (
 )
 
 SUMMARY_EVERY: Final = 32
-"""So many manifests are named one by one, and read one by one, before a summary is made."""
+"""The number of manifests that are named, and read, one by one before a summary is made."""
 COMMIT_MEMBER: Final = "poste"
 """The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
 
 
 class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One version of the table: which manifests count in it.
+    """One version of the table, and the manifests that count in it.
 
     ``manifest`` is the newest one in the order of the log, empty in an empty export. ``since`` has
     the SHA-256 of each manifest that counts and is not in ``summary``; ``files`` is the number of
@@ -66,11 +66,12 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the export ends, and until when it is complete.
+    """The end of the export, and the time until which it is complete.
 
-    All that was recorded until ``complete_until_ms`` (Unix milliseconds) stands at or before
-    ``complete_position``; 0 and 0 until the end of the log was reached once. ``commit`` is the
-    SHA-256 of the commit of ``version``, ``checkpoint`` as in ``TableVersion``, after the commit.
+    All rows recorded until ``complete_until_ms`` (Unix milliseconds) are at or before
+    ``complete_position``; both are 0 until the exporter first reaches the end of the log.
+    ``commit`` is the SHA-256 of the commit of ``version``; ``checkpoint`` is as in
+    ``TableVersion``, but after the commit.
     """
 
     format: int
@@ -86,7 +87,7 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A manifest without what only its own check needs; see ``Manifest``."""
+    """A manifest without the fields that only its own check needs; see ``Manifest``."""
 
     format: int
     schema: int
@@ -121,7 +122,7 @@ def version_of(path: str) -> int:
 
 
 def is_torn(commit: bytes) -> bool:
-    """Whether these are not whole lines of JSON."""
+    """Whether a commit is empty or has lines that are not whole JSON."""
     try:
         return not [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -141,11 +142,11 @@ def encoded_summary(version: int, statements: Sequence[Statement]) -> tuple[str,
 
 
 def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
-    """The manifests that the summary of a version stands for, without their heads.
+    """Read the manifests in the summary of a version, without their heads.
 
     Raises:
-        ExportDamaged: it is missing, or not the one that was signed.
-        ExportUnavailable: it cannot be read now.
+        ExportDamaged: the summary is missing, or not the one that was signed.
+        ExportUnavailable: the summary cannot be read now.
     """
     if not said.summary:
         return []
@@ -163,7 +164,7 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
 def read_version(
     place: ExportPlace, version: int, verify: Verify | None
 ) -> tuple[TableVersion, str]:
-    """What the mediator says about a version of the table, and the SHA-256 of the commit.
+    """Read the statement about a version of the table, and the SHA-256 of its commit.
 
     Raises:
         ExportDamaged: the commit is missing, changed, or not the mediator's.
@@ -190,10 +191,10 @@ def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVe
 
 
 def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
-    """The mark of the end; None where there is none.
+    """Read the mark of the end; None if there is none.
 
     Raises:
-        ExportDamaged: changed, or not the mediator's.
+        ExportDamaged: the mark was changed, or is not the mediator's.
         ExportUnavailable: it cannot be read now.
     """
     try:
@@ -207,7 +208,7 @@ def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
 
 
 def _member(path: str, commit: bytes) -> bytes:
-    """The text of ``COMMIT_MEMBER`` in a commit, which has an action on each line."""
+    """The text of ``COMMIT_MEMBER`` in a commit, which has one action per line."""
     try:
         actions = [msgspec.json.decode(line) for line in commit.splitlines() if line.strip()]
         (info,) = (action["commitInfo"] for action in actions if "commitInfo" in action)
@@ -227,6 +228,6 @@ def _statement(entry: _SummaryEntry) -> Statement:
 
 
 def without_replaced(since: Mapping[str, str], statements: Sequence[Statement]) -> dict[str, str]:
-    """Of manifests that are named one by one, those that still count."""
+    """The manifests named one by one in ``since``, without those that no longer count."""
     counting = {statement.manifest.path for statement in statements}
     return {path: sha256 for path, sha256 in since.items() if path in counting}

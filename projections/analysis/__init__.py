@@ -1,1 +1,1 @@
-"""What analysts get: an export and its tables by their names, and what each column holds."""
+"""For analysts: opens an export with its tables and views, and documents their columns."""

@@ -1,4 +1,4 @@
-"""The data dictionary: every table, view and column in one page of the guide, by its declaration.
+"""The data dictionary: a page of the guide with every table, view and column, as declared.
 
 python -m projections dictionary > deploy/docs/pages/reference/dictionary.md
 """
@@ -41,7 +41,7 @@ _OTHERWISE: Final = {
     "refusing": "boolean",
     "command": "string",
 }
-"""Columns of tables and views of another type than the column of the log that has their name."""
+"""Columns of tables and views whose type is not that of the log's column of the same name."""
 _ENDINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("_at", "at_time", "_start", "_end", "_bin", "week", "cohort"), "timestamp"),
     **dict.fromkeys(("_did", "stage", "tenant", "what"), "string"),
@@ -49,7 +49,7 @@ _ENDINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("dedicated", "is_complete"), "boolean"),
     "ordinal": "int",
 }
-"""The types of columns that the log does not have, by how their names end; else numbers."""
+"""The types of columns that the log lacks, by the ends of their names; others are numbers."""
 _SPARK: Final[Mapping[str, str]] = {
     "int64": "bigint",
     "bool": "boolean",
@@ -59,7 +59,7 @@ _SPARK: Final[Mapping[str, str]] = {
 
 
 def type_of(relation: str, column: str) -> str:
-    """The type of a column of a table or view, as Spark names it."""
+    """The type of a column of a table or view, by Spark's name."""
     if found := _OTHERWISE.get(f"{relation}.{column}") or _OTHERWISE.get(column):
         return found
     if column in EVALUATED.names:

@@ -1,4 +1,4 @@
-"""An export and the tables of one rebuild, opened for a notebook: every table and view by its name.
+"""Opens an export and the tables of one rebuild for a notebook: every table and view by its name.
 
     with projections.open("/srv/poste/export", tables="/srv/poste/tables") as log:
         log.names                                   # what there is, and what it holds
@@ -7,9 +7,9 @@
         log.sql("SELECT * FROM pairs LIMIT 10")     # SQL of DuckDB on all of them
         log.spark().table("messages")               # the same names in a session of Spark
 
-What is opened stays as it is, whatever is exported or rebuilt meanwhile: the files that the export
-or the generation named when it was opened. Neither Spark nor DuckDB is imported before it is asked
-for. Views are about one span of time (``projections.views.span``).
+Later exports and rebuilds do not change what is opened: the files that the export or the generation
+named when it was opened. Spark and DuckDB are imported only on first use. Views are about one span
+of time (``projections.views.span``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 
 
 class NotOfThisExport(ProjectionError):
-    """The tables were rebuilt from another export, or from rows that this one does not have."""
+    """The tables were rebuilt from another export, or from rows that this export does not have."""
 
     exit_code = USAGE
 
@@ -68,22 +68,22 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
     tenants: Mapping[str, str] | None = None,
     signer: PublicKey | None = None,
 ) -> Opened:
-    """Open an export, and the tables that were rebuilt from it, if there are some.
+    """Open an export, and the tables that were rebuilt from it, if any.
 
     Args:
         export: the place of the export, a folder or a URI.
-        tables: the place of the rebuilt tables; the log then ends where they do.
-        generation: which rebuild, by its number; None for the newest one.
-        since: where the views begin, with its zone; None for the first event.
-        until: before which they end; None for the last event.
+        tables: the place of the rebuilt tables; the log then ends where the tables do.
+        generation: the number of the rebuild; None for the newest one.
+        since: when the views begin, with its zone; None for the first event.
+        until: before which the views end; None for the last event.
         within_s: the wait, in seconds, that the service level is measured against.
-        tenants: whose an identity is, by its DID; others are counted under their agents' labels.
-        signer: the mediator's public key; what another one has signed is refused then.
+        tenants: the tenant of each identity, by DID; others are counted under their agents' labels.
+        signer: the mediator's public key; an export signed by another key is refused.
 
     Raises:
         NoExport, ExportDamaged, ExportUnavailable: as ``open_exports``.
-        TablesDamaged: there are no tables, not this generation, or not as they were written.
-        NotOfThisExport: the tables do not go with the export.
+        TablesDamaged: the tables or the generation do not exist, or are not as they were written.
+        NotOfThisExport: the tables do not belong to the export.
         NoSuchTime: ``until`` is not after ``since``.
     """
     opened = open_exports(export, signer)
@@ -103,11 +103,11 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
 
 
 class Opened:
-    """What ``open`` opened; a context manager. ``close`` ends what of DuckDB and Spark it began.
+    """An opened export with its tables and views; a context manager.
 
     Attributes:
-        span: The time that the views are about, how they cut it, and until when it is complete.
-        generation: The tables of one rebuild as they are described; None where none were opened.
+        span: The time that the views are about, its bins, and until when it is complete.
+        generation: The description of the tables of one rebuild; None if none were opened.
         names: Every table and view by its name, with what it holds.
     """
 
@@ -134,23 +134,23 @@ class Opened:
         }
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the opened export itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Close it."""
+        """Close the opened export."""
         self.close()
 
     def close(self) -> None:
-        """End the connection to DuckDB and the session of Spark, if it began them."""
+        """End the connection to DuckDB and the Spark session, if this object started them."""
         self._ending.close()
         self._connection = self._spark = None
 
     def columns(self, name: str) -> Mapping[str, str]:
-        """What each column of a table or view holds, with its unit; events by their types.
+        """What each column of a table or view holds, with its unit; for ``events`` their types.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: there is no table or view of this name.
         """
         known: dict[str, Mapping[str, str]] = {view.name: view.columns for view in VIEWS}
         known |= {t.name: {c.name: c.about for c in t.columns} for t in self._tables}
@@ -167,18 +167,18 @@ class Opened:
         return self.arrow(name).to_pandas()
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """What a query in SQL gives, by DuckDB; nothing is computed before it is read."""
+        """Run an SQL query in DuckDB; it computes nothing before the result is read."""
         return self.duckdb().sql(query)
 
     def duckdb(self) -> duckdb.DuckDBPyConnection:
-        """A connection to DuckDB in which everything has its name; the same one each time.
+        """A connection to DuckDB with all tables and views by name; the same one each time.
 
         Raises:
             ImportError: DuckDB is not installed (the extra ``notebook``).
             TablesDamaged: a file of a table is not the one that was written.
         """
         if self._connection is None:
-            # Imported here, so that who has Spark alone needs no DuckDB, and the other way round.
+            # Imported here, so that users of Spark need no DuckDB, and the other way round.
             import duckdb  # noqa: PLC0415
 
             from projections.views import on_duckdb  # noqa: PLC0415
@@ -193,10 +193,10 @@ class Opened:
         return self._connection
 
     def spark(self, session: SparkSession | None = None) -> SparkSession:
-        """A session of Spark in which everything has its name; the same one each time.
+        """A Spark session with all tables and views by name; the same one each time.
 
         Args:
-            session: any session of the Spark to use; None starts one on this machine.
+            session: any session of the Spark to use; None starts a Spark on this machine.
 
         Raises:
             ImportError: Spark is not installed (the extra ``spark``).

@@ -1,1 +1,1 @@
-"""What the log proves of messages, identities and refusals."""
+"""Audits what the log says about messages, identities and refusals, with Spark."""

@@ -1,6 +1,6 @@
-"""What the log says of one identity: what it did and received, and its messages by day.
+"""Audits one identity: what it did and received, and its messages by day.
 
-See ``projections.audit.messages`` for what these functions take and make.
+See ``projections.audit.messages`` for the arguments and results of these functions.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from projections.tables.projection import Step
 
 
 def named(column: str, did: str) -> Column:
-    """Does a column name an identity, also where its name was erased?"""
+    """Whether a column names an identity, by its DID or the text in place of an erased one."""
     return F.col(column).isin(did, erased_name(did))
 
 
 def identity_history(step: Step, did: str) -> DataFrame:
-    """What an identity did and was sent, apart from messages and saved events; newest first.
+    """The events of an identity, except those of messages and saved events; newest first.
 
     ``identity`` is the identity itself, or the key or invitation that it took; ``details`` is a
-    struct of what the event says, null for what it does not say.
+    struct of the event's fields, null for fields that it does not have.
     """
     is_own = F.col("type").isin(*OF_ITS_STREAM) & named("identity", did)
     own = step.of(*OF_ITS_STREAM, "invitation-used").where(is_own | named("by_did", did))
@@ -41,7 +41,7 @@ def identity_history(step: Step, did: str) -> DataFrame:
 
 
 def _keys(step: Step, did: str) -> DataFrame:
-    """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
+    """The identity's claims of keys, and the releases of these keys, which name no owner."""
     claimed = step.of("key-claimed").where(named("owner_did", did)).select("stream").distinct()
     until_now = Window.partitionBy("stream").orderBy("version")
     return (
@@ -56,9 +56,9 @@ def _keys(step: Step, did: str) -> DataFrame:
 def identity_traffic(step: Step, did: str) -> DataFrame:
     """What an identity sent, received, fetched and kept, by day (UTC), newest first.
 
-    ``by`` is the protocol of what was sent and queued, the channel of deliveries and the reason of
-    removals. ``count`` counts messages (events that were saved or published), ``size_bytes`` their
-    content, null where the event does not repeat it.
+    ``by`` is the protocol of sent and queued messages, the channel of deliveries or the reason of
+    removals. ``count`` counts messages (or saved or published events), ``size_bytes`` sums their
+    content; null if the event does not have its size.
     """
     is_own, is_sent = (named(column, did) for column in ("identity", "sender_did"))
     is_queued = F.col("type") == "message-queued"

@@ -1,7 +1,7 @@
-"""What the log proves of single messages, of refusals, and of messages that are not fetched.
+"""Audits single messages, refusals, and messages that are not fetched.
 
-Each function makes a DataFrame of the events of a step (``events_until``): a function of the log
-up to one position, in an order of its own. No row has content of a message.
+Each function makes a DataFrame of the events of a step (``events_until``), so it depends only on
+the log up to one position. The rows are sorted, and none has the content of a message.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from projections.tables.projection import Step
 from projections.tables.queues import QUEUES
 
 REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
-"""Reasons of refused replays: while the nonce is remembered, and later. A client whose clock is
-wrong is refused for the second one, too."""
+"""The reasons of refused replays: while the nonce is remembered, and later. A client with a wrong
+clock is refused for the second reason, too."""
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
 _SEAL: Final = ("position", "version", "digest")
 
 
 class AuditPeriod(NamedTuple):
-    """A time from ``since`` on and before ``until``; None for no end."""
+    """A time from ``since`` until before ``until``; None for no bound."""
 
     since: datetime | None = None
     until: datetime | None = None
 
     def overlaps(self, first: str, last: str) -> Column:
-        """Whether a time from ``first`` to ``last``, both columns, has a part in this one."""
+        """Whether the time from ``first`` to ``last``, both columns, overlaps this one."""
         inside = F.lit(col=True)
         if self.since is not None:
             inside &= F.col(last) >= F.lit(self.since)
@@ -47,19 +47,20 @@ EVER: Final = AuditPeriod()
 
 
 def events_until(spark: SparkSession, export: ExportedLog, position: Position) -> Step:
-    """All events up to a position; ``at_ms`` is when the last ones were recorded."""
+    """All events up to a position; ``at_ms`` is when the last of them were recorded."""
     events = export.events(spark, until=position)
     types, at_ms = export.types(export.start, position), export.at_ms(spark, position)
-    # Each audit asks for one or two types: the rare ones need no reading of their own.
+    # Each audit reads one or two types, so the rare events are not selected separately.
     return Step(events, events, frozenset(), types, {}, at_ms, 0, databases=len(position))
 
 
 def message_life(step: Step, message_id: str) -> DataFrame:
-    """What happened to one message, in order, each with the seal that proves it.
+    """The events of one message, in order, each with the seal that proves it.
 
     The row with ``event`` queued has identity, protocol, sender_did, recipient_key and size_bytes;
     ``by`` is the channel of a delivery and the reason of a removal. ``seal_…`` name the seal of the
-    transaction: its partition, position, version there, and digest. No rows: no such message.
+    transaction: its partition, position, version there, and digest. There are no rows if there is
+    no such message.
     """
     is_named = F.array_contains("message_ids", message_id)
     rows = (
@@ -83,13 +84,13 @@ def message_life(step: Step, message_id: str) -> DataFrame:
 
 
 def _sealed(step: Step, rows: DataFrame) -> DataFrame:
-    """The rows with the seals that cover them: of each partition the next one."""
+    """Add to each row the seal that covers it: the next one of its partition."""
     shards = F.broadcast(rows.select("shard").distinct())
     seal = F.struct(*_SEAL)
     seals = step.of("batch-sealed").select(
         F.col("partition").alias("shard"), "position", seal.alias("seal")
     )
-    # From the end of the log, where the next seal is the last one that was seen.
+    # In reverse order, where the next seal is the last one seen.
     backwards = Window.partitionBy("shard").orderBy(F.col("position").desc())
     return (
         rows.unionByName(seals.join(shards, "shard", "left_semi"), allowMissingColumns=True)
@@ -112,13 +113,13 @@ def refused_commands(
 
     Args:
         step: the events.
-        period: counts are taken whole if a part of their time lies in it.
-        reasons: these alone, if there are some.
-        sender_did: those of one sender alone.
+        period: a count is taken whole if its time overlaps the period.
+        reasons: only refusals for these reasons; empty for all.
+        sender_did: only refusals of this sender; None for all.
     """
     counts = step.of("refusals-counted")
     if period.since is not None:
-        # What an edge counted is recorded later: older files need not be read.
+        # An edge records its counts later: older files need not be read.
         counts = counts.where(F.col("recorded_at") >= F.lit(period.since))
     rows = counts.select("edge", F.explode("refusals").alias("one")).select("edge", "one.*")
     if reasons:
@@ -140,7 +141,7 @@ def refused_commands(
 
 
 def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
-    """How often which queue began to refuse messages, and why; most often first."""
+    """How often each queue began to refuse messages, by reason; most often first."""
     keys = ("identity", "recipient_key", "reason")
     return (
         step.of("queue-refused")
@@ -158,19 +159,19 @@ def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
 def stuck_messages(
     step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int, period: AuditPeriod = EVER
 ) -> DataFrame:
-    """Messages that wait for longer or were handed out more often than that; worst first.
+    """Messages that wait longer than one bound or were delivered as often as another; worst first.
 
-    The worst is the one that is the most times over one of the two bounds.
+    The worst message exceeds one of the two bounds by the largest factor.
 
     Args:
         step: the events.
-        at_ms: when they still wait, Unix milliseconds.
-        older_than_s: longest wait that is nothing unusual, in seconds; at least 1.
-        deliveries_min: handed out and not acknowledged so often; at least 1.
-        period: when they were queued.
+        at_ms: the time of the audit, up to which messages have waited, Unix milliseconds.
+        older_than_s: the longest usual wait, in seconds; at least 1.
+        deliveries_min: the fewest unacknowledged deliveries of a stuck message; at least 1.
+        period: when the messages were queued.
     """
     if period.since is not None:
-        # What happened to them came later, by clocks that differ little: older files are not read.
+        # Their later events have later times, by clocks that differ little: skip older files.
         since = F.lit(period.since - _CLOCKS_DIFFER)
         step = replace(step, events=step.events.where(F.col("recorded_at") >= since))
     age_s = (F.lit(at_ms) - F.unix_millis("recorded_at")) / 1_000

@@ -1,7 +1,7 @@
-"""``audit``: what is asked of an exported log, answered by Spark.
+"""``audit``: answers questions about an exported log with Spark.
 
-Options and tables are those of ``poste audit``, which starts this program for what reads much, and
-with ``--master`` for all.
+``poste audit`` has the options and shows the answers. It starts this program for questions that
+read much, and with ``--master`` for all.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _MS: Final = 1_000
 
 
 def _question(text: str) -> Question:
-    """A question as JSON.
+    """Parse a question in JSON.
 
     Raises:
-        BadParameter: it is none.
+        BadParameter: the text is no question.
     """
     try:
         return msgspec.json.decode(text, type=Question)
@@ -96,7 +96,7 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
 
 
 def _as_proven(event: Record, export: ExportedLog) -> Record:
-    """An event of a message; of a row that stayed where others were pruned no seal is shown."""
+    """An event of a message, without its seal if its row is in the pruned part."""
     if event["position"] > export.pruned_to[event.get("database", 0)]:
         return event
     return event | dict.fromkeys(("seal_position", "seal_version", "seal_digest"))
@@ -105,7 +105,7 @@ def _as_proven(event: Record, export: ExportedLog) -> Record:
 def _frames(
     step: Step, subject: Subject, at_ms: int, key: bytes | None
 ) -> tuple[str, Mapping[str, DataFrame]]:
-    """What is asked for by the name that the rows have, and the lists that answer it."""
+    """The subject's name as in the rows, and the lists that answer the question."""
     match subject:
         case OfMessage(message_id):
             return message_id, {"events": message_life(step, message_id)}

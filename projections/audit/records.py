@@ -1,4 +1,4 @@
-"""Rows of Spark as records of plain values."""
+"""Converts rows of Spark to records of plain values."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Compares what a running mediator had in memory with what its exported log says.
+"""Compares the memory of a running mediator with its exported log.
 
-The mediator went on serving while it was dumped, so every identity was dumped at a version of its
-own. Of each, the events up to that version are rebuilt, by the same projections as always, and
-held against its rows. Besides, a version must not be older than the log was before the mediator
-was dumped: an owner that has missed an event is found even if all that it knows is true.
+The mediator went on serving during the dump, so every identity was dumped at a version of its own.
+The usual projections rebuild each identity from its events up to that version, and the result is
+compared with its dumped rows. Besides, a version must not be older than the log was before the
+dump: so an owner that has missed an event is found even if all that it knows is true.
 
-The rows of all tables are brought to one form, their values as one text, so that one join finds all
-differences; only of rows that are not the same are the values looked at.
+The rows of all tables are converted to one form, with their values as one text, so that one join
+finds all differences; single values are compared only for rows that differ.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from projections.tables.seals import NONCES, SEALS, unpacked
 DIFFERENCE: Final = ("table", "identity", "key", "column", "live", "rebuilt")
 """The columns of a difference, all of them texts.
 
-``key`` distinguishes the rows of one identity; ``column`` is empty where the whole row is on one
-side alone; ``live`` and ``rebuilt`` are null where there is none.
+``key`` distinguishes the rows of one identity; ``column`` is empty if only one side has the row;
+``live`` and ``rebuilt`` are null if that side has no value.
 """
 _PLACE: Final = ("table", "identity", "key")
 _MAP: Final = "map<string, string>"
@@ -53,10 +53,10 @@ _EMPTY: Final = "{}"
 
 
 def rows_as_text(table: str, rows: DataFrame, identity: str, *keys: str) -> DataFrame:
-    """Rows as ``table``, ``identity``, ``key`` and ``row``; the other columns are the values.
+    """Convert rows to ``table``, ``identity``, ``key`` and ``row``, the text of other columns.
 
-    ``identity`` is the column that says whose a row is, ``keys`` distinguish its rows; none of
-    these is ever null.
+    ``identity`` is the column that names the owner of a row, ``keys`` distinguish the owner's rows;
+    none of these is ever null.
     """
     values = [column for column in rows.columns if column not in (identity, *keys)]
     shown = {field.name: _shown(field.name, field.dataType) for field in rows.schema}
@@ -64,14 +64,14 @@ def rows_as_text(table: str, rows: DataFrame, identity: str, *keys: str) -> Data
         F.lit(table).alias("table"),
         F.col(identity).alias("identity"),
         F.concat_ws(" ", *[shown[key] for key in keys]).alias("key"),
-        # A row without values is there, too.
+        # A row without values must exist on both sides, too.
         F.to_json(F.struct(*[shown[name].alias(name) for name in values]))
         .alias("row") if values else F.lit(_EMPTY).alias("row"),
     )  # fmt: skip
 
 
 def differences(live: Sequence[DataFrame], rebuilt: Sequence[DataFrame]) -> DataFrame:
-    """The differences between the rows on both sides, all of the form of ``rows_as_text``."""
+    """The differences between the rows on both sides, which are in the form of ``rows_as_text``."""
     both = (
         united(live)
         .withColumnRenamed("row", "live_row")
@@ -96,7 +96,7 @@ def differences(live: Sequence[DataFrame], rebuilt: Sequence[DataFrame]) -> Data
 
 
 def united(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows of frames of the same columns."""
+    """All rows of frames with the same columns."""
     return reduce(DataFrame.unionAll, frames)
 
 
@@ -105,26 +105,26 @@ def _shown(name: str, kind: object) -> Column:
 
 
 DIFFERENCES_MAX: Final = 1_000
-"""Differences that are listed; all are counted."""
+"""The most differences that are listed; all are counted."""
 _BROADCAST_MAX: Final = 1_000_000
-"""Identities whose watermarks every task may hold: 40 bytes each."""
+"""The most identities whose watermarks every task may hold: 40 bytes each."""
 _LIVE: Final = {table.name: table for table in PROJECTIONS if table.live is not None}
 _SUMS: Final[Mapping[str, tuple[Projection, Sequence[str]]]] = {
     "correspondents": (CONTRACTS, ("did",)),
     "queue_totals": (QUEUES, ()),
     "queue_keys": (QUEUES, ("recipient_key",)),
 }
-"""Tables of a dump that are sums over another one, and what distinguishes their rows."""
+"""Tables of a dump that are sums over another table, with the columns that distinguish rows."""
 _KEYS: Final[Mapping[str, Sequence[str]]] = {
     **{name: (t.live.owner, *t.live.keys) for name, t in _LIVE.items() if t.live is not None},
     **{name: ("identity", *keys) for name, (_, keys) in _SUMS.items()},
 }
-"""Whose the rows of each table of a dump are, and what distinguishes them."""
+"""For each table of a dump, the column with the owner of a row, and those that distinguish rows."""
 _READS: Final[Mapping[str, Sequence[str]]] = {
     **{name: table.reads for name, table in _LIVE.items()},
     **{name: table.reads for name, (table, _) in _SUMS.items()},
 }
-"""The types of events without which there is no row in a table: most logs have not all of them."""
+"""The types of events without which a table has no row: most logs do not have all of them."""
 
 
 class DumpDamaged(ProjectionError):
@@ -134,9 +134,9 @@ class DumpDamaged(ProjectionError):
 
 
 class Dump(msgspec.Struct, frozen=True):
-    """``dump.json``: the dump was made between these two positions of the log.
+    """``dump.json``: the dump was made between the log positions ``after`` and ``before``.
 
-    Each of them is one for each database.
+    Both have a position for each database.
     """
 
     after: Position
@@ -158,7 +158,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class ComparedTable(msgspec.Struct, frozen=True):
-    """One table: rows in memory, and how many differences there are."""
+    """One table: the number of its rows in memory, and of their differences."""
 
     name: str
     rows: int
@@ -166,10 +166,10 @@ class ComparedTable(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What was compared and what differs; ``listed`` holds the first of the differences.
+    """The result of a comparison; ``listed`` holds the first of the differences.
 
-    ``asleep`` identities were in no process and were not compared. ``positions`` are those of the
-    log's databases at which the dump was complete, ``position`` is their sum.
+    ``asleep`` identities were in no process and were not compared. ``positions`` are the positions
+    of the log's databases at which the dump was complete, ``position`` is their sum.
     """
 
     position: int
@@ -182,7 +182,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison:
-    """Compare a dump in a folder of this machine with an export of the same mediator.
+    """Compare a dump in a local folder with an export of the same mediator.
 
     Raises:
         DumpDamaged: the dump cannot be read.
@@ -211,7 +211,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         {name: side[name].select(*live[name].columns) for name in names} for side in (live, rebuilt)
     ]
     if left is not None:
-        # Of all columns of names, of both sides.
+        # In all columns of names, on both sides.
         kept.append(left.persist())
         sides = [{n: without_names(rows, left) for n, rows in side.items()} for side in sides]
     texts = [[rows_as_text(n, rows, *_KEYS[n]) for n, rows in side.items()] for side in sides]
@@ -238,7 +238,7 @@ def _read_dump(folder: str) -> Dump:
 
 
 def _read_table(spark: SparkSession, path: Path) -> DataFrame:
-    """A table of the dump. Its schema is given, so Spark starts no job to find it out."""
+    """Read a table of the dump. Its schema is given, so that Spark needs no job to infer it."""
     try:
         schema = spark_schema(pq.read_schema(path))
     except (OSError, pa.ArrowException) as error:
@@ -252,14 +252,14 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
     if dump.identities <= _BROADCAST_MAX:
         until = F.broadcast(until)
     seen = events.join(until, "stream").where("version <= dumped_version").drop("dumped_version")
-    # No table that needs the time or the window is rebuilt from this.
+    # No table rebuilt from this step needs the time or the window.
     databases = len(dump.before)
     rare = rare_events(seen, RARE)
     return Step(seen, rare, RARE, types, {}, at_ms=0, window_ms_max=0, databases=databases)
 
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:
-    """These tables of a dump, rebuilt; and those frames that are kept and used several times."""
+    """Rebuild these tables of a dump; also return the frames that are kept for repeated use."""
     tables = {
         projection.name: _named(projection.rebuild(step))
         for projection in _LIVE.values()
@@ -305,7 +305,7 @@ def _without_two_names(
 ) -> tuple[DataFrame, DataFrame | None]:
     """The events with one name for each stream, and the streams whose name was erased, if any.
 
-    Memory may have such a name yet, and some of the events.
+    The mediator's memory and some events may still have an erased name.
     """
     if not export.counts(export.last).get(ERASURES):
         return events, None
@@ -314,13 +314,13 @@ def _without_two_names(
 
 
 def _in_order(rows: DataFrame, *order: str) -> DataFrame:
-    """With the zero-based place of each row among those of its identity."""
+    """Add the zero-based place of each row among those of its identity."""
     place = F.row_number().over(Window.partitionBy("stream").orderBy(*order)) - 1
     return rows.withColumn("place", place.cast("long"))
 
 
 def _named(rows: DataFrame) -> DataFrame:
-    """A stream whose identity the log does not name is named by its key."""
+    """Name each stream whose identity the log does not name by its key."""
     return rows.withColumn("identity", _name(F.col("identity"), F.col("stream")))
 
 
@@ -329,7 +329,7 @@ def _name(identity: Column, stream: Column) -> Column:
 
 
 def _versions(live: Mapping[str, DataFrame], events: DataFrame, is_before: Column) -> DataFrame:
-    """Identities that one side alone has, and versions that cannot be.
+    """Identities that only one side has, and impossible versions.
 
     ``is_before`` says which events were in the log when the dump began.
     """
@@ -353,7 +353,10 @@ def _versions(live: Mapping[str, DataFrame], events: DataFrame, is_before: Colum
 
 
 def _unlike(known: DataFrame, table: str) -> DataFrame:
-    """Of rows with ``identity``, ``version``, ``fault``, and what the log says it can be."""
+    """The differences in ``version``, which must be from ``least`` to ``most``.
+
+    ``known`` has ``identity``, ``version``, ``fault``, and these bounds, which the log gives.
+    """
     version, least, most = F.col("version"), F.col("least"), F.col("most")
     is_denied = version.isNull() & (least.isNotNull() | F.col("fault").isNotNull())
     rows = known.where(is_denied | most.isNull() | (version < least) | (version > most))
@@ -369,7 +372,7 @@ def _unlike(known: DataFrame, table: str) -> DataFrame:
 
 
 def _versions_of_seals(heads: DataFrame, seals: DataFrame, is_before: Column) -> DataFrame:
-    """Partitions whose owner knows another newest seal than there can be."""
+    """Partitions whose owner knows a newest seal that cannot be the newest."""
     logged = seals.groupBy("partition").agg(
         F.max(F.when(is_before, F.col("version"))).alias("least"),
         F.max("version").alias("most"),
@@ -380,13 +383,13 @@ def _versions_of_seals(heads: DataFrame, seals: DataFrame, is_before: Column) ->
 
 
 def _of_partitions(live: Mapping[str, DataFrame], seals: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Heads of the chains and nonces in force, of the partitions that were dumped."""
+    """The heads of the chains, and the nonces in force, of the dumped partitions."""
     heads = seals.join(live["seals"].select("partition", "version"), ["partition", "version"])
     owners = live["partitions"].withColumnsRenamed(
         {"window_ms": "window_now_ms", "until": "dumped_version"}
     )
     first_ms = F.col("first_bucket") * F.col("bucket_ms")
-    # A command is stamped at most one window ahead, and its nonce kept for one window more.
+    # A command's timestamp is at most one window ahead, and its nonce is kept one window more.
     kept_ms = 2 * F.greatest("window_ms", "window_now_ms") + 1
     covering = (
         seals.join(F.broadcast(owners), "partition")

@@ -1,4 +1,4 @@
-"""``compare``: the memory of a running mediator against its exported log."""
+"""``compare``: compares the memory of a running mediator with its exported log."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compare_command(
 
 
 def _compared(spark: SparkSession, source: str, folder: str) -> Comparison:
-    """Once more if a compaction removed files meanwhile: the dump does not change."""
+    """Compare; try again if a compaction removed files meanwhile, as the dump does not change."""
     for _ in range(_TRIES - 1):
         export = open_named(source)
         try:

@@ -1,1 +1,1 @@
-"""The rebuilt tables: Delta tables, and the generations that say which versions belong together."""
+"""The rebuilt tables: Delta tables, and generations, which name the versions that go together."""

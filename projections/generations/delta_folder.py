@@ -1,8 +1,8 @@
-"""A folder of the tables' place as a table of Delta Lake: its versions, its files, its commits.
+"""A folder of the tables' place as a Delta Lake table: its versions, files and commits.
 
-A commit is one put-if-absent of the next version: of two that make the same one succeeds, and the
-other has to look again. The library ``deltalake`` makes it in the process that calls it; no other
-program is needed. Nothing is tried again here.
+A commit is one put-if-absent of the next version: if two processes make the same version, one
+succeeds, and the other must read again. The library ``deltalake`` commits within the calling
+process; no other program is needed. This module does not retry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eventstore.parquet.files import EVENTS, ExportPlace
 from projections.errors import BUSY, UNSAFE, ProjectionError
 
 _CONFIGURATION: Final = {
-    # A generation is at a version: commits stay as long as it does (``DeltaFolder.trim``).
+    # Generations name versions: commits stay as long as those (``DeltaFolder.trim``).
     "delta.enableExpiredLogCleanup": "false",
     "delta.checkpointInterval": "20",
 }
@@ -36,7 +36,7 @@ _LOGGED: Final = re.compile(r"(\d{20})\..*")
 
 
 class TablesDamaged(ProjectionError):
-    """Tables, or what describes them, are not what the rebuild wrote; names what is wrong."""
+    """Tables, or their description, are not as the rebuild wrote them; says what is wrong."""
 
     exit_code = UNSAFE
 
@@ -51,17 +51,17 @@ class DeltaFolder:
     """A folder that is a Delta table, or becomes one with its first commit."""
 
     def __init__(self, place: ExportPlace, name: str) -> None:
-        """The table of this name."""
+        """``name`` is that of the table and its folder."""
         self.name = name
         self.place = place
         self._uri = place.table.uri.removesuffix(EVENTS) + name
         self._options = dict(place.table.options)
 
     def opened(self, version: int | None = None) -> DeltaTable | None:
-        """The table at a version, or as it is now; None where there is none.
+        """Open the table at a version, or the newest one; None if there is no table.
 
         Raises:
-            TablesDamaged: its log cannot be read, or has no such version.
+            TablesDamaged: the table's log cannot be read, or has no such version.
             ExportUnavailable: the place cannot be read now.
         """
         try:
@@ -92,19 +92,19 @@ class DeltaFolder:
         about: str,
         partition_by: Sequence[str] = (),
     ) -> int | None:
-        """Make the version after ``before``; None where another process was first.
+        """Commit the version after ``before``; return it, or None if another process was first.
 
         Args:
-            before: the table as ``opened``, None where there is none.
+            before: the table from ``opened``, None if there is none.
             added: files that are written and whole.
-            removed: files that are in ``before``. Where the schema is another one than that of
-                ``before``, all its files go and none is named here.
+            removed: files of ``before``. If the schema differs from that of ``before``, all its
+                files go, and the caller names none.
             schema: the columns.
-            about: what the table is.
-            partition_by: the columns that stand in the paths of files alone.
+            about: a description of the table.
+            partition_by: the columns that only the paths of files have.
 
         Raises:
-            TablesDamaged, ExportUnavailable: as ``opened``; it may be made all the same.
+            TablesDamaged, ExportUnavailable: as ``opened``; the commit may have succeeded.
         """
         properties = CommitProperties(max_commit_retries=0)
         try:
@@ -142,7 +142,7 @@ class DeltaFolder:
         return version
 
     def trim(self, oldest: int) -> None:
-        """Remove of the log what no version from ``oldest`` on is read by.
+        """Remove the files of the table's log that no version from ``oldest`` on needs.
 
         Raises:
             ExportUnavailable: the place cannot be changed now.
@@ -156,5 +156,5 @@ class DeltaFolder:
                 self.place.remove(path)
 
     def _damaged(self, error: Exception) -> TablesDamaged:
-        self.place.sizes(self.name)  # raises if it is the store that is gone
+        self.place.sizes(self.name)  # raises if the store is gone
         return TablesDamaged(f"{self.name}: {' '.join(str(error).split())}")

@@ -3,9 +3,9 @@
     <target>/<table>/_delta_log/                     its versions
     <target>/<table>/<run>/bucket=<n>/*.parquet      what Spark wrote, for each run of a rebuild
 
-Spark writes files and knows nothing of the format, so a task that runs twice changes nothing. A
-commit gives the table exactly the files that are wanted, whatever others committed before: a
-version is all of one rebuild's, never a mixture.
+Spark writes files and does not know the format, so a task that runs twice changes nothing. A commit
+gives the table exactly the wanted files, whatever others committed before: a version has the files
+of one rebuild, never a mixture.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from projections.generations.delta_folder import DeltaFolder, TablesBusy, Tables
 from projections.generations.generation import GenerationTable, TableFile
 
 BUCKET: Final = "bucket"
-"""The column by which every table is partitioned; it stands in the paths of files alone."""
+"""The column that partitions every table; only the paths of files have it."""
 _TRIES: Final = 10
 _ABOUT_BUCKET: Final = (
     (
@@ -35,25 +35,25 @@ _ABOUT_BUCKET: Final = (
     ),
     "part of the table: the first two bytes of the stream, modulo the number of buckets",
 )
-"""What the column holds; tables of an earlier release go on to say the second."""
+"""Descriptions of the column; tables of an earlier release keep the second one."""
 _TEXT_MAX: Final = 256
-"""Characters; a file with a longer bound of a column has none for it."""
+"""The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 
 
 def commit_files(
     place: ExportPlace, table: GenerationTable, schema: str, now_ms: int
 ) -> GenerationTable:
-    """Have a table hold exactly its files; the table with the version in which it does.
+    """Commit a version of a table with exactly these files; return the table with this version.
 
     Args:
         place: where the tables are.
-        table: what it is to be; its files are written and whole.
-        schema: the columns, as Spark and the format write a schema in JSON.
+        table: the table to commit; its files are written and whole.
+        schema: the columns, in the JSON form of Spark and Delta Lake.
         now_ms: the time, Unix milliseconds.
 
     Raises:
-        TablesBusy: others commit all the time.
-        TablesDamaged: its log or one of the files cannot be read.
+        TablesBusy: other processes commit all the time.
+        TablesDamaged: the table's log or one of the files cannot be read.
         ExportUnavailable: the place cannot be read or written now.
     """
     folder = DeltaFolder(place, table.name)
@@ -82,10 +82,10 @@ def commit_files(
 
 
 def check_files(place: ExportPlace, table: GenerationTable) -> None:
-    """Check that a table has these files at its version, and that all are still there.
+    """Check that a table has these files at its version, and that all of them still exist.
 
     Raises:
-        TablesDamaged: says which table is not as its generation says, and why.
+        TablesDamaged: a table, which it names, is not as its generation says.
         ExportUnavailable: the place cannot be read now.
     """
     folder = DeltaFolder(place, table.name)
@@ -105,10 +105,10 @@ def check_files(place: ExportPlace, table: GenerationTable) -> None:
 
 
 def read_footer(place: ExportPlace, path: str) -> Any:
-    """What a Parquet file says of itself (``pyarrow.parquet.FileMetaData``).
+    """Read the footer of a Parquet file (``pyarrow.parquet.FileMetaData``).
 
     Raises:
-        TablesDamaged: it cannot be read.
+        TablesDamaged: the footer cannot be read.
         ExportUnavailable: the place cannot be read now.
     """
     try:
@@ -153,7 +153,7 @@ def _removed(path: str, size: int, now_ms: int) -> RemoveAction:
 
 
 def _bounds(footer: Any) -> dict[str, dict[str, Any]]:
-    """Bounds and nulls of the columns that are no lists, as the log of a table has them."""
+    """The bounds and nulls of the columns that are not lists, in the form of a table's log."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def _bounds(footer: Any) -> dict[str, dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A bound as the format writes it: times in UTC, to the microsecond; None for no bound."""
+    """A bound in the table's format: times in UTC, to the microsecond; None for no bound."""
     match value:
         case datetime():
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,7 +1,7 @@
-"""What a generation is: all tables of one rebuild, each at one version and with these files.
+"""Generations: all tables of one rebuild, each at one version with its files.
 
-A generation never changes. Its description names the export that it was made of, and of each table
-the version, the rows, and the SHA-256 of every file, so that what is read is what was written.
+A generation never changes. Its description names the export from which it was made, and for each
+table the version, the rows, and the SHA-256 of every file, so that readers can check every file.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 FORMAT: Final = 4
-"""Of the description. In 3 a file has no hash of its pages; in 2 a table has no recent bucket; 1
-was a file ``catalog.json`` beside plain folders of Parquet files."""
+"""The version of the description. In 3 a file has no hash of its pages; in 2 a table has no recent
+bucket; 1 was a file ``catalog.json`` beside plain folders of Parquet files."""
 FORMATS_READ: Final = (2, 3, FORMAT)
 
 
 class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One column: its type as Spark names it, and what it holds."""
+    """One column: its type by Spark's name, and what it holds."""
 
     name: str
     type: str
@@ -29,8 +29,8 @@ class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One Parquet file: its path below the folder of the table, and the rows' bucket.
 
-    ``pages_sha256`` is of all before its footer: that names the encodings of each column in an
-    order which is another in each process. Earlier releases did not say it.
+    ``pages_sha256`` is the SHA-256 of all bytes before the footer, because the footer names the
+    encodings of each column in an order that differs by process. Earlier releases did not have it.
     """
 
     path: str
@@ -44,9 +44,9 @@ class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One table of a generation.
 
-    ``version`` is that of the Delta table, whose files then are ``files``; ``buckets`` is among how
-    many buckets its rows are shared out by their stream, from 0 on; ``recent`` is one more, with
-    the rows of streams that began since; ``sha256`` is ``content_hash`` of the files.
+    ``files`` are the files of the Delta table at ``version``. The rows are divided by their stream
+    among ``buckets`` buckets, numbered from 0; the bucket ``recent`` comes on top, with the rows of
+    streams that began since. ``sha256`` is ``content_hash`` of the files.
     """
 
     name: str
@@ -65,15 +65,15 @@ class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All tables of one rebuild, as the log stood at one position.
+    """All tables of one rebuild, for the log up to one position.
 
-    ``positions`` are those of its databases, ``position`` is their sum; ``export_versions`` are
-    those of their exported tables (-1 for an export of an earlier release, which has none).
-    ``at_ms`` is the latest recorded time up to there; all that was recorded until
-    ``complete_until_ms`` is in the tables, null where the export did not say so; ``made_at_ms`` is
-    when the generation was made: all Unix milliseconds. ``window_ms_max`` is the longest timestamp
-    window of any seal. ``mediator`` and ``public_key`` name the export; ``pseudonyms`` is the
-    fingerprint of the key that names were replaced by, empty for none.
+    ``positions`` has the position in each of the log's databases, ``position`` is their sum;
+    ``export_versions`` has the versions of their exported tables (-1 for an export of an earlier
+    release, which has none). ``at_ms`` is the latest recorded time up to there. The tables have all
+    that was recorded until ``complete_until_ms``; null if the export did not say so. ``made_at_ms``
+    is when the generation was made. These times are Unix milliseconds. ``window_ms_max`` is the
+    longest timestamp window of any seal. ``mediator`` and ``public_key`` name the export;
+    ``pseudonyms`` is the fingerprint of the key of the pseudonyms, empty for none.
     """
 
     format: int = FORMAT
@@ -99,16 +99,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The table of this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such table.
         """
         return {table.name: table for table in self.tables}[name]
 
 
 def content_hash(files: Iterable[TableFile]) -> str:
-    """The SHA-256 of a table: of the buckets and pages of its files, whatever they are called.
+    """The SHA-256 of a table: of the buckets and pages of its files, without their names.
 
-    Rows are sorted in their bucket, so two rebuilds of the same log have the same one. The whole of
-    each file is proven by its ``sha256``, and that by the hash of the generation.
+    Rows are sorted in their bucket, so two rebuilds of the same log have the same hash. The
+    ``sha256`` of each file proves the whole file, and the hash of the generation proves that.
     """
     lines = sorted(f"{f.bucket} {f.pages_sha256 or f.sha256} {f.rows}\n" for f in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""One rebuild at a time writes to a folder of this machine.
+"""A lock, so that one rebuild at a time writes to a local folder.
 
-In object stores there is no lock: there commits alone decide (``projections.generations.place``).
+Object stores have no lock: there only commits decide (``projections.generations.place``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOCK: Final = ".rebuild.lock"
 
 @contextmanager
 def only_rebuild(place: ExportPlace) -> Iterator[None]:
-    """Hold the lock of a place for the time of the block; it ends with the process, too.
+    """Hold the lock of a place during the block; the lock ends with the process, too.
 
     Raises:
         TablesBusy: another process has it.

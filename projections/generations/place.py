@@ -1,16 +1,16 @@
-"""The place of rebuilt tables: which generations there are, and how one is added.
+"""The place of rebuilt tables: lists, reads, checks and commits generations.
 
     <target>/generations/                            a Delta table with a row for each generation
     <target>/<table>/                                a Delta table (``delta_table``)
 
-A generation counts once a commit of ``generations`` names it, which is one put-if-absent: of two
-rebuilds that end at the same time each makes a generation of its own, one after the other. What
-was killed before has changed nothing that is read. The same commit takes out the generations that
-are not kept any longer; only then are their files removed.
+A generation counts once a commit of ``generations`` names it. The commit is one put-if-absent: if
+two rebuilds end at the same time, each makes a generation of its own, one after the other. A
+rebuild that is killed before its commit changes nothing for readers. The same commit takes out the
+generations that are no longer kept; only then are their files removed.
 
     generation, made_at, position, at, complete_until, tables
                                                      for other programs: which versions to open
-    description                                      the ``Generation`` as JSON, for ours
+    description                                      the ``Generation`` as JSON, for our programs
 
 The name of the file with the row has the SHA-256 of its content.
 """
@@ -50,10 +50,11 @@ _TRIES: Final = 10
 _AT_ONCE: Final = 4
 _PIECE_BYTES: Final = 1 << 20
 _END_BYTES: Final = 8
-"""Behind the footer of a Parquet file: its size, and what says that it is one."""
+"""The bytes after the footer of a Parquet file: the footer's size, and the magic number."""
 _NAME: Final = re.compile(r"(\d{8,})-([0-9a-f]{64})\.parquet")
 _UNNAMED_KEPT_S: Final = 7 * 86_400
-"""Where there is no lock, files that no generation names may be of a rebuild that still runs."""
+"""How long files that no generation names stay in a place without a lock: a rebuild that still runs
+may have written them."""
 DESCRIBED: Final = pa.schema(
     [
         pa.field("generation", pa.int64()),
@@ -80,35 +81,35 @@ DESCRIBED: Final = pa.schema(
 
 
 class Kept(NamedTuple):
-    """Which generations stay: the newest ones, and any for ``replaced_s`` after the next one."""
+    """Which generations stay: the ``newest``, and each for ``replaced_s`` after the next one."""
 
     newest: int = 2
     replaced_s: float = 3_600
 
 
 class TablesPlace:
-    """A folder of tables, at a path of this machine or a URI."""
+    """A folder of tables, at a local path or a URI."""
 
     def __init__(self, target: str, place: ExportPlace | None = None) -> None:
-        """The place that is opened as ``target``, if it is not opened yet."""
+        """``place`` is ``target`` if the caller has opened it already."""
         self.target = target
         self.place = place or open_place(target)
         self._generations = DeltaFolder(self.place, GENERATIONS)
 
     def numbers(self) -> list[int]:
-        """The numbers of all generations, in their order; empty where there are no tables yet.
+        """The numbers of all generations, in order; empty if there are no tables yet.
 
         Raises:
-            TablesDamaged: what is there cannot be read.
+            TablesDamaged: the list of generations cannot be read.
             ExportUnavailable: the place cannot be read now.
         """
         return sorted(self._listed(self._generations.opened()))
 
     def generation(self, number: int | None = None) -> Generation | None:
-        """A generation by its number, or the newest one; None where there are no tables yet.
+        """Read a generation by its number, or the newest one; None if there are no tables yet.
 
         Raises:
-            TablesDamaged: it is not as it was written, or there is none of this number.
+            TablesDamaged: the generation is not as it was written, or does not exist.
             ExportUnavailable: the place cannot be read now.
         """
         found = self._listed(self._generations.opened())
@@ -120,10 +121,10 @@ class TablesPlace:
         return self._read(found[number])
 
     def opened(self, number: int | None = None) -> Generation:
-        """A generation by its number, or the newest one, whose tables are there.
+        """Read a generation by its number, or the newest one, and check its tables.
 
         Raises:
-            TablesDamaged: there is none, or its tables are not what it says.
+            TablesDamaged: there is no such generation, or its tables are not as it says.
             ExportUnavailable: the place cannot be read now.
         """
         found = self.generation(number)
@@ -133,10 +134,10 @@ class TablesPlace:
         return found
 
     def check(self, generation: Generation) -> None:
-        """Check that the tables of a generation are what it says, but not yet their content.
+        """Check that the tables of a generation are as it says, but not yet their content.
 
         Raises:
-            TablesDamaged: says which table is not, and why.
+            TablesDamaged: a table is not; says which one, and why.
             ExportUnavailable: the place cannot be read now.
         """
         with ThreadPoolExecutor(_AT_ONCE) as checking:
@@ -146,7 +147,7 @@ class TablesPlace:
         """Check the SHA-256 of these files of a table.
 
         Raises:
-            TablesDamaged: names the first one that is not as its generation says.
+            TablesDamaged: names the first file that is not as its generation says.
             ExportUnavailable: the place cannot be read now.
         """
         wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
@@ -156,10 +157,10 @@ class TablesPlace:
                     raise TablesDamaged(f"{path}: its SHA-256 is not that of its generation")
 
     def staged(self, table: str, run: str) -> list[TableFile]:
-        """The files of a table that Spark wrote in one run, read once for their SHA-256.
+        """Describe the files of a table that Spark wrote in one run, with their SHA-256.
 
         Raises:
-            TablesDamaged: one of them cannot be read.
+            TablesDamaged: a file cannot be read.
             ExportUnavailable: the place cannot be read now.
         """
         sizes = {
@@ -179,10 +180,10 @@ class TablesPlace:
             return list(reading.map(described, sizes))
 
     def remove_run(self, tables: Iterable[str], run: str) -> None:
-        """Remove what Spark wrote in one run, none of which is committed.
+        """Remove the uncommitted files that Spark wrote in one run.
 
         Raises:
-            ExportUnavailable: it cannot be removed now.
+            ExportUnavailable: a file cannot be removed now.
         """
         for table in tables:
             for path in self.place.sizes(f"{table}/{run}"):
@@ -191,9 +192,9 @@ class TablesPlace:
     def commit_table(
         self, table: GenerationTable, schema: str, base: int | None
     ) -> GenerationTable:
-        """Make the version of a table that has its files; the table with this version.
+        """Commit a version of a table with its files; return the table with this version.
 
-        ``base`` is the number of the generation that it shares files with, None for none.
+        ``base`` is the number of the generation whose files the table shares, None for none.
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
@@ -203,12 +204,12 @@ class TablesPlace:
         return commit_files(self.place, table, schema, _now_ms())
 
     def commit(self, draft: Generation, base: int | None, kept: Kept) -> Generation:
-        """Add a generation, whose tables are committed, under the next number.
+        """Add a generation, whose tables are committed already, under the next number.
 
         Args:
-            draft: the generation; its number and the time when it was made are set here.
-            base: the number of the generation that it shares files with, None for none.
-            kept: which generations stay; of the others the files are removed.
+            draft: the generation; this method sets its number and ``made_at_ms``.
+            base: the number of the generation whose files it shares, None for none.
+            kept: which generations stay; the files of others are removed.
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
@@ -290,7 +291,7 @@ class TablesPlace:
         return path
 
     def _is_committed(self, table: DeltaTable | None, path: str, gone: Sequence[str]) -> bool:
-        """Name the file of a generation instead of others; not where another rebuild was first."""
+        """Commit the file of a generation in place of others; False if another was first."""
         size = self.place.sizes(GENERATIONS)[f"{GENERATIONS}/{path}"]
         number = int(path.partition("-")[0])
         bounds = {"minValues": {"generation": number}, "maxValues": {"generation": number}}
@@ -308,7 +309,7 @@ class TablesPlace:
         return version is not None
 
     def _remove(self, gone: Sequence[Generation], left: Sequence[Generation]) -> None:
-        """Remove the files of generations that are gone, and those that no generation names."""
+        """Remove the files of generations that are gone, and files that no generation names."""
         named = _paths(left)
         tables = [table for each in left for table in each.tables]
         for name in sorted({table.name for table in tables}):
@@ -323,7 +324,7 @@ class TablesPlace:
 
     def _are_old(self, paths: Sequence[str]) -> list[bool]:
         if self.place.is_local:
-            return [True] * len(paths)  # the lock: no other rebuild writes here
+            return [True] * len(paths)  # the lock ensures that no other rebuild writes here
         oldest_s = time.time() - _UNNAMED_KEPT_S
         return [written_s < oldest_s for written_s in self.place.written_s(paths)]
 
@@ -331,7 +332,7 @@ class TablesPlace:
         return self._hashes(path, 0)[0]
 
     def _hashes(self, path: str, begin_bytes: int) -> tuple[str, str]:
-        """The SHA-256 of a file, and of so many bytes that it begins with."""
+        """The SHA-256 of a file, and of its first ``begin_bytes`` bytes."""
         digest, left = hashlib.sha256(), begin_bytes
         try:
             with self.place.filesystem.open_input_file(self.place.full_path(path)) as opened:
@@ -362,7 +363,7 @@ def _paths(generations: Iterable[Generation]) -> frozenset[str]:
 
 
 def _expired(generations: Sequence[Generation], kept: Kept) -> set[int]:
-    """The numbers of those, in their order, that do not stay."""
+    """The numbers of the generations that do not stay."""
     ordered: Sequence[Generation] = sorted(generations, key=lambda each: each.generation)
     now_ms = ordered[-1].made_at_ms
     replaced = [

@@ -1,4 +1,4 @@
-"""The rows of a table as a DataFrame, whatever is rebuilt meanwhile."""
+"""Reads the rows of a table as a DataFrame, unaffected by later rebuilds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rebuild``: every table from the Parquet files alone."""
+"""``rebuild``: rebuilds every table from the Parquet files alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     export = open_named(source, signer, key)
     export.require(as_of)
     with only_rebuild(open_place(target)):
-        pass  # refused before Spark is started, where another rebuild runs already
+        pass  # raises before Spark starts, if another rebuild runs already
     with ProgressSteps("Rebuilding", len(PROJECTIONS) + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib, makes_cache=makes_cache) as spark:

@@ -1,8 +1,8 @@
 """Rebuilds all tables from an export: from the first event, or from an earlier generation.
 
 First Spark writes all files, each table into a folder of this run. Then the tables are committed,
-one after the other, and at last the generation that names their versions: until then nothing that
-is read has changed, whatever is killed.
+several at the same time, and at last the generation that names their versions: a kill before that
+changes nothing for readers.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.registry import PROJECTIONS, RARE
 
 _AT_ONCE: Final = 2
-"""Tables that are written at the same time: one is planned while the other one runs."""
+"""The tables that are written at the same time: one is planned while the other one runs."""
 _COMMITS_AT_ONCE: Final = 4
-"""Each waits for the disk or the store."""
+"""The tables that are committed at the same time: each commit waits for the disk or the store."""
 _FEW_ROWS_MAX: Final = 1_000_000
-"""So many rows of four columns are grouped in a second or two."""
+"""One task groups this many rows of four columns in a second or two."""
 KEPT: Final = Kept()
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of each table whose files are written, and its rows."""
 _Keep: TypeAlias = Callable[[DataFrame], DataFrame]
-"""Has rows kept, as soon as they are computed, until the rebuild ends; the same rows."""
+"""Keeps rows, once they are computed, until the rebuild ends; returns the same rows."""
 
 
 class RebuildRefused(ProjectionError):
-    """The earlier tables cannot be continued to where this rebuild was to end."""
+    """The earlier tables cannot be continued up to the requested position."""
 
     exit_code = USAGE
 
@@ -90,12 +90,12 @@ def rebuild(  # noqa: PLR0913 - one for each option
     kept: Kept = KEPT,
     progress: Progress = lambda _name, _rows: None,
 ) -> Generation:
-    """Write all tables as the log stood at ``as_of``; the generation that was made of them.
+    """Write all tables for the log at ``as_of``; return their generation.
 
     Args:
         spark: any session; ``projections.spark.session`` opens one.
         export: see ``projections.spark.export.open_export``; with a key the tables have pseudonyms.
-        target: folder of the tables, a path or a URI.
+        target: the folder of the tables, a path or a URI.
         as_of: a time, a position, or None for all that is exported.
         incremental: continue from the newest generation in ``target``, if there is one.
         kept: which earlier generations stay.
@@ -122,7 +122,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
 
 @dataclass(frozen=True)
 class _Staged:
-    """A table whose files are written: what it will be, and its columns as Spark knows them."""
+    """A table whose files are written but not committed, and its columns as Spark's JSON."""
 
     table: GenerationTable
     schema: str
@@ -133,7 +133,7 @@ class _Run:
     """One rebuild to a position, from an earlier generation or from nothing.
 
     ``erased`` are the identities whose names no table gets, ``erased_since`` those of them that
-    earlier tables still name, ``names`` those of streams whose events may have two
+    earlier tables still name. ``names`` are the names of streams whose events may have two
     (``projections.tables.erased``).
     """
 
@@ -154,7 +154,7 @@ class _Run:
         try:
             staged = self._staged(step, progress)
         except BaseException:
-            # What cannot be removed now is removed by the next rebuild.
+            # The next rebuild removes files that cannot be removed now.
             with suppress(ExportError):
                 self.place.remove_run([each.name for each in PROJECTIONS], self.name)
             raise
@@ -182,7 +182,7 @@ class _Run:
         return self.place.commit(draft, base, kept)
 
     def _complete_until_ms(self) -> int | None:
-        """See ``Generation``; of an earlier position nothing is said."""
+        """See ``Generation``; None for an earlier position than the export's end."""
         return self.export.complete_until_ms if self.position == self.export.last else None
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
@@ -198,7 +198,7 @@ class _Run:
         return [found[projection.name] for projection in PROJECTIONS]
 
     def _stages(self, step: Step) -> Callable[[Projection, Step], _Staged]:
-        """How each table is written: as a whole, or what the new events can have changed of it."""
+        """The function that writes a table: the whole, or the part new events may have changed."""
         events, start = self.export.counts(self.position), self.start
         if start is None:
             return lambda projection, kept: self._stage(
@@ -219,7 +219,7 @@ class _Run:
         return stage
 
     def _slots_naming_erased(self, start: Generation) -> Mapping[str, set[int]]:
-        """Of each earlier table, the slots of the rows that have to lose a name."""
+        """For each earlier table, the slots of the rows that must lose a name."""
         if self.erased_since is None:
             return {}
         named = [each for each in start.tables if names_in([one.name for one in each.columns])]
@@ -232,7 +232,7 @@ class _Run:
     def _stage_changed(
         self, projection: Projection, step: Step, earlier: GenerationTable, parts: Parts
     ) -> _Staged:
-        """Write a part of a table anew; its other files stay."""
+        """Rewrite a part of a table; its other files stay."""
         self.place.check_content(earlier, parts.replaced)
         if parts.replaced:
             rows = self._read(earlier, parts.replaced)
@@ -248,7 +248,7 @@ class _Run:
             rows = self.erased.hidden_in(rows)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
-        if step.earlier or not step.types.isdisjoint(projection.reads):  # else it has no rows
+        if step.earlier or not step.types.isdisjoint(projection.reads):  # else there are no rows
             write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
         files = [*(stays or []), *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)
@@ -278,7 +278,7 @@ class _Run:
 
 
 def _schema(projection: Projection, rows: DataFrame) -> StructType:
-    """The columns of a table with what they hold; the same whatever Spark knows of nulls."""
+    """The columns of a table with their descriptions; all are nullable, whatever Spark infers."""
     return StructType(
         [
             StructField(f.name, f.dataType, True, {"comment": projection.columns[f.name]})  # noqa: FBT003
@@ -289,7 +289,7 @@ def _schema(projection: Projection, rows: DataFrame) -> StructType:
 
 @contextmanager
 def _keeping() -> Iterator[_Keep]:
-    """Keep what several tables, or several passes, need while the block runs."""
+    """Yield a function that keeps rows for several tables or passes while the block runs."""
     kept: list[DataFrame] = []
 
     def keep(rows: DataFrame) -> DataFrame:
@@ -311,9 +311,9 @@ def _run(
     start: Generation | None,
     keep: _Keep,
 ) -> _Run:
-    """A rebuild that continues earlier tables, or begins anew where names have to leave them.
+    """A rebuild that continues earlier tables, or begins anew if it cannot take names out of them.
 
-    Names leave the whole export, also what stands before an erasure.
+    Names leave the whole export, also rows before the erasure.
     """
     if not export.counts(export.last).get(ERASURES):
         return _Run(spark, export, position, place, start, keep)
@@ -338,7 +338,7 @@ def _run(
 
 
 def _few(kept: DataFrame) -> DataFrame:
-    """Kept rows; if they are few, in one part, which is grouped without being sent to others."""
+    """Put kept rows, if they are few, in one part, which is grouped without a shuffle."""
     return kept.coalesce(1) if kept.count() <= _FEW_ROWS_MAX else kept
 
 
@@ -377,11 +377,11 @@ def _step(
     start: Generation | None = None,
     names: DataFrame | None = None,
 ) -> Step:
-    """The events since an earlier generation; its tables are added where they are needed."""
+    """The events since an earlier generation; callers add its tables when they need them."""
     after = start.at if start else export.start
     events, types = export.events(spark, after, position), export.types(after, position)
     if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
-        plan_for_many_rows(spark)  # rows of earlier tables are read beside the new events
+        plan_for_many_rows(spark)  # Spark also reads rows of the earlier tables
     latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
     at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
     if names is not None and not names.isEmpty():

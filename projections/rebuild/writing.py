@@ -1,11 +1,11 @@
-"""Which part of a table is written anew, and how Spark writes it.
+"""Decides which part of a table to rewrite, and has Spark write it.
 
-The rows of a table are shared out among buckets by their stream, so that what happened to few
-identities changes few files. A rebuild that continues an earlier one writes the buckets anew whose
-streams have new events. Rows of streams that begin with the new events are written beside them, as
-one bucket more (``GenerationTable.recent``): they change no file. Once these are a given share of
-the table, or many files, all of it is written anew. All rows of a stream are always in its bucket,
-or all are in the recent one.
+The rows of a table are divided among buckets by their stream, so that events of few identities
+change few files. A rebuild that continues an earlier one rewrites the buckets whose streams have
+new events. Rows of streams that begin with the new events go to one more bucket
+(``GenerationTable.recent``), and change no existing file. Once that bucket is a given share of the
+table, or has many files, the whole table is rewritten. The rows of a stream are all in its bucket,
+or all in the recent one.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from projections.tables.erased import names_in
 from projections.tables.projection import Projection
 
 BUCKETS_MAX: Final = 256
-"""Of a table; a power of two."""
+"""The most buckets of a table; a power of two."""
 EVENTS_OF_BUCKET: Final = 65_536
-"""About so many events that a table is made of are shared out to one bucket."""
+"""About how many of a table's events go to one bucket."""
 RECENT_SHARE_MAX: Final = 0.25
-"""Of the rows of a table, and of the events that it is made of."""
+"""The largest recent share of a table's rows, and of its events, before a full rewrite."""
 RECENT_FILES_MAX: Final = 16
 _STREAM: Final = "stream"
 _ORDER: Final = ("partition", _STREAM, "version", "ordinal", "key", "message_id")
-"""The columns that tables have some of, and that together distinguish their rows."""
+"""Each table has some of these columns; together they distinguish its rows."""
 
 
 class Parts(NamedTuple):
-    """What is written of a table, and how it is shared out.
+    """The parts of a table to write, and their division into files.
 
     Attributes:
-        buckets: Among so many all rows are shared out by their stream.
-        written: Those of them that are written.
-        recent: Files of the rows of all other streams, in the bucket of the number ``buckets``.
-        replaced: The files of the earlier table whose rows are read, and are in those that are
-            written; the others stay.
+        buckets: The number of buckets among which all rows are divided by their stream.
+        written: The buckets to write.
+        recent: The number of files for the rows of all other streams, in the bucket with the number
+            ``buckets``.
+        replaced: The files of the earlier table whose rows are read and written again; its other
+            files stay.
     """
 
     buckets: int
@@ -52,11 +53,11 @@ class Parts(NamedTuple):
 
 
 def buckets_for(projection: Projection, events: Mapping[str, int]) -> int:
-    """Among how many buckets the rows of a table are shared out, a power of two.
+    """The number of buckets for the rows of a table, a power of two.
 
     Args:
         projection: the table.
-        events: how many events of each type there are.
+        events: the number of events of each type.
     """
     if _STREAM not in projection.columns:
         return 1
@@ -65,7 +66,7 @@ def buckets_for(projection: Projection, events: Mapping[str, int]) -> int:
 
 
 def all_parts(buckets: int, replaced: Sequence[TableFile] = ()) -> Parts:
-    """A table that is written as a whole."""
+    """The parts of a table that is written as a whole."""
     return Parts(buckets, range(buckets), 0, replaced)
 
 
@@ -77,15 +78,15 @@ def parts_to_write(
     new_events: Mapping[str, int],
     others: Collection[int] = (),
 ) -> Parts:
-    """What the new events can have changed of a table.
+    """The parts of a table that new events may have changed.
 
     Args:
         projection: the table.
-        earlier: as it was before them.
+        earlier: the table before these events.
         slots: ``slots_by_type`` of the new events.
-        events: how many events of each type there are, with the new ones.
-        new_events: how many of these are new.
-        others: slots of rows that are written anew in any case.
+        events: the number of events of each type, including the new ones.
+        new_events: the number of new events of each type.
+        others: slots of rows that are rewritten in any case.
     """
     wanted = max(earlier.buckets, buckets_for(projection, events))
     recent = [file for file in earlier.files if file.bucket == earlier.recent]
@@ -100,20 +101,20 @@ def parts_to_write(
         return all_parts(wanted, earlier.files)
     touched = buckets_of(projection, earlier.buckets, slots)
     touched |= {each % earlier.buckets for each in others}
-    # A stream that began before may be in its bucket or in the recent one.
+    # An older stream may be in its bucket or in the recent one.
     read = touched | {earlier.recent} if touched else touched
     replaced = [file for file in earlier.files if file.bucket in read]
     return Parts(earlier.buckets, touched, buckets_for(projection, new_events), replaced)
 
 
 def slot() -> Column:
-    """Which of ``BUCKETS_MAX`` parts of all streams a row belongs to."""
+    """The column with the slot of a row: one of ``BUCKETS_MAX`` parts of all streams."""
     first = F.conv(F.hex(F.substring(_STREAM, 1, 2)), 16, 10).cast("int")
     return first % BUCKETS_MAX
 
 
 def slots_by_type(events: DataFrame) -> dict[str, set[int]]:
-    """The slots of the streams that events of each type are of, and that began before them."""
+    """For each type of events, the slots of those of their streams that began before them."""
     begun = events.where("version = 1").select(_STREAM)
     older = events.join(begun, _STREAM, "left_anti")
     found: dict[str, set[int]] = {}
@@ -125,14 +126,14 @@ def slots_by_type(events: DataFrame) -> dict[str, set[int]]:
 def buckets_of(
     projection: Projection, buckets: int, slots: Mapping[str, Collection[int]]
 ) -> set[int]:
-    """The buckets of a table that events of streams in these slots can have changed."""
+    """The buckets of a table that events in streams of these slots may have changed."""
     return {each % buckets for kind in projection.reads for each in slots.get(kind, ())}
 
 
 def write_rows(rows: DataFrame, parts: Parts, folder: str, *, in_one_task: bool) -> None:
-    """Have Spark write rows as files in their order, those of a bucket in one task.
+    """Have Spark write sorted rows as files, each bucket in one task.
 
-    Those of the recent bucket in ``Parts.recent`` tasks; or all in one, where they are few.
+    The recent bucket is written in ``Parts.recent`` tasks. ``in_one_task``: all buckets in one.
     """
     order: Sequence[str] = [name for name in _ORDER if name in rows.columns]
     bucket = slot() % parts.buckets if parts.buckets > 1 else F.lit(0)
@@ -157,7 +158,7 @@ def _events_of(projection: Projection, events: Mapping[str, int]) -> int:
 
 
 def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[set[int]]:
-    """Of each of these tables, the slots of the rows that name one of these identities."""
+    """For each of these tables, the slots of the rows that name one of these identities."""
     names = [
         rows.select(
             F.lit(number).alias("table"),
@@ -168,7 +169,7 @@ def slots_naming(tables: Collection[DataFrame], identities: DataFrame) -> list[s
     ]
     found: list[set[int]] = [set() for _ in tables]
     gone = F.broadcast(identities.select("identity"))
-    # A semi-join would be one for each table, with a broadcast of its own.
+    # A semi-join would take one join for each table, each with a broadcast of its own.
     named = reduce(DataFrame.unionAll, names).join(gone, "identity")
     for row in named.select("table", "slot").distinct().collect():
         found[row["table"]].add(row["slot"])

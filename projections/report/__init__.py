@@ -1,1 +1,1 @@
-"""A report on what an export shows: numbers by Spark, plots, one page that needs nothing else."""
+"""A report on an export: numbers that Spark computes, plots, and one self-contained page."""

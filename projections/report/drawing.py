@@ -1,8 +1,8 @@
-"""Figures of matplotlib as SVG that stands inside a page.
+"""Draws figures with matplotlib as SVG for embedding in a page.
 
-Colours are named, not fixed: the page says what they are in a light and in a dark surrounding.
-Texts stay texts, in the font of the page. Nothing in the SVG has an identifier that another
-figure of the page could have, and nothing in it applies to the rest of the page.
+Colours are named, not fixed: the page defines them for its light and dark modes. Texts stay texts,
+in the font of the page. Identifiers in the SVG are unique on the page, and its styles do not apply
+to the rest of the page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 SERIES: Final = tuple(f"--series-{number}" for number in range(1, 9))
 _NAMED: Final = ("--ink", "--soft", "--line", "--card", *SERIES)
 _CODES: Final = {name: f"#01fe{number:02x}" for number, name in enumerate(_NAMED)}
-"""Colours that matplotlib is given, each standing for a name."""
+"""The colours given to matplotlib, each a placeholder for a name."""
 _SVG: Final = "http://www.w3.org/2000/svg"
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
 _DPI: Final = 72
-"""At which a point of matplotlib is one unit of the SVG."""
+"""The resolution at which a point of matplotlib is one unit of the SVG."""
 _TEXT_STYLE: Final = re.compile(r"font(?:-family)?: (?:([\d.]+px) )?[^;]*'[^;]*(; |$)")
 _DIGITS: Final = re.compile(r"(\.\d\d)\d+")
-"""Of a path: hundredths of a pixel cannot be seen."""
+"""Digits of a path to cut: hundredths of a pixel cannot be seen."""
 _REFERENCE: Final = re.compile(r"url\(#([^)]+)\)")
 
 
@@ -44,18 +44,18 @@ NARROW: Final = Size("narrow", 370, 260)
 
 
 def colour(name: str) -> str:
-    """What matplotlib is given for a colour of the page."""
+    """The colour to give to matplotlib for a colour of the page."""
     return _CODES[name]
 
 
 def figure_svg(draw: Callable[[Figure, Size], None], size: Size, name: str, label: str) -> str:
-    """Draw a figure; the SVG element.
+    """Draw a figure; return the SVG element.
 
     Args:
-        draw: puts axes and what is in them into an empty figure.
-        size: the figure's.
-        name: unique on the page, a word.
-        label: what a person hears who cannot see the figure.
+        draw: draws axes and their contents into an empty figure.
+        size: the size of the figure.
+        name: a word, unique on the page.
+        label: the text for screen readers.
     """
     with mpl.rc_context(_STYLE):
         figure = Figure((size.width / _DPI, size.height / _DPI), _DPI, layout="constrained")
@@ -66,7 +66,7 @@ def figure_svg(draw: Callable[[Figure, Size], None], size: Size, name: str, labe
 
 
 def open_axes(axes: Axes, ylabel: str = "") -> None:
-    """Only what helps to read: horizontal lines and a base line."""
+    """Style axes with only horizontal lines and a base line."""
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.grid(visible=True, axis="y")
@@ -79,7 +79,7 @@ def open_axes(axes: Axes, ylabel: str = "") -> None:
 
 def _inlined(drawn: bytes, name: str, label: str) -> str:
     ET.register_namespace("", _SVG)
-    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib wrote it just now
+    root = ET.fromstring(drawn)  # noqa: S314 - matplotlib has just written it
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in {f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"}:
@@ -119,14 +119,14 @@ def _isolate(element: ET.Element, name: str, referenced: set[str]) -> None:
 
 
 def _size_alone(style: re.Match[str]) -> str:
-    """The size of a font without its family, which is that of the page."""
+    """Keep the size of a font, and drop its family: the page's font is used."""
     return f"font-size: {style[1]}{style[2]}" if style[1] else ""
 
 
 _STYLE: Final = {
     "svg.fonttype": "none",
     "svg.hashsalt": "poste",
-    "font.family": "DejaVu Sans",  # is part of matplotlib, and wider than what pages use
+    "font.family": "DejaVu Sans",  # part of matplotlib, and wider than the fonts of pages
     "font.size": 11.5,
     "axes.labelsize": 11.5,
     "axes.titlesize": 12,
@@ -135,7 +135,7 @@ _STYLE: Final = {
     "axes.labelcolor": colour("--soft"),
     "axes.edgecolor": colour("--line"),
     "axes.unicode_minus": False,
-    "text.parse_math": False,  # what strangers wrote is no formula
+    "text.parse_math": False,  # strangers' text is no formula
     "text.color": colour("--ink"),
     "xtick.color": colour("--line"),
     "ytick.color": colour("--line"),

@@ -1,4 +1,4 @@
-"""The numbers of a report: rows of views, computed by Spark, each written as CSV and Parquet."""
+"""The numbers of a report: rows of views that Spark computes, written as CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from projections.views import identities, messages, pickup, refusals
 from projections.views.view import View
 
 TOP: Final = 20
-"""Rows of a number that has one for each of many."""
+"""The most rows of a number that would have a row for each of many."""
 FOLDER: Final = "numbers"
 _AT_ONCE: Final = 2
-"""Numbers that are computed at the same time: one is planned while the other one runs."""
+"""The numbers that are computed at the same time: one is planned while the other one runs."""
 _FORMULA: Final = "^[=+\\-@\t\r]"
-"""How a text begins that a spreadsheet would take for a formula."""
+"""The beginning of a text that a spreadsheet would take for a formula."""
 
 Rows: TypeAlias = list[dict[str, Any]]
 Hide: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -33,7 +33,7 @@ Hide: TypeAlias = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True)
 class Number:
-    """The rows of a view under a title; of a large one the first ones by each of ``largest``."""
+    """The rows of a view under a title; for a large view, the first by each of ``largest``."""
 
     view: View
     title: str
@@ -41,7 +41,7 @@ class Number:
 
     @property
     def name(self) -> str:
-        """That of the view, and of the files."""
+        """The name of the view, and of the files."""
         return self.view.name
 
     @property
@@ -82,7 +82,7 @@ NUMBERS: Final = (
 
 
 def compute(session: SparkSession, hide: Hide) -> Iterator[tuple[Number, pa.Table]]:
-    """Each number with its rows, sorted, as they are done. Only bounded tables are in memory.
+    """Yield each number with its sorted rows, in order of completion; all tables are bounded.
 
     ``session`` has the views.
     """
@@ -120,7 +120,7 @@ def write(place: ExportPlace, number: Number, table: pa.Table) -> None:
 
 
 def plain(tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
-    """The rows of all numbers as Python has them."""
+    """The rows of all numbers as Python values."""
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
@@ -129,7 +129,7 @@ def _term(name: str) -> str:
 
 
 def _without_formulas(table: pa.Table) -> pa.Table:
-    """What strangers wrote, as a spreadsheet shows it and does not run it."""
+    """Quote texts of strangers that a spreadsheet would run as formulas."""
     for index, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             texts = table.column(index)

@@ -1,7 +1,7 @@
 """The page of a report: one HTML file that loads nothing and runs nothing.
 
-Whatever strangers chose (DIDs, codes, names of commands) is escaped by the template engine; only
-SVG that was made here is put in as it is.
+The template engine escapes all text of strangers (DIDs, codes, names of commands); only our own SVG
+is inserted as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from projections.views.span import Span
 
 @dataclass(frozen=True)
 class _Outline:
-    """One part of the page: a plot or none, what it says, and tables of numbers."""
+    """One part of the page: its plot, text and tables of numbers."""
 
     title: str
     plot: str
@@ -196,7 +196,7 @@ _CAPTIONS: Final = {
 
 
 class Note(NamedTuple):
-    """One line on the export: its name, and what is said."""
+    """One line about the export: its name and text."""
 
     name: str
     text: str
@@ -206,9 +206,9 @@ def page(span: Span | None, tables: Tables, export: Sequence[Note]) -> str:
     """The HTML of the report over a span.
 
     Args:
-        span: the time it is about; None for an export without events.
+        span: the time that the report is about; None for an export without events.
         tables: the rows of every number by its name.
-        export: what is said about the export.
+        export: the lines about the export.
     """
     environment = Environment(
         loader=PackageLoader("projections.report", ""),
@@ -246,7 +246,7 @@ _NUMBER: Final = "number"
 _NAME: Final = "name"
 _TIME: Final = "nowrap"
 _OPEN_ROWS_MAX: Final = 30
-"""Longer tables are folded until they are opened."""
+"""Tables with more rows are folded."""
 _NAMES: Final = {"identity", "sender_did", "message_id", "command", "endpoint", "tenant"}
 _SHOWN: Final[Mapping[str, Sequence[str]]] = {
     "redelivered": ("message_id", "identity", "deliveries", "size_bytes", "queued_at"),
@@ -268,7 +268,7 @@ class PageColumn(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One cell: its text, its class in the page, and the whole text where it is shortened."""
+    """One cell: its text, its class in the page, and the whole text if it is shortened."""
 
     text: str
     kind: str = ""
@@ -277,7 +277,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table as the page shows it."""
+    """A table in the form that the page shows."""
 
     title: str
     caption: str
@@ -324,7 +324,7 @@ def _cell(column: str, value: Any) -> Cell:
 
 
 class Tile(NamedTuple):
-    """One figure, its name, and what else is to be said of it."""
+    """One figure of the summary: its name, its value, and a note."""
 
     name: str
     value: str
@@ -332,7 +332,7 @@ class Tile(NamedTuple):
 
 
 def tiles(tables: Tables, span: Span | None) -> list[Tile]:
-    """The figures; none where nothing happened and nothing waited."""
+    """The figures of the summary; none if nothing happened and nothing waited."""
     queue, volume = tables["queue_depth"], tables["volumes"]
     growth = [row for row in tables["growth"] if row["change"]]
     if not (volume or queue or growth or tables["refusals_over_time"]):
@@ -390,7 +390,7 @@ def tiles(tables: Tables, span: Span | None) -> list[Tile]:
 
 
 def _pickup(latency: Rows) -> Tile:
-    """Until the first delivery, or the acknowledgement where a protocol has no deliveries."""
+    """The median wait for the first delivery, or for the acknowledgement without deliveries."""
     found = [row for row in latency if row["stage"] in {FIRST_DELIVERY, "acknowledged"}]
     first: dict[str, dict[str, Any]] = {}
     for row in found:
@@ -405,7 +405,7 @@ def _pickup(latency: Rows) -> Tile:
 
 
 def _in_time(level: Rows, span: Span | None) -> Tile:
-    """How many of the messages for which that is decided were picked up soon enough."""
+    """The share of messages picked up soon enough, of those for which this is decided."""
     in_time, decided = _sum(level, "in_time"), _sum(level, "decided")
     within_s = span.within_ms / 1000 if span else None
     return Tile(

@@ -1,7 +1,7 @@
 """The plots of a report: each draws the rows of one number.
 
-Drawn with matplotlib: its SVG needs no script in the page, its texts stay texts, and a wheel of
-it is all that has to be installed.
+matplotlib draws them: its SVG needs no script in the page, its texts stay texts, and only its wheel
+has to be installed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Draw: TypeAlias = Callable[[Figure, Size, Rows, Span], None]
 _DAY_S: Final = 86_400
 _BARS_MAX: Final = 10
 _STEPS: Final = (1, 2, 2.5, 5, 10)
-"""Between ticks, times a power of ten."""
+"""The steps between ticks, times a power of ten."""
 _LONG: Final = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds"}
 _LETTER_WIDTH: Final = 6.8
 _MARK_WIDTH: Final = 38
-"""Of a name in a legend, and of what stands before it, in pixels."""
+"""The widths of a letter in a legend (above) and of the mark before a name, in pixels."""
 _DATES: Final = {
     "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%M:%S"],
     "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
     "offset_formats": ["", "", "%Y", "%Y", "%d %b %Y", "%d %b %Y"],
 }
-"""How times are written: years, months, days, hours, minutes, seconds."""
+"""The formats of times: years, months, days, hours, minutes, seconds."""
 _REASONS_SHOWN: Final = len(SERIES) - 1
 _WAIT_TICKS: Final = {
     0.001: "1 ms", 0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min",
@@ -50,7 +50,7 @@ _NARROW_WAIT_TICKS: Final = (0.001, 0.1, 1, 60, 3_600, 86_400, 2_592_000)
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: of which number, its text for screen readers, and how it is drawn."""
+    """One plot: its number, its text for screen readers, and the function that draws it."""
 
     number: str
     label: str
@@ -60,7 +60,7 @@ class Plot:
 
 
 def drawn(name: str, tables: Tables, span: Span) -> str:
-    """The plot of this name for wide and for narrow pages; empty where there is nothing to draw."""
+    """The plot of this name for wide and for narrow pages; empty if there is nothing to draw."""
     plot = PLOTS[name]
     rows = tables[plot.number]
     if not plot.has_rows(rows):
@@ -80,14 +80,14 @@ def drawn(name: str, tables: Tables, span: Span) -> str:
 
 
 def _day(at: datetime) -> float:
-    """A time as matplotlib counts: days since 1970."""
+    """A time in matplotlib's unit: days since 1970."""
     return at.timestamp() / _DAY_S
 
 
 def time_locator(size: Size) -> AutoDateLocator:
     """Ticks for ranges of any length.
 
-    The bounds have to leave no length between two units of time: with three to five ticks,
+    The bounds on the number of ticks must allow a step for every length: with three to five ticks,
     150 seconds are too long for steps of 30 s and too short for minutes, and matplotlib warns.
     """
     few, many = (2, 5) if size.name == NARROW.name else (3, 10)
@@ -95,7 +95,7 @@ def time_locator(size: Size) -> AutoDateLocator:
 
 
 def _time_axis(axes: Axes, size: Size, span: Span) -> None:
-    """The span in whole bins; what the export does not have all of is dimmed and says so."""
+    """Show the span in whole bins; dim and label the part that the export lacks."""
     locator = time_locator(size)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
@@ -121,7 +121,7 @@ def _time_axis(axes: Axes, size: Size, span: Span) -> None:
 
 
 def _legend(axes: Axes, size: Size) -> None:
-    """Above the axes, in as many columns as the longest name leaves room for."""
+    """Put the legend above the axes, in as many columns as the longest name allows."""
     handles, names = axes.get_legend_handles_labels()
     column_width = max(map(len, names)) * _LETTER_WIDTH + _MARK_WIDTH
     columns = max(1, min(len(names), int(size.width * 0.85 / column_width)))
@@ -142,7 +142,7 @@ def _by(rows: Rows, key: str) -> dict[Any, Rows]:
 
 
 def _stacked(axes: Axes, edges: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
-    """Bars on bars, each series as one outline: hundreds of bars stay small."""
+    """Draw stacked bars, each series as one outline, so that the SVG stays small."""
     bottom = [0.0] * (len(edges) - 1)
     for (name, values), named in zip(series.items(), SERIES, strict=False):
         top = [low + value for low, value in zip(bottom, values, strict=True)]
@@ -343,7 +343,7 @@ def _bars(
 
 
 def _over_bins(rows: Rows, name: str, value: str, edges: Sequence[float]) -> dict[str, list[float]]:
-    """The values of the most frequent names in each bin; of all others together."""
+    """The values of the most frequent names in each bin, and of all others together."""
     totals = {each: sum(r[value] for r in found) for each, found in _by(rows, name).items()}
     frequent = sorted(totals, key=lambda each: (-totals[each], each))[:_REASONS_SHOWN]
     short = units.short_names(frequent)
@@ -375,7 +375,7 @@ def _channels(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
 
 
 def _service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
-    """Shares of bins in which anything was decided: a line between them would claim others."""
+    """Draw the shares of complete bins in which anything was decided, each with a marker."""
     axes = figure.subplots()
     for (protocol, found), named in zip(_by(rows, "protocol").items(), SERIES, strict=False):
         decided = [row for row in found if row["share_in_time"] is not None and row["is_complete"]]
@@ -480,4 +480,4 @@ PLOTS: Final[Mapping[str, Plot]] = {
         "redeliveries", "Bars: messages by how often they were handed out.", _deliveries
     ),
 }
-"""By the name that the page uses."""
+"""The plots, by the name that the page uses."""

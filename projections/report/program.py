@@ -1,4 +1,4 @@
-"""``report``: a page and tables of numbers on what an export shows of a time."""
+"""``report``: writes a page and tables of numbers about a time of an exported log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from projections.views.span import WITHIN_MS, NoSuchTime
 
 
 def time_ms(text: str) -> int:
-    """A time in ISO 8601 as Unix milliseconds; in UTC if it names no zone.
+    """Parse a time in ISO 8601 to Unix milliseconds; without a zone it is in UTC.
 
     Raises:
         BadParameter: the text is no time.
@@ -39,10 +39,10 @@ def time_ms(text: str) -> int:
 
 
 def tenants_in(path: str) -> dict[str, str]:
-    """The tenants of identities in a CSV file of two columns, without a head.
+    """Read the tenants of identities from a CSV file of two columns, without a header.
 
     Raises:
-        BadParameter: it cannot be read, or a line has not two columns.
+        BadParameter: the file cannot be read, or a line does not have two columns.
     """
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:

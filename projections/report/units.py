@@ -1,4 +1,4 @@
-"""Numbers in readable form: counts, sizes, durations, times, DIDs."""
+"""Formats counts, sizes, durations, times and DIDs for readers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DURATIONS: Final = (
     (1.0, "s", 1),
     (0.001, "ms", 0),
 )
-"""Seconds of a unit, its name, and from how many of them on it is used."""
+"""The seconds of each unit, its name, and from how many of it on the unit is used."""
 DASH: Final = "\N{EN DASH}"
 """Stands for a missing value, and between the ends of a range."""
 _SHORT_MAX: Final = 26
-"""Names up to this length stand as they are."""
+"""Names up to this length are not shortened."""
 _BEGIN_MAX: Final = 12
 _END: Final = 8
 
@@ -61,7 +61,7 @@ def duration_step(seconds_max: float) -> tuple[float, str]:
 
 
 def duration(seconds: float | None, digits: int = 3) -> str:
-    """``4.6 s``, with so many digits that count; a dash where there is none."""
+    """``4.6 s``, with this many significant digits; a dash for None."""
     if seconds is None:
         return DASH
     unit, name = duration_step(seconds)
@@ -84,7 +84,7 @@ def utc(at_ms: int) -> datetime:
 
 
 def time(at: datetime) -> str:
-    """``2030-12-31 23:59:59``, in UTC; milliseconds where there are some."""
+    """``2030-12-31 23:59:59``, in UTC; with milliseconds if there are any."""
     at = at.astimezone(UTC).replace(tzinfo=None)
     return at.isoformat(" ", "milliseconds" if at.microsecond else "seconds")
 
@@ -95,14 +95,14 @@ def minute(at: datetime) -> str:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """A short form of each name, all of them different: DIDs of one method begin alike.
+    """A short form of each name, all of them different, although DIDs of one method begin alike.
 
-    What they differ in stays: their ends, else what follows the part that all of them have in
-    common, else a number.
+    A short form keeps the part in which names differ: their ends, else the text after their common
+    beginning, else a number.
     """
     wanted = list(dict.fromkeys(names))
     long = [name for name in wanted if len(name) > _SHORT_MAX]
-    # Of characters, not of parts of a path: both ends of the order differ where any two do.
+    # The smallest and the largest name share exactly the beginning that all of them share.
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     for end in (_END, 2 * _END):
@@ -120,7 +120,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _beginning(name: str) -> str:
-    """Of a DID its method."""
+    """The beginning of a name; of a DID its method."""
     parts = name.split(":", 2)
     method = ":".join(parts[:2]) + ":" if len(parts) > 2 else name  # noqa: PLR2004 - did:method:id
     return method[:_BEGIN_MAX]

@@ -24,18 +24,18 @@ from projections.views.span import WITHIN_MS, Span
 
 PAGE: Final = "report.html"
 STEPS: Final = sum(view.is_basis for view in VIEWS) + len(NUMBERS) + 2
-"""When the log begins and ends, what views stand on, each number, the page."""
+"""The ends of the log, the basis of the views, each number, and the page."""
 _NOTHING: Final = Span.over(0, 1, 0)
-"""The span over an export without events: nothing is in it."""
+"""The span for an export without events; it contains nothing."""
 _HIDDEN: Final = (NAMING.keys() - {"refusals"}) | {"tenant"}
-"""Columns of views that name an identity or a peer; refusals are a number there."""
+"""The columns of views that name an identity or a peer; ``refusals`` is a number there."""
 
 Progress: TypeAlias = Callable[[str], None]
-"""Called after each step with the name of what comes next, or what was last written."""
+"""Called after each step with the name of the next step, or of the one just written."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """One table of numbers that was written: its rows, and what it is."""
+    """One table of numbers that was written: its name, title and number of rows."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was written. Times are ISO 8601 in UTC; ``page`` and the numbers are below ``to``."""
+    """A written report. Times are ISO 8601 in UTC; ``page`` and the numbers are below ``to``."""
 
     to: str
     page: str
@@ -70,11 +70,11 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
     Args:
         spark: any session; ``projections.spark.session`` opens one.
         export: see ``projections.spark.export.open_export``; without pseudonyms.
-        target: folder of the report, a path or a URI; a report in it is replaced.
+        target: the folder of the report, a path or a URI; a report in it is replaced.
         since_ms: Unix milliseconds; None for the first event.
         until_ms: Unix milliseconds; None for the last event.
         within_ms: the wait that the service level is measured against.
-        tenants: whose an identity is, by its DID.
+        tenants: the tenant of each identity, by DID.
         key: replaces all DIDs by pseudonyms (``projections.spark.pseudonyms``).
         progress: called after each of the ``STEPS``.
 
@@ -113,7 +113,7 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
 
 
 def notes(export: ExportedLog, *, is_pseudonymised: bool) -> list[Note]:
-    """What is to be known of an export: whose, what of it, and how sure that is."""
+    """The lines about an export: its mediator, its extent, and how far it was checked."""
     catalogs = [part.catalog for part in export.parts]
     manifests = sum(len(catalog.statements) for catalog in catalogs)
     rows = sum(catalog.rows for catalog in catalogs)

@@ -1,1 +1,1 @@
-"""Spark: its Java, its session, the exported events as a DataFrame, options of programs."""
+"""Spark: its Java and session, the exported events as a DataFrame, and options of programs."""

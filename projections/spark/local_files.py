@@ -1,12 +1,12 @@
-"""Files of this machine, which Spark writes without a process for each.
+"""Lets Spark write local files without starting a process for each.
 
-Hadoop sets the permissions of each file and folder that it makes. Where its own native library is
-missing, as in the wheel of Spark, it starts ``chmod`` for that: 5 ms, and 148 times in the smallest
-rebuild, which took a fifth less without. Here files and folders have the permissions that the umask
-of the process gives them, and no second file with a checksum beside them: every file of a table is
-compared with the SHA-256 that its generation names.
+Hadoop sets the permissions of each file and folder that it makes. Without its native library, which
+the wheel of Spark lacks, it starts ``chmod`` for that: 5 ms each, 148 times in the smallest
+rebuild, which takes a fifth less without. With this class, files and folders get the permissions of
+the process's umask, and no second file with a checksum: every file of a table is compared with the
+SHA-256 that its generation names.
 
-Spark brings the compiler that makes a class of it, Janino; no jar is needed.
+Janino, a compiler that Spark includes, compiles the class; no jar is needed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _URI: Final = "file:///"
 
 
 def start_no_process_for_a_file(spark: SparkSession) -> None:
-    """Have all that this Java writes on this machine written without the help of a process.
+    """Have this Java write local files without starting processes.
 
-    Hadoop makes one object for the files of a machine and gives it to who asks for one.
+    Hadoop makes one object for local files, and gives it to all callers; this replaces that object.
     """
     jvm = spark._jvm  # noqa: SLF001 - Spark has no other way to Java
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
@@ -51,7 +51,7 @@ def start_no_process_for_a_file(spark: SparkSession) -> None:
     compiler.setParentClassLoader(loader)
     compiler.cook(_SOURCE)
     files, uri = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI(_URI)
-    files.get(uri, hadoop).close()  # the one that was made before
+    files.get(uri, hadoop).close()  # the object that was made before
     own = jvm.org.apache.hadoop.conf.Configuration(hadoop)
     own.setClassLoader(compiler.getClassLoader())
     own.set(_IMPLEMENTATION, _CLASS)

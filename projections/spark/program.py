@@ -1,7 +1,7 @@
-"""What all Spark commands share: their options, their progress, and how they end.
+"""The parts that all Spark commands share: options, progress, errors and exit codes.
 
 A command is a click command in a module of its own (``<name>/program.py``), with the options of
-``spark_options`` and its work inside ``explaining()``.
+``spark_options``, and does its work inside ``explaining()``.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _HINTS: Final = {
 
 
 def point_in_log(text: str) -> AsOf:
-    """See ``opening.point_in_log``.
+    """Parse a point in the log as ``opening.point_in_log`` does.
 
     Raises:
-        BadParameter: the text is neither.
+        BadParameter: the text is neither a position nor a time.
     """
     try:
         return opening.point_in_log(text)
@@ -56,10 +56,10 @@ def point_in_log(text: str) -> AsOf:
 
 
 def pseudonym_key(path: str) -> bytes:
-    """The key of the pseudonyms in a file.
+    """Read the key of the pseudonyms from a file.
 
     Raises:
-        BadParameter: it cannot be used.
+        BadParameter: the file or the key cannot be used.
     """
     try:
         return read_key(path)
@@ -76,10 +76,10 @@ as_of_option: Final = click.option(
 
 
 def signer_in(text: str) -> PublicKey:
-    """A public key as text.
+    """Parse a public key.
 
     Raises:
-        BadParameter: it is none.
+        BadParameter: the text is no public key.
     """
     try:
         return read_public_key(text)
@@ -113,14 +113,14 @@ def _take_skip_hashes(context: click.Context, _: click.Parameter, value: bool) -
 def open_named(
     source: str, signer: PublicKey | None = None, key: bytes | None = None
 ) -> ExportedLog:
-    """The export that a command names, with its ``--skip-hashes``; see ``open_export``."""
+    """Open the export that a command names, with its ``--skip-hashes``; see ``open_export``."""
     context = click.get_current_context(silent=True)
     skips = context is not None and _SKIP_HASHES in context.meta
     return open_export(source, signer, key, skip_hashes=skips)
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the options of a session that reads an export: ``master``, ``memory_mib``."""
+    """Add the options of a session that reads an export: ``master``, ``memory_mib``."""
     for option in (
         click.option(
             "--skip-hashes",
@@ -143,7 +143,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Of another one Java would say so, in the lines of a fault of its own."""
+    """Check ``--master`` here: Java would report a bad one in a long error of its own."""
     if text is not None and not _MASTER.fullmatch(text):
         said = "is none like local, local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
         raise click.BadParameter(f"{text!r} {said}")
@@ -151,7 +151,7 @@ def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | No
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the options of all: those of ``session_options``, ``source``, ``as_json``."""
+    """Add the options of all commands: those of ``session_options``, ``source``, ``as_json``."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables."),
         session_options,
@@ -167,10 +167,10 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Program(click.Group):
-    """Commands that end with an exit code of ``projections.errors`` whatever happens."""
+    """Commands that always end with an exit code of ``projections.errors`` or the shell's."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
-        """Run the command line and exit; a traceback is shown for a fault of the program alone."""
+        """Run the command line and exit; show a traceback only for a fault of the program."""
         try:
             code = super().main(*args, **options | {"standalone_mode": False})
         except click.exceptions.NoArgsIsHelpError as no_arguments:
@@ -182,7 +182,7 @@ class Program(click.Group):
         except click.Abort:
             code = _INTERRUPTED
         except SystemExit:
-            code = _NOT_READ  # so click ends where what reads the output has ended before
+            code = _NOT_READ  # click exits like this if the reader of the output has ended
         except OSError as error:
             click.echo(f"{self.name}: {error}", err=True)
             code = USAGE
@@ -193,7 +193,7 @@ class Program(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; who started it says that it was interrupted."""
+        """Run the command; on an interrupt exit without a message, as the caller shows one."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -202,10 +202,10 @@ class Program(click.Group):
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Say in one sentence what cannot be done, and end with its exit code; also a decorator.
+    """Turn errors of the block into one sentence and an exit code; also usable as a decorator.
 
     Raises:
-        Ended: says why, and names the file that is at fault, if it is one.
+        Ended: says why the work failed, and names the file at fault, if there is one.
     """
     try:
         yield
@@ -220,12 +220,12 @@ def explaining() -> Iterator[None]:
     except ExportError as error:
         raise Ended(UNSAFE, f"the export is damaged: {error}") from error
     except (PySparkException, Py4JError) as error:
-        # Mostly a file that changed after it was checked, or a target that cannot be written.
+        # Mostly a file that changed after its check, or a target that cannot be written.
         raise Ended(UNREACHABLE, cause(str(error))) from error
 
 
 def signer_said(export: ExportedLog, signer: PublicKey | None) -> str:
-    """Who has signed an export, and whether that is the mediator that was named."""
+    """Text that says which key signed an export, and whether the caller expected this key."""
     return opening.signer_said(export.head.public_key, signer)
 
 
@@ -233,7 +233,7 @@ class Ended(click.ClickException):
     """The end of a program that could not do its work."""
 
     def __init__(self, exit_code: int, message: str) -> None:
-        """Why, and the code."""
+        """``message`` says why."""
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click reads it from the instance
         context = click.get_current_context(silent=True)
@@ -245,7 +245,7 @@ class Ended(click.ClickException):
 
 
 class ProgressSteps:
-    """The steps of a program as a bar on stderr, if that is a terminal; a context manager."""
+    """Shows the steps of a program as a bar on stderr, if that is a terminal; a context manager."""
 
     def __init__(self, label: str, count: int) -> None:
         self._bar = click.progressbar(
@@ -263,11 +263,11 @@ class ProgressSteps:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End its line."""
+        """End the line of the bar."""
         self._bar.render_finish()
 
     def begin(self, step: str) -> None:
-        """Show what is done now."""
+        """Show the step that runs now."""
         self._bar.current_item = step
         self._bar.render_progress()
 
@@ -277,9 +277,9 @@ class ProgressSteps:
 
 
 def cause(text: str) -> str:
-    """The cause in what Spark says, which names the file; the rest is the state of its threads.
+    """The cause in a message of Spark, which names the file; the rest is the state of its threads.
 
-    Of an error of Java it is the innermost one: the first line names no more than a call.
+    In an error of Java it is the innermost cause: the first line only names a call.
     """
     causes: list[str] = _CAUSE.findall(text) or _JAVA_CAUSE.findall(text) or _JAVA.findall(text)
     found = causes[-1] if causes else text.strip().splitlines()[0]

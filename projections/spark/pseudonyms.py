@@ -1,6 +1,7 @@
-"""Pseudonyms in DataFrames (``eventstore.log.pseudonyms``): Spark computes them, as an expression.
+"""Pseudonyms in DataFrames (``eventstore.log.pseudonyms``), which Spark computes as expressions.
 
-Who sees the plan of a query (the pages and event logs of a Spark cluster) can read the key from it.
+Anyone who sees the plan of a query (in the pages or event logs of a Spark cluster) can read the key
+from it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def pseudonym(column: Column, key: bytes) -> Column:
 def pseudonymised(
     frame: DataFrame, key: bytes, columns: Collection[str] = NAMING.keys()
 ) -> DataFrame:
-    """The rows with pseudonyms in those of the columns that they have.
+    """Replace names by pseudonyms in those of ``columns`` that the rows have.
 
-    Binary values become the 16 bytes of the pseudonym; the elements of arrays are replaced one by
-    one, and of an array of structs the members that are named in ``NAMING``.
+    Binary values become the 16 bytes of the pseudonym. The elements of arrays are replaced one by
+    one; in an array of structs, the members that ``NAMING`` names.
     """
     replaced = {
         field.name: _replaced(F.col(field.name), field.dataType, key, field.name)
@@ -72,7 +73,7 @@ def _of_kinds(column: Column, key: bytes) -> Column:
 
 
 def _digests(binary: Column, key: bytes) -> Column:
-    """The first 128 bits of the HMAC of each value, as digits."""
+    """The first 128 bits of the HMAC of each value, as hex digits."""
     block = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(
         _BLOCK_BYTES, b"\0"
     )

@@ -1,8 +1,7 @@
-"""One Spark session: on this machine by default, unchanged on a cluster.
+"""Opens a Spark session, by default on this machine.
 
-On this machine it listens on the loopback address alone, keeps its memory within a bound, shows no
-web page and writes no log but errors. Under ``spark-submit`` the cluster's own settings stay as
-they are.
+On this machine it listens only on the loopback address, keeps its memory within a bound, shows no
+web page and logs only errors. Under ``spark-submit`` the cluster's own settings stay as they are.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from projections.spark.local_files import start_no_process_for_a_file
 MEMORY_MIB: Final = 3_072
 """Heap of the one Java process; about 1 GiB comes on top of it."""
 PARTS_MAX: Final = 64
-"""Parts in which rows are grouped on this machine; fewer where there are few rows."""
+"""The most parts in which rows are grouped in local mode; few rows have fewer parts."""
 _EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Files appear once all tasks are done; those of a task that was killed or ran twice never do.
+    # Files appear once all tasks are done; files of a task that was killed or ran twice never do.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -48,24 +47,24 @@ _ON_THIS_MACHINE: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
-    # The files of a large export are listed here faster than by a job.
+    # This process lists the files of a large export faster than a job does.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    # Small parts: a hash table of one has to fit into memory.
+    # Small parts: the hash table of one has to fit into memory.
     "spark.sql.shuffle.partitions": str(PARTS_MAX),
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
-    # Hash tables and sorters grow by pages, each of them by one at least: by default 64 MiB here.
+    # Each hash table and sorter grows by at least one page, which is 64 MiB by default here.
     "spark.buffer.pageSize": "2m",
-    # Most columns of a batch are empty: each costs less than its beginning.
+    # Most columns of a batch are empty: setting one up costs more than reading it.
     "spark.sql.parquet.columnarReaderBatchSize": "16384",
-    # Rows that are kept for one rebuild: compressing them takes longer than reading them again.
+    # Rows are kept for one rebuild only: compressing them takes longer than reading them again.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 _NAMED_OFTEN: Final = (
     "org.apache.spark.api.python.PythonUtils",
     "org.apache.spark.sql.functions",
 )
-"""Classes that PySpark names by their last part alone, 800 times in the smallest rebuild: Java then
-looks through all jars of Spark for each package that it might be in, up to a millisecond each."""
+"""Classes that PySpark names without their package, 800 times in the smallest rebuild: Java then
+searches all jars of Spark for each package that might have them, up to a millisecond each."""
 _LOG4J: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stderr.ref = stderr
 logger.python.name = org.apache.spark.api.python.PythonGatewayServer
@@ -82,18 +81,18 @@ appender.console.layout.pattern = %p %c{1}: %m%n
 def open_session(
     master: str | None = None, *, memory_mib: int = MEMORY_MIB, makes_cache: bool = False
 ) -> Iterator[SparkSession]:
-    """A Spark session that ends with the block.
+    """Open a Spark session that ends with the block.
 
     Args:
-        master: ``local[2]``, ``spark://…``; None for all cores of this machine, or for what
-            ``spark-submit`` was given.
+        master: ``local[2]``, ``spark://…``; None for all cores of this machine, or for the master
+            of ``spark-submit``.
         memory_mib: heap of the Java process that is started here.
-        makes_cache: leave an AOT cache of Java behind, once the block has ended well.
+        makes_cache: make an AOT cache of Java if the block ends without an error.
 
     Raises:
         JavaMissing: there is no Java to start.
         CacheRefused: a cache cannot be made.
-        CacheNotMade: Java has written none as it ended.
+        CacheNotMade: Java wrote no cache when it ended.
     """
     is_local, made = False, None
     if started_by_spark():
@@ -127,9 +126,9 @@ def open_session(
 
 
 def _stop_quietly(spark: SparkSession) -> None:
-    """End a session in which jobs may run, and Java may not answer any more.
+    """End a session after an error; jobs may still run, and Java may no longer answer.
 
-    What has ended it says more than either has to say about that.
+    Their messages are hidden, because the error itself says more.
     """
     with suppress(Py4JError):
         java = spark._jvm.java  # noqa: SLF001 - Spark has no other way to Java
@@ -143,10 +142,10 @@ def _conf(settings: Mapping[str, str], master: str | None) -> SparkConf:
 
 
 def _started(conf: SparkConf) -> SparkSession:
-    """A session with these settings, which an interrupt ends without words.
+    """Start a session with these settings, which an interrupt ends silently.
 
-    One that comes while Java starts waits until it has: before Java has said where it can be
-    reached, nothing would end it.
+    An interrupt while Java starts waits until it has started: before Java has said where it can be
+    reached, nothing could end it.
     """
     noted: list[int] = []
     is_main = current_thread() is main_thread()
@@ -163,11 +162,11 @@ def _started(conf: SparkConf) -> SparkSession:
 
 
 def interrupted(*_: object) -> NoReturn:
-    """End by an interrupt, the first of them: what ends then is not interrupted again.
+    """Handle the first interrupt: raise KeyboardInterrupt, and ignore further ones.
 
-    In place of PySpark's own handler, which asks Java to cancel jobs within another call. That
-    fails, and its library logs so, and the interrupt, with their tracebacks. Jobs end with the
-    session.
+    This replaces PySpark's own handler, which asks Java to cancel jobs in the middle of another
+    call. That fails, and its library logs both the failure and the interrupt with tracebacks. Jobs
+    end with the session.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
@@ -177,7 +176,7 @@ def interrupted(*_: object) -> NoReturn:
 def _in_own_java(
     conf: SparkConf, master: str, memory_mib: int, *, makes_cache: bool
 ) -> tuple[SparkSession, AotCache | None]:
-    """A session in a Java that is started for it, and the cache that this writes as it ends."""
+    """Start a Java and a session in it; also return the cache that this Java writes, if any."""
     with (
         tempfile.TemporaryDirectory(prefix="poste-spark-") as scratch,
         chosen_java(Path(scratch)) as java,
@@ -194,12 +193,12 @@ def _in_own_java(
 
 
 def _end_java(*, kills: bool) -> None:
-    """End the Java that PySpark has started, which else outlives its session."""
+    """End the Java that PySpark has started, which would otherwise outlive its session."""
     gateway = SparkContext._gateway  # noqa: SLF001 - Spark has no other way to its process
-    # As before the first session: another one starts a Java of its own.
+    # Restore the state before the first session, so that another one starts a Java of its own.
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     gateway.shutdown()
     if kills:
         gateway.proc.kill()
-    gateway.proc.stdin.close()  # then it ends, and writes its cache
+    gateway.proc.stdin.close()  # then Java ends, and writes its cache
     gateway.proc.wait()

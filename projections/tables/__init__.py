@@ -1,1 +1,1 @@
-"""The projected tables: each a fold of the exported events as DataFrame operations."""
+"""The projected tables, each a fold of the exported events in DataFrame operations."""

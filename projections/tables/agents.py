@@ -52,7 +52,7 @@ def _mediation(step: Step) -> DataFrame:
 
 
 def _keylists(step: Step) -> DataFrame:
-    """Added and not removed since; added again, a key keeps its place and has a later claim."""
+    """Keys added and not removed since; a key added again keeps its place, with a later claim."""
     updates = step.of("keylist-updated")
     new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
     new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))

@@ -1,17 +1,17 @@
-"""Identities that were erased: no table that is written afterwards has their DIDs.
+"""Erased identities: no table that is written after an erasure has their DIDs.
 
-Where a table would have the DID of an identity that was erased and has not come back, it has
-``ERASED``. The streams of these identities stand in the table of identities; a DID belongs to one
-of them if its stream, which follows from it (UUIDv5), is among them. So a rebuild that continues an
-earlier one knows them, whose tables have no DID of theirs any more. It writes the rows anew in
-which those stand that were erased since. Rows cannot be continued that lost the name of their own
-stream: when an identity that was erased has come back, all tables are made anew.
+A table has ``ERASED`` in place of the DID of an identity that was erased and has not come back. The
+table of identities has the streams of these identities; a DID belongs to one of them if its stream,
+which is derived from the DID (UUIDv5), is among these. So a rebuild that continues earlier tables
+knows the erased identities, although those tables no longer have their DIDs. The rebuild rewrites
+the rows that name identities erased since. It cannot continue rows that lost the name of their own
+stream: when an erased identity has come back, it makes all tables anew.
 
-Names leave the export, too (``eventstore.log.name_erasure``), earlier from some of its files than
-from others. So the rows of an identity that was erased, also of one that has come back, get one
-name before anything is made of them (``with_names``).
+Names leave the export, too (``eventstore.log.name_erasure``), from some of its files earlier than
+from others. So all rows of an erased identity, even of one that has come back, get one name before
+tables are made of them (``with_names``).
 
-With pseudonyms no DID is hidden: there is none in such tables.
+With pseudonyms no DID is hidden, because such tables have none.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ from eventstore.log.streams import ERASED as LEFT
 from eventstore.log.streams import KINDS, NAMESPACE
 
 ERASED: Final = "erased"
-"""Instead of the DID."""
+"""Replaces the DID of an erased identity."""
 ERASURES: Final = type_name(IdentityErased)
 _COMING_BACK: Final = (type_name(IdentityRegistered), type_name(ConnectionEstablished))
 _DIDS: Final = (
     *("identity", "sender_did", "recipient_did", "requestor_did", "did", "peer_did"),
     *("owner_did", "by_did", "speaker_did", "account_did"),
 )
-"""The columns of tables that hold a DID. A partition that is one keeps its name."""
+"""The columns of tables that hold a DID. A partition whose name is a DID keeps it."""
 _PREFIX: Final = NAMESPACE.bytes + b"identity:"
 _GONE: Final = "gone "
 FEW_MAX: Final = 256
-"""Up to so many streams of erased identities stand in the plan of each table. More are joined: they
-would be sent, and looked through in planning, once for each column of names in each table, and
-become more for ever. A join is a broadcast for each of these columns, a quarter of the work of the
-smallest rebuild."""
+"""Up to this many streams of erased identities are literals in the plan of each table. More are
+joined: as literals, an ever growing number would be sent, and searched in planning, once for each
+column of names in each table. A join is a broadcast for each of these columns, a quarter of the
+work of the smallest rebuild."""
 _NAME: Final = "name_of_stream"
 _LEFT_NAME: Final = rf"^({'|'.join(KINDS)}|){LEFT}([0-9a-f]{{32}})$"
 
 
 @dataclass(frozen=True)
 class ErasedIdentities:
-    """Those whose names no table gets: their ``stream`` and ``identity``."""
+    """The identities whose names no table gets: their ``stream`` and ``identity``."""
 
     rows: DataFrame
 
     @cached_property
     def few(self) -> list[bytes] | None:
-        """Their streams; None where they are more than ``FEW_MAX``."""
+        """Their streams; None if there are more than ``FEW_MAX``."""
         found = self.rows.select("stream").limit(FEW_MAX + 1).collect()
         return [bytes(row.stream) for row in found] if len(found) <= FEW_MAX else None
 
     def hidden_in(self, rows: DataFrame) -> DataFrame:
-        """The rows of a table, with no DID of these identities."""
+        """Replace the DIDs of these identities in the rows of a table."""
         is_gone: dict[str, Column] = {}
         for name in names_in(rows.columns):
             stream = _stream_of(name, rows.columns)
@@ -86,39 +86,40 @@ class ErasedIdentities:
 
 
 def erased_identities(rows: DataFrame) -> DataFrame:
-    """The ``stream`` and ``identity`` of those that are erased.
+    """The ``stream`` and ``identity`` of the erased identities.
 
-    Of rows of the table of identities, where the names are hidden, or of ``said_last``.
+    ``rows`` are of the table of identities, which hides the names, or of ``said_last``.
     """
     return rows.where("erased").select("stream", "identity")
 
 
 def about_names(events: DataFrame) -> DataFrame:
-    """Of the events, which are few of a log, those that end a name, bring it back, or have lost it.
+    """Select the events that end a name, bring it back, or have lost it: few of a log.
 
-    All that is asked about names is answered by these rows: who reads them once keeps them.
+    These rows answer all questions about names, so the caller keeps them.
     """
     is_said = F.col("type").isin(ERASURES, *_COMING_BACK)
     return events.where(is_said | _is_left()).select("stream", "type", "version", "identity")
 
 
 def said_last(about: DataFrame) -> DataFrame:
-    """Of each identity, by events that are all of its own from some version on, is it erased?
+    """Whether each identity is erased, by the last event that says so or brings it back.
 
-    Of those alone that these events, of ``about_names``, say something about.
+    ``about`` are rows of ``about_names`` with all events of the identities from some version on.
+    Identities that these events do not concern are left out.
     """
     said = about.where(F.col("type").isin(ERASURES, *_COMING_BACK))
     erased = F.max_by(F.col("type") == ERASURES, F.col("version"))
-    # What stands in place of a name that left is greater than any DID.
+    # The text in place of a name that left sorts after any DID.
     return said.groupBy("stream").agg(erased.alias("erased"), F.min("identity").alias("identity"))
 
 
 def names_of(about: DataFrame) -> DataFrame:
-    """The ``stream`` and ``identity`` of all whose events may have two names: of what was erased.
+    """The ``stream`` and one ``identity`` of each erased stream, whose events may have two names.
 
-    That is of identities their DID, if a row still has it, and of keys and invitations that such an
-    identity took what stands in place of theirs. No event has another name than its stream's own,
-    but in place of one that left: a stream of which there is no such event has one name.
+    For an identity this is its DID, if a row still has it; for keys and invitations that such an
+    identity took, the text in place of their name. An event has its stream's own name, or that text
+    if the name left: a stream without such events has one name.
 
     Args:
         about: rows of ``about_names``.
@@ -129,14 +130,14 @@ def names_of(about: DataFrame) -> DataFrame:
 
 
 def with_names(events: DataFrame, names: DataFrame) -> DataFrame:
-    """The events, those of these streams with the name that it has there."""
+    """The events, with the name from ``names`` for the streams in ``names``."""
     named = names.select("stream", F.col("identity").alias(_NAME))
     joined = events.join(F.broadcast(named), "stream", "left")
     return joined.withColumn("identity", F.coalesce(_NAME, "identity")).drop(_NAME)
 
 
 def left_streams(about: DataFrame) -> DataFrame:
-    """The ``stream`` of each whose name has left some event, or is to: of what was erased.
+    """The ``stream`` of each erased name that has left some event, or is to leave.
 
     Args:
         about: rows of ``about_names``.
@@ -146,9 +147,9 @@ def left_streams(about: DataFrame) -> DataFrame:
 
 
 def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
-    """The rows, with what stands in place of it for each name of these streams.
+    """Replace each name of these streams by the text that takes its place in the log.
 
-    So rows that have such a name, and rows that have it no more, are the same.
+    So rows that still have such a name equal rows that have lost it.
     """
     for name in names_in(rows.columns):
         digits = F.regexp_extract(name, _LEFT_NAME, 2)
@@ -162,12 +163,12 @@ def without_names(rows: DataFrame, left: DataFrame) -> DataFrame:
 
 
 def has_nameless(about: DataFrame) -> bool:
-    """Is one of these events of a key or an invitation whose name has left?"""
+    """Whether one of these events is of a key or an invitation whose name has left."""
     return bool(about.where(_is_left(KINDS)).limit(1).count())
 
 
 def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:
-    """Names, those that have left since as an earlier table of identities has them."""
+    """Replace names that have left since by those in an earlier table of identities."""
     before = identities.select("stream", F.col("identity").alias(_NAME))
     left = F.col("identity").startswith(LEFT)
     name = F.when(left, F.coalesce(_NAME, "identity")).otherwise(F.col("identity"))
@@ -175,23 +176,23 @@ def named_before(names: DataFrame, identities: DataFrame) -> DataFrame:
 
 
 def has_events_of(events: DataFrame, identities: DataFrame) -> bool:
-    """Is one of these events of one of these identities?"""
+    """Whether one of these events is of one of these identities."""
     streams = F.broadcast(identities.select("stream"))
     return bool(events.select("stream").join(streams, "stream", "left_semi").limit(1).count())
 
 
 def names_in(columns: Collection[str]) -> list[str]:
-    """Those of these columns that hold a DID."""
+    """The columns among these that hold a DID."""
     return [name for name in _DIDS if name in columns]
 
 
 def _is_left(kinds: Collection[str] = ("", *KINDS)) -> Column:
-    """Has an event, of a stream of one of these kinds, what stands in place of its name?"""
+    """Whether an event, of a stream of one of these kinds, has lost its name."""
     return reduce(Column.__or__, [F.col("identity").startswith(kind + LEFT) for kind in kinds])
 
 
 def _hidden(name: str, is_gone: Column) -> Column:
-    """A column of DIDs, with ``ERASED`` where one is gone, or stands as what is left of it."""
+    """A column of DIDs, with ``ERASED`` for erased DIDs, and for the texts that replaced them."""
     hidden = is_gone | F.col(name).startswith(LEFT)
     return F.when(hidden, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
 
@@ -199,7 +200,7 @@ def _hidden(name: str, is_gone: Column) -> Column:
 def _stream_of(name: str, columns: Collection[str]) -> Column:
     """The stream of the identity whose DID a column holds.
 
-    Most often it is the one that the row is of, whose stream stands there.
+    Most often the DID is that of the row's own stream, which the row has.
     """
     if not {"stream", "identity"}.issubset(columns):
         return _computed(F.col(name))

@@ -19,9 +19,9 @@ from projections.tables.projection import (
 )
 
 _NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated", "erased")
-"""Columns that hold what was said last."""
+"""Columns with the value of the newest event that gives one."""
 
-# All aggregates here keep numbers alone: Spark then needs no sorting, only one hash table.
+# All aggregates here keep only numbers: Spark then needs no sorting, only one hash table.
 
 
 def _identities(step: Step) -> DataFrame:

@@ -1,8 +1,9 @@
-"""What a projection is, and the step that brings its table from one position to a later one.
+"""The declaration of a projection, and the step from its table at one position to a later one.
 
-Rules of the projections: DataFrame operations alone; a table is a function of the log up to one
-position, whatever the clock says. Each rebuilds its table from the rows of an earlier table (none
-for the first time) and the events since then, so that many steps give the rows of one.
+Rules of the projections: they use only DataFrame operations; a table is a function of the log up to
+one position, and does not depend on the clock. Each projection rebuilds its table from the rows of
+an earlier table (none the first time) and the events since, so that many steps give the same rows
+as one.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from eventstore.log.events import AccountExpired, IdentityErasureBegun, type_nam
 from eventstore.parquet.schema import FILLING
 
 FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
-"""Types that make up most of a log. Events of the others are few, and many tables are of them."""
+"""The types that make up most of a log. Other events are few, and many tables read them."""
 _AT_HAND_ROWS_MAX: Final = 2_000_000
-"""A few numbers each: some hundred megabytes in every process."""
+"""The most rows that every task gets, of a few numbers each: some hundred megabytes per process."""
 
 
 ERASED: Final = type_name(IdentityErasureBegun)
-"""What ends what an identity had: registration, contracts, connection, keylist, rules, history."""
+"""Ends an identity's registration, contracts, connection, keylist, rules and history."""
 EXPIRED: Final = type_name(AccountExpired)
-"""What ends what an idle agent had: connection, mediation, keylist, rules."""
+"""Ends an idle agent's connection, mediation, keylist and rules."""
 
 
 def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:
-    """The events of these types, with the columns that they fill.
+    """Select the events of these types, with the columns that they fill.
 
-    Sorted by type: where they are kept, who wants some of them reads no others.
+    They are sorted by type: if they are kept, a reader of some types reads no others.
     """
     filled = frozenset[str]().union(
         *[filling.columns for kind, filling in FILLING.items() if type_name(kind) in types]
@@ -45,15 +46,15 @@ def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:
 
 @dataclass(frozen=True)
 class Step:
-    """From the tables at one position to the tables at a later one.
+    """The step from the tables at one position to those at a later one.
 
-    ``events`` are those after the earlier tables, of these ``types`` alone, ``rare`` those of the
-    ``rare_types``, which may be kept at hand; ``earlier`` are the tables by name, empty for the
-    first step; ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the
-    longest timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables
-    are written and says how many they are; None where nothing may be computed yet. ``databases``
-    are those of the log: with several, positions are not in one order, and events have a
-    ``database``.
+    ``events`` are the events after the earlier tables; only ``types`` occur in them. ``rare`` are
+    the events of the ``rare_types``, which may be kept in memory. ``earlier`` has the tables by
+    name, and is empty for the first step. ``at_ms`` is the latest recorded time of all events so
+    far, ``window_ms_max`` the longest timestamp window of any seal. ``keep`` computes rows now,
+    keeps them until the tables are written, and returns their number; None if nothing may be
+    computed yet. ``databases`` is the number of the log's databases: with several, positions are
+    not in one order, and events have a ``database``.
     """
 
     events: DataFrame
@@ -68,21 +69,21 @@ class Step:
 
     @property
     def row_keys(self) -> Sequence[str]:
-        """What distinguishes a row from all others; a number alone is joined faster."""
+        """The columns that distinguish a row from all others; a single number joins faster."""
         return ("position",) if self.databases == 1 else ("stream", "position")
 
     @property
     def shown_place(self) -> Sequence[str]:
-        """The columns of an event that say where it stands, in output."""
+        """The columns that say, in output, where an event is in the log."""
         return ("position",) if self.databases == 1 else ("database", "position")
 
     @property
     def order(self) -> Sequence[str]:
-        """The columns of an event that say what came later."""
+        """The columns that order events by time."""
         return ("position",) if self.databases == 1 else ("recorded_at", "position")
 
     def of(self, *types: str) -> DataFrame:
-        """The new events of these types; where there are none, no file is read."""
+        """The new events of these types; if there are none, no file is read."""
         wanted = self.types.intersection(types)
         is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
         return (self.rare if self.rare_types.issuperset(types) else self.events).where(is_wanted)
@@ -93,7 +94,7 @@ class Step:
         return new if earlier is None else earlier.drop(*but).unionByName(new)
 
     def at_hand(self, rows: DataFrame) -> DataFrame:
-        """Rows to join with many more; where they are few, every task gets all of them."""
+        """Prepare rows for a join with many more: if they are few, every task gets all of them."""
         if self.keep is None or self.keep(rows) > _AT_HAND_ROWS_MAX:
             return rows
         return F.broadcast(rows)
@@ -101,11 +102,11 @@ class Step:
 
 @dataclass(frozen=True)
 class LiveRows:
-    """That a running mediator has the rows of a table in memory, and can dump them.
+    """Declares that a running mediator has the rows of a table in memory, and can dump them.
 
-    ``keys`` are the columns that distinguish the rows of one ``owner``; ``order`` are those that
-    they are in the order of: then the dump has the zero-based ``place`` of each. The columns of the
-    dump are declared in ``actors.core.state_rows``.
+    ``keys`` are the columns that distinguish the rows of one ``owner``. ``order`` are the columns
+    that order these rows, if any: then the dump has the zero-based ``place`` of each.
+    ``actors.core.state_rows`` declares the columns of the dump.
     """
 
     keys: tuple[str, ...] = ()
@@ -117,9 +118,9 @@ class LiveRows:
 class Projection:
     """The declaration of one table: its name, what it holds, and how it is rebuilt.
 
-    Every module of ``projections.tables`` may have some; ``projections.tables.registry`` finds
-    them. ``columns`` says what each column of the table holds; ``reads`` are the types of the
-    events that change it; ``live`` is None for a table that no mediator has in memory.
+    Every module of ``projections.tables`` may declare some; ``projections.tables.registry`` finds
+    them. ``columns`` says what each column of the table holds; ``reads`` are the types of events
+    that change the table; ``live`` is None for a table that no mediator has in memory.
     """
 
     name: str
@@ -137,11 +138,11 @@ PLACE = {
     "position": "position of the event in the log, in its database if there are several",
     "recorded_at": "when the event was decided",
 }
-"""What the columns hold that say which event a row comes from."""
+"""The columns that say which event a row comes from, and what they hold."""
 
 
 def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
-    """The columns that say which event a row comes from, and others."""
+    """Select the columns that say which event a row comes from, and others."""
     return rows.select(*PLACE, *others)
 
 

@@ -40,10 +40,10 @@ _POLICY: Final = {
 
 
 def _queues(step: Step) -> DataFrame:
-    """Queued but not removed; an id is given to one message only.
+    """Messages that were queued and not removed; each has an id of its own.
 
-    Most messages of a log are gone. Which ones wait is found out from ids and numbers alone; the
-    rest of their columns is then looked up.
+    Most messages of a log are gone. So the waiting ones are first found from ids and numbers alone;
+    then their other columns are looked up.
     """
     new = select_place(step.of("message-queued"), *_MESSAGE)
     rows = step.since("queues", new, but=_DELIVERIES)
@@ -52,7 +52,7 @@ def _queues(step: Step) -> DataFrame:
 
 
 def _waiting(step: Step) -> DataFrame:
-    """Position of each message that waits, and its deliveries: one pass, one aggregation."""
+    """The position of each waiting message, and its deliveries: one pass, one aggregation."""
     kind, version = F.col("type"), F.col("version")
     is_queued, is_delivered = kind == "message-queued", kind == "messages-delivered"
     ids = F.when(is_queued, F.array("message_id")).otherwise(F.col("message_ids"))
@@ -93,7 +93,7 @@ def _policies(step: Step) -> DataFrame:
 
 
 def _expiries(step: Step) -> DataFrame:
-    """Of the messages that wait still."""
+    """The expiry times of the messages that still wait."""
     new = select_place(
         step.of("message-expiry-set"), F.explode("message_ids").alias("message_id"), "expires_at_s"
     )

@@ -20,14 +20,14 @@ def _declared() -> tuple[Projection, ...]:
         for value in vars(module).values()
         if isinstance(value, Projection)
     }
-    # Tables of frequent events take longest: begun first, the others are done beside them.
+    # Tables of frequent events take longest: they start first, and the others run beside them.
     return tuple(
         sorted(found.values(), key=lambda table: (FREQUENT.isdisjoint(table.reads), table.name))
     )
 
 
 PROJECTIONS: Final = _declared()
-"""In the order in which they are rebuilt."""
+"""All projections, in the order of their rebuild."""
 
 
 def _rare() -> frozenset[str]:
@@ -36,5 +36,5 @@ def _rare() -> frozenset[str]:
 
 
 RARE: Final = _rare()
-"""Types of few events that several tables are of. One table is of all types: what no other reads
-is not among them."""
+"""The types of few events that several tables read. One table reads all types; types that no other
+table reads are left out."""

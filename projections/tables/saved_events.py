@@ -49,7 +49,7 @@ def _saved_events(step: Step) -> DataFrame:
     )
     since = without(step.since("saved_events", new), step.of(ERASED), "stream")
     rows = since.join(newest, ["stream", "event_id"], "left")
-    # An update of an id that the owner did not have yet changed nothing.
+    # An update of an event that the owner did not have yet changed nothing.
     is_updated = F.coalesce(F.col("new_revision") > F.col("version"), F.lit(col=False))
     return rows.select(
         *PLACE,
@@ -62,7 +62,7 @@ def _saved_events(step: Step) -> DataFrame:
 
 def _public_events(step: Step) -> DataFrame:
     new = select_place(step.of("public-event-published"), *_PUBLIC)
-    # Those that expired are in any channel.
+    # Expired events may be in any channel.
     deleted = step.of("public-events-deleted", "public-events-expired").select(
         "stream", "version", "channel_id", F.explode("event_ids").alias("event_id")
     )

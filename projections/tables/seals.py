@@ -18,8 +18,8 @@ _KEY_BYTES: Final = 16
 def _nonces(step: Step) -> DataFrame:
     """Nonces that had not expired when the last event was recorded.
 
-    A command is stamped at most one window ahead, and its nonce kept for one window more: older
-    seals need not be unpacked.
+    A command's timestamp is at most one window ahead, and its nonce is kept for one window more:
+    older seals need not be unpacked.
     """
     oldest_ms = step.at_ms - 2 * step.window_ms_max - 1
     oldest = F.lit(datetime.fromtimestamp(oldest_ms / 1000, UTC))
@@ -37,9 +37,9 @@ def _nonces(step: Step) -> DataFrame:
 
 
 def unpacked(seals: DataFrame, *others: str) -> DataFrame:
-    """The nonces of seals that have some: ``partition``, ``key``, ``expires_at_ms``, and others.
+    """Unpack the nonces of seals: ``partition``, ``key``, ``expires_at_ms``, and ``others``.
 
-    Others are columns of the seals.
+    ``others`` are columns of the seals.
     """
     count = (F.length("nonces") / _PACKED_BYTES).cast("int")
     start = F.col("number") * _PACKED_BYTES + 1
@@ -76,7 +76,7 @@ def _seals(step: Step) -> DataFrame:
     )
     counted = ("seals", "nonces", "events")
     seals = step.since("seals", new)
-    # Of numbers alone, as Spark sorts what it has to keep a digest of.
+    # Aggregate only numbers: to keep a digest, Spark would sort.
     newest = seals.groupBy("partition").agg(
         F.max("position").alias("position"), *[F.sum(name).alias(name) for name in counted]
     )

@@ -1,1 +1,1 @@
-"""SQL views of the exported log: what operators ask, in one text for Spark SQL and for DuckDB."""
+"""SQL views of the exported log for operators' questions, in one text for Spark SQL and DuckDB."""

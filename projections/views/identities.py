@@ -1,4 +1,4 @@
-"""Identities: who sends and receives, how many there are, who comes and who stays away."""
+"""Views of identities: senders and recipients, their growth, activity and churn."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from projections.views.view import COMPLETE, PROTOCOL, View
 
 GROWING: Final = ("registrations", "connections", "contracts", "keys")
 UNKNOWN: Final = "(none)"
-"""The tenant of identities that have neither one nor a label."""
+"""The tenant of identities without a tenant or a label."""
 VISIT_MS: Final = 30 * 60_000
-"""Acts with less time than this between them belong to one visit: the field's usual half hour."""
+"""Acts less than this apart belong to one visit: the field's usual half hour."""
 _LARGEST: Final = {"messages": "messages queued", "bytes": "their payloads, bytes"}
 _QUEUED: Final = "FROM messages CROSS JOIN span WHERE unix_millis(queued_at) >= since_ms"
 _KINDS: Final = ", ".join(f"('{what}')" for what in GROWING)
@@ -106,7 +106,7 @@ GROWTH: Final = View(
         "total": "the number",
     }
     | COMPLETE,
-    # A key may be claimed again by its owner: only the first of such claims changes the number.
+    # An owner may claim a key again: only the first of such claims changes the number.
     f"""
 WITH changes AS (
   SELECT

@@ -1,4 +1,4 @@
-"""Messages: the life of each, and sums of them over time."""
+"""Views of messages: the life of each, and sums over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REMOVALS: Final = (
     *("acknowledged", "delivered", "expired", "purged", "ended", "unregistered"),
     *("erased", "idle"),
 )
-"""Why messages leave a queue; what a later release adds is ``other``."""
+"""The reasons for which messages leave a queue; any that a later release adds is ``other``."""
 _CODES: Final = " ".join(f"WHEN '{reason}' THEN {code}" for code, reason in enumerate(REMOVALS))
 _REASONS: Final = " ".join(f"WHEN {code} THEN '{reason}'" for code, reason in enumerate(REMOVALS))
 

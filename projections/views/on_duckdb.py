@@ -1,4 +1,4 @@
-"""The views in a connection to DuckDB."""
+"""Makes the views in a connection to DuckDB."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ALL = "all_events"
 
 
 def prepare(connection: duckdb.DuckDBPyConnection, parts: Sequence[tuple[object, int]]) -> None:
-    """Give a new connection the events and the functions of views.
+    """Register the events and the functions of views in a new connection.
 
-    ``parts`` are the rows of each database, anything that DuckDB reads, with the last position that
-    counts.
+    ``parts`` are the rows of each database, in any form that DuckDB reads, with the last position
+    that counts.
     """
     for statement in DUCKDB:
         connection.execute(statement)
@@ -32,7 +32,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, parts: Sequence[tuple[object,
 def register_views(
     connection: duckdb.DuckDBPyConnection, span: Span, tenants: Mapping[str, str]
 ) -> None:
-    """Give a prepared connection the views by their names; ``tenants`` are by identity."""
+    """Make the views in a prepared connection; ``tenants`` are by identity."""
     until = f"make_timestamptz(CAST({span.until_ms} AS BIGINT) * 1000)"
     connection.register(TENANTS, tenants_table(tenants))
     connection.execute(f"CREATE VIEW {SPAN} AS {span_sql(span)}")

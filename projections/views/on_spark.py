@@ -1,4 +1,4 @@
-"""The views in a Spark session of their own."""
+"""Makes the views in a Spark session of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from projections.views.span import Span
 from projections.views.view import EVENTS, SPAN, TENANTS
 
 _OF_ITS_OWN: Final = ("spark.sql.shuffle.partitions",)
-"""What a session does not take over from another one of the same Spark by itself."""
+"""Settings that a new session does not take over from another session of the same Spark."""
 
 
 def recorded_ms(events: DataFrame) -> tuple[int | None, int | None]:
@@ -25,7 +25,7 @@ def recorded_ms(events: DataFrame) -> tuple[int | None, int | None]:
 
 
 def events_before(events: DataFrame, until_ms: int) -> DataFrame:
-    """Those that were recorded before; the condition is one that the files' statistics answer."""
+    """The events recorded before a time, by a condition that the files' statistics can answer."""
     return events.where(F.col("recorded_at") < F.timestamp_millis(F.lit(until_ms)))
 
 
@@ -37,15 +37,15 @@ def views_in_spark(
     *,
     computed: Callable[[str], None] | None = None,
 ) -> SparkSession:
-    """A session of the same Spark that has the views, and names of its own alone.
+    """Make a session of the same Spark with the views, whose names no other session sees.
 
     Args:
         spark: any session.
         events: reads the rows of the log by a session.
         span: what the views are about.
-        tenants: the operator's list of them, by identity.
-        computed: for who reads many of them: what they stand on is computed now and kept by Spark,
-            and this is called with the name of each. None computes nothing yet.
+        tenants: the operator's list of tenants, by identity.
+        computed: for callers that read many views: compute their bases now, have Spark keep them,
+            and call this with the name of each. None computes nothing yet.
     """
     session = spark.newSession()
     for name in _OF_ITS_OWN:
@@ -53,7 +53,7 @@ def views_in_spark(
     sources = {
         EVENTS: events_before(events(session), span.until_ms),
         SPAN: session.sql(span_sql(span)),
-        # By Arrow: rows of Python would need processes of Python to read them.
+        # By Arrow: Python rows would need Python processes to read them.
         TENANTS: session.createDataFrame(tenants_table(tenants)),
     }
     for name, rows in sources.items():
@@ -61,7 +61,7 @@ def views_in_spark(
     for view in VIEWS:
         rows = session.sql(view.sql)
         if computed is not None and view.is_basis:
-            # Not merely cached: each plan would still have all of this one in it.
+            # Not just cached: each later plan would then still include this one.
             rows = rows.localCheckpoint()
             computed(view.name)
         rows.createOrReplaceTempView(view.name)

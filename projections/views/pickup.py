@@ -1,4 +1,4 @@
-"""Pickup: how long messages wait, how often and by what way they are handed out."""
+"""Views of pickup: how long messages wait, how often and by which channel they are delivered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BINS_PER_DECADE: Final = 5
 ENDPOINT_CHANNEL: Final = "outbound"
 """The channel of deliveries to the endpoint of an agent."""
 _CLASSES: Final = (1, 2, 3, 4, 5, 6, 11, 21, 51, 101)
-"""Where the classes of messages by the number of deliveries begin."""
+"""The first number of deliveries of each class of messages."""
 _FROM: Final = " ".join(f"WHEN deliveries >= {n} THEN {n}" for n in reversed(_CLASSES))
 _TO: Final = " ".join(
     f"WHEN deliveries <= {following - 1} THEN {following - 1}" for following in _CLASSES[1:]
@@ -19,7 +19,7 @@ _TO: Final = " ".join(
 
 
 def _rank(name: str, share: float) -> str:
-    """The wait that this share of them does not exceed, in seconds."""
+    """The SQL for the wait, in seconds, that this share of messages does not exceed."""
     ranked = f"percentile_disc({share}) WITHIN GROUP (ORDER BY wait_ms)"
     return f"CAST({ranked} AS DOUBLE) / 1000 AS {name}"
 

@@ -1,7 +1,7 @@
-"""Refusals: queues that took nothing more, and commands that edges refused.
+"""Views of refusals: queues that accepted no more messages, and commands that edges refused.
 
 A queue records once that it begins to refuse; edges count every refused command and record sums
-in the log once per period. A period counts when its sums were recorded.
+in the log once per period. A period counts at the time when its sums were recorded.
 """
 
 from __future__ import annotations

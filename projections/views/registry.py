@@ -1,4 +1,4 @@
-"""All views, each after those that it stands on."""
+"""All views, each after the views that it reads."""
 
 from __future__ import annotations
 

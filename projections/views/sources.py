@@ -1,4 +1,4 @@
-"""The log, the span and the tenants as engines take them."""
+"""The log, the span and the tenants in forms that the engines read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from projections.views.view import SPAN_COLUMNS, TENANT_COLUMNS
 
 
 def event_rows(part: DatabaseExport, until: int) -> ds.Dataset:
-    """The rows of a database up to a position, or some more, for engines that read Arrow.
+    """The rows of a database up to a position, or a few more, for engines that read Arrow.
 
     Raises:
         ExportDamaged: a file is missing, or not the one that its manifest names.
@@ -28,7 +28,7 @@ def event_rows(part: DatabaseExport, until: int) -> ds.Dataset:
 
 
 def span_sql(span: Span) -> str:
-    """The one row of a span, as SQL of both engines."""
+    """The one row of a span, in SQL for both engines."""
     numbers = zip(SPAN_COLUMNS, dataclasses.astuple(span), strict=True)
     return f"SELECT {', '.join(f'CAST({number} AS BIGINT) AS {name}' for name, number in numbers)}"
 

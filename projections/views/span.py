@@ -2,8 +2,8 @@
 
 All times are Unix milliseconds, ranges half open: ``since <= at < until``. Bins begin at whole
 multiples of their length since 1970 in UTC, so that two spans over one log have the same bins. A
-span begins with a whole bin. A bin that the export does not have all of is not complete, and says
-so: a log that is exported once a minute does not seem to break down in the last one.
+span begins with a whole bin. A bin is marked as not complete if the export lacks a part of it: so a
+log that is exported once a minute does not seem to break down in the last bin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 BINS_MAX: Final = 400
-"""More points than this a plot of a page cannot show."""
+"""The most points that a plot of a page can show."""
 LENGTHS_MS: Final = (
     *(MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS),
     *(7 * DAY_MS << doubled for doubled in range(24)),
@@ -28,14 +28,14 @@ WITHIN_MS: Final = 5 * MINUTE_MS
 
 
 class NoSuchTime(ProjectionError):
-    """The time that was named ends before it begins."""
+    """The given time ends before it begins."""
 
     exit_code = USAGE
 
 
 @dataclass(frozen=True)
 class Span:
-    """A range of time that is not empty, the length of its bins, and how far the export goes."""
+    """A non-empty range of time, the length of its bins, and how far the export is complete."""
 
     since_ms: int
     until_ms: int
@@ -56,12 +56,12 @@ class Span:
         """The span from ``since_ms`` to ``until_ms`` in at most ``BINS_MAX`` bins.
 
         Args:
-            since_ms: where it begins; the bin is taken whole.
-            until_ms: before which it ends; later than ``since_ms``.
+            since_ms: where the span begins; its bin is taken whole.
+            until_ms: before which the span ends; later than ``since_ms``.
             complete_ms: until when the export is complete.
             within_ms: see ``projections.views.view.SPAN_COLUMNS``.
-            is_open: ``until_ms`` is just behind the last event: the bin is taken whole, too, as far
-                as the export is complete.
+            is_open: ``until_ms`` is just after the last event: the last bin is taken whole, too, as
+                far as the export is complete.
         """
         bin_ms = next(
             (length for length in LENGTHS_MS if _bins(since_ms, until_ms, length) <= BINS_MAX),
@@ -83,19 +83,19 @@ class Span:
         until_ms: int | None = None,
         within_ms: int = WITHIN_MS,
     ) -> Self | None:
-        """The span from one time until another; what is not named is where the log begins and ends.
+        """The span from one time until another, by default from the log's beginning to its end.
 
         Args:
-            first_ms: when the first event was recorded; None where there is none.
-            last_ms: when the last one was.
-            complete_until_ms: what the export says; None where it says nothing, and then all is
-                taken for complete that is older than the last event.
-            since_ms: where it begins, None for the first event.
-            until_ms: before which it ends, None for the last event.
+            first_ms: when the first event was recorded; None if there is none.
+            last_ms: when the last event was recorded; None if there is none.
+            complete_until_ms: until when the export is complete, as it says; None if it says
+                nothing: then the time up to the last event counts as complete.
+            since_ms: where the span begins, None for the first event.
+            until_ms: before which the span ends, None for the last event.
             within_ms: see ``over``.
 
         Returns:
-            The span; None if it is not named and there are no events.
+            The span; None if an end is not given and there are no events.
 
         Raises:
             NoSuchTime: ``until_ms`` is not after ``since_ms``.
@@ -126,5 +126,5 @@ class Span:
 
 
 def _bins(since_ms: int, until_ms: int, length_ms: int) -> int:
-    """How many bins there are; the first begins at or before ``since_ms``."""
+    """The number of bins; the first begins at or before ``since_ms``."""
     return -((since_ms // length_ms * length_ms - until_ms) // length_ms)

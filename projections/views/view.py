@@ -1,4 +1,4 @@
-"""What a view is, and the relations that all views stand on.
+"""The declaration of a view, and the relations that views read.
 
 The text of a view is SQL that Spark and DuckDB understand alike. Its rules:
 
@@ -6,10 +6,10 @@ The text of a view is SQL that Spark and DuckDB understand alike. Its rules:
 - times are compared and cut as Unix milliseconds (``unix_millis``, ``timestamp_millis``);
 - a list becomes rows by ``explode`` and has ``array_size`` elements; a range of numbers is a list
   by ``sequence``;
-- remarks to Spark's planner stand in ``/*+ … */``, which DuckDB skips.
+- hints for Spark's planner are in ``/*+ … */``, which DuckDB skips.
 
-The functions are Spark's; DuckDB is given them as macros (``DUCKDB``). A view stands on the
-relations of ``SOURCES`` and on views that are declared before it (``projections.views.registry``).
+The functions are Spark's; macros define them in DuckDB (``DUCKDB``). A view reads the relations of
+``SOURCES`` and views that are declared before it (``projections.views.registry``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DUCKDB: Final = (
     "CREATE MACRO unix_millis(moment) AS epoch_ms(moment)",
     "CREATE MACRO timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)",
 )
-"""What makes a connection to DuckDB ready for the views."""
+"""The statements that prepare a connection to DuckDB for the views."""
 
 EVENTS: Final = "events"
 SPAN: Final = "span"
@@ -51,11 +51,11 @@ TENANT_COLUMNS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class View:
-    """One view: its name, what it holds, what each column holds with its unit, and its text.
+    """One view: its name, what it and each column holds, with units, and its SQL.
 
-    ``order`` are columns that distinguish its rows, in the order in which they are shown, ``-``
-    before the name for descending; empty for a view that is too large to be shown. ``is_basis``:
-    many others stand on it, so that who reads several of them keeps it.
+    ``order`` has the columns that distinguish and sort the rows when they are shown, with ``-``
+    before the name for descending; it is empty for a view that is too large to be shown.
+    ``is_basis``: many other views read it, so that callers who read several of them keep it.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""What the log proves of one message or one identity, looked up without Spark."""
+"""Looks up what the log proves about one message or one identity, without Spark."""

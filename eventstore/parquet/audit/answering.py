@@ -1,4 +1,4 @@
-"""Answers what is asked of one message or identity, from the index and the seals of an export."""
+"""Answers a question about one message or identity, from the index and the seals of an export."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _NO_INDEX: Final = "this export has no index: all of it was read; the next poste
 
 
 def answer(question: Question, subject: OfOne) -> Answer:
-    """Look one thing up; what is shown is proven by its seals.
+    """Look up one message or identity; seals prove the answer.
 
     Args:
-        question: of which export, and how.
-        subject: what.
+        question: the export to ask, and how.
+        subject: the message or identity.
 
     Raises:
         NoExport, NotExported, ExportDamaged, ExportUnavailable: see ``eventstore.parquet.opening``;
-            what was tampered with is damaged, and never an answer.
+            a file that was tampered with raises ``ExportDamaged``, and gives no answer.
         KeyRefused: the key of the pseudonyms cannot be used.
-        ValueError, PublicKeyRefused: the point in the log or the public key is none.
+        ValueError, PublicKeyRefused: the point in the log or the public key cannot be parsed.
     """
     signer = None if question.public_key is None else read_public_key(question.public_key)
     key = None if question.key_file is None else read_key(question.key_file)
@@ -73,7 +73,7 @@ def _found(
 ) -> tuple[str, dict[str, list[Record]]]:
     match subject:
         case OfMessage(message_id):
-            # Up to a position of one database; of several it is a time, and they are all there.
+            # One database has a position to stop at; for several, ``as_of`` is a time or None.
             until = positions[0] if len(positions) == 1 else None
             return message_id, {"events": message_records(lookups, message_id, until)}
         case OfIdentity(did):

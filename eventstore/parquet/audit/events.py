@@ -1,4 +1,4 @@
-"""Which events an audit of an identity shows, and what it shows of them; for every engine."""
+"""The events that an audit of an identity shows, and their details; for every engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from eventstore.log.events import TOPIC_BY_TYPE, type_name
 from eventstore.parquet.schema import FILLING, SCHEMA, SIZE
 
 LIFE: Final = ("message-queued", "messages-delivered", "messages-removed")
-"""What happens to a message; its last word says what."""
+"""The events of a message; the last word of each says what happened."""
 TRAFFIC: Final = (*LIFE, "event-saved", "public-event-published")
-"""Events whose last word says what was done."""
+"""Events that are counted by day; the last word of each says what was done."""
 _ELSEWHERE: Final = {
     *("messages-delivered", "messages-removed", "event-tags-updated", "public-events-deleted"),
     *("key-claimed", "key-released", "invitation-used", "refusals-counted", "batch-sealed"),
 }
-"""Events that are counted by day, or stand in the stream of a key, an invitation, an edge."""
+"""Events that are counted by day, or are in the stream of a key, an invitation or an edge."""
 OF_ITS_STREAM: Final = tuple(
     name for kind in TOPIC_BY_TYPE if (name := type_name(kind)) not in {*TRAFFIC, *_ELSEWHERE}
 )
@@ -31,4 +31,4 @@ DETAILS: Final = tuple(
         if type_name(kind) in _IN_HISTORY
     )
 )
-"""Columns that say more of an event; of each event those that it has."""
+"""The columns with details of events; an audit shows those that an event has."""

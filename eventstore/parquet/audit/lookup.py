@@ -1,10 +1,9 @@
-"""Finds the rows that name a message or an identity, and proves each before it is handed on.
+"""Finds the rows that name a message or an identity, and proves each before returning it.
 
-Where they are says the index (``eventstore.parquet.index``); where an export of an earlier release
-has none, all its files are read, and each has to have the SHA-256 that was signed. What is handed
-on is decoded from states that their seals prove (``eventstore.parquet.audit.sealed``): no column of
-a file is believed. A file that was changed, or an index that was, is an error and never an answer
-without these rows.
+The index (``eventstore.parquet.index``) gives their positions. An export of an earlier release has
+no index: then all its files are read and compared with their signed SHA-256. The returned rows are
+decoded from states that their seals prove (``eventstore.parquet.audit.sealed``): the look-up trusts
+no column of a file. A changed file or index raises an error; it never leaves rows out of an answer.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ _OF_REST: Final = (
     *("position", "shard", "stream", "identity", "version", "type", "type_version", "state"),
 )
 _REST_FILES_KEPT: Final = 4
-"""Of one day each, some 20 MB."""
+"""Pruned files, of one day each, that stay in memory: some 20 MB each."""
 _OF_NAMES: Final = ("identity", *_NAMED_BY, "refusals")
 
 
 class FoundRow(NamedTuple):
-    """A row that was looked up, and the transaction that proves it.
+    """A row that was found, and the transaction that proves it.
 
-    None for a row that stayed where others were pruned: its file is the one that was signed.
+    The transaction is None for a row between pruned ones: the signature of its file proves it.
     """
 
     row: Row
@@ -65,7 +64,7 @@ class FoundRow(NamedTuple):
 
 
 class _Proven(NamedTuple):
-    """A row as it was proven, with what the export says of its stream and partition."""
+    """A proven row, with what the export says of its stream and partition."""
 
     row: LogRow
     identity: str | None
@@ -75,16 +74,16 @@ class _Proven(NamedTuple):
 
 
 class Lookup:
-    """Rows of one export up to a position; a context manager."""
+    """Looks up rows of one export up to a position; a context manager."""
 
     def __init__(self, export: DatabaseExport, until: int) -> None:
-        """Nothing behind the position ``until`` is found."""
+        """``until`` is the last position to search."""
         self._place: ExportPlace = export.place
         self._catalog = export.catalog
         self._until = until
         self.sealed = SealedRows(export.place, export.catalog)
         self.removed = 0
-        """How many rows that name what was asked for were pruned."""
+        """The number of rows that were found in the index, but pruned."""
         self._named = lru_cache(maxsize=None)(self._name_by_first_row)
         self._rest = lru_cache(maxsize=_REST_FILES_KEPT)(self._rest_of)
 
@@ -96,17 +95,17 @@ class Lookup:
         self.sealed.__exit__(*error)
 
     def of_message(self, message_id: str) -> list[FoundRow]:
-        """The rows that name a message, in their order.
+        """The rows that name a message, in the order of the log.
 
         Raises:
-            ExportDamaged: names the file that is not as it was signed, so that there is no answer.
+            ExportDamaged: a file, which it names, is not as it was signed.
             ExportUnavailable: the place cannot be read now.
         """
         found = self._at({message_key(message_id)})
         return [one for one in found if message_id in _messages_of(one.row)]
 
     def of_identities(self, names: Collection[str]) -> list[FoundRow]:
-        """The rows of identities, and those that name one, in their order.
+        """The rows of identities, and the rows that name one, in the order of the log.
 
         Raises as ``of_message``. A name is a DID, or ``key:…``, ``invitation:…``, ``edge:…``.
         """
@@ -131,7 +130,7 @@ class Lookup:
         return [FoundRow(row, one.transaction) for row, one in zip(decoded, rows, strict=True)]
 
     def _sealed(self, position: int) -> _Proven:
-        """The row at a position, proven by its seal."""
+        """Read the row at a position, and prove it by its seal."""
         transaction = self.sealed.at(position)
         row = next((one for one in transaction.rows if one.position == position), None)
         if row is None:
@@ -141,9 +140,9 @@ class Lookup:
         return _Proven(row, named, partition, transaction.path, transaction)
 
     def _stayed(self, position: int) -> _Proven | None:
-        """The row at a position where others were pruned; None if it was, too.
+        """Read the row at a position in the pruned part; None if it was pruned.
 
-        What proves it is the signature of its whole file.
+        The signature of its whole file proves the row.
         """
         for file in self._catalog.statements[0].manifest.files:
             if file.first <= position <= file.last:
@@ -169,7 +168,7 @@ class Lookup:
         return sorted(position for position in found if position <= self._until)
 
     def _scanned(self, manifest: Manifest, keys: pa.Array) -> Iterator[int]:
-        """The same of rows that have no index, by what it would say."""
+        """Yield the positions of rows without an index, from the entries an index would have."""
         for file in manifest.files:
             entries = entries_of(read_table(self._place, file, OF_ENTRIES), manifest.first)
             found = pc.cast(pc.shift_right(entries, pa.scalar(OFFSET_BITS, pa.uint64())), "uint32")
@@ -177,7 +176,7 @@ class Lookup:
                 yield manifest.first + (entry & ((1 << OFFSET_BITS) - 1))
 
     def _decoded(self, proven: Sequence[_Proven]) -> Iterator[dict[str, Any]]:
-        """Rows by the columns of the export, made from what is proven of them."""
+        """Yield rows by the columns of the export, made from their proven states."""
         rows = [one.row for one in proven]
         try:
             typed = event_columns([row.topic for row in rows], [row.state for row in rows])
@@ -209,7 +208,7 @@ class Lookup:
         return named
 
     def _name_by_first_row(self, stream: bytes) -> str | None:
-        """What the first row of a stream calls it; None where that names nothing."""
+        """The name that the first row of a stream gives it; None if it gives none."""
         for position in self._positions({stream_key(stream)}):
             if position <= self._catalog.pruned_to:
                 stayed = self._stayed(position)
@@ -228,7 +227,7 @@ class Lookup:
         return found[0] if found else self._catalog.files[0].path
 
     def name_behind(self, pseudonym: str, key: bytes) -> str | None:
-        """The name that has this pseudonym, None for none: every row is read, for no index has it.
+        """The name with this pseudonym, None if no row has one. Reads every row: no index has it.
 
         Raises as ``of_message``.
         """
@@ -251,10 +250,10 @@ class Lookup:
 
 
 def position_at(export: DatabaseExport, as_of: AsOf) -> int:
-    """The position that a log had reached then: of a time, the last seal that was made until then.
+    """The position that a log had reached at ``as_of``: for a time, that of the last seal by then.
 
     Raises:
-        ExportDamaged: a file that was read is not the one that was signed.
+        ExportDamaged: a file is not the one that was signed.
         ExportUnavailable: the place cannot be read now.
     """
     if as_of is None:
@@ -269,9 +268,9 @@ def position_at(export: DatabaseExport, as_of: AsOf) -> int:
 
 
 def recorded_ms(export: DatabaseExport, position: int) -> int:
-    """When the events just before a position were recorded, Unix milliseconds; 0 for none.
+    """When the events up to a position were recorded, Unix milliseconds; 0 for none.
 
-    The latest time in the one file that holds it. Raises as ``position_at``.
+    This is the latest such time in the file that holds the position. Raises as ``position_at``.
     """
     files = [file for file in export.catalog.files if file.first <= position]
     if not files:
@@ -295,7 +294,7 @@ def _messages_of(row: Row) -> Iterable[str]:
 
 
 def _names_of(row: Row) -> Iterator[str | None]:
-    """The names that a row is found by; see ``eventstore.parquet.index``."""
+    """The names by which a look-up finds a row; see ``eventstore.parquet.index``."""
     yield row["identity"]
     yield from (row.get(column) for column in _NAMED_BY)
     yield from (refused["sender_did"] for refused in row.get("refusals") or ())

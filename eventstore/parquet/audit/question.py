@@ -1,7 +1,7 @@
-"""What an audit asks of an export, and what it is answered, by Spark or without it.
+"""The questions of an audit to an export, and the answers, with or without Spark.
 
-A look-up without Spark (``eventstore.parquet.audit.answering``) answers what is asked of one thing;
-the program ``projections audit`` answers all, as JSON for JSON.
+A look-up without Spark (``eventstore.parquet.audit.answering``) answers questions about one message
+or identity; the program ``projections audit`` reads any question as JSON, and answers in JSON.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class OfMessage(msgspec.Struct, frozen=True, tag="message"):
 
 
 class OfIdentity(msgspec.Struct, frozen=True, tag="identity"):
-    """What an identity did and was given: its ``history``, ``traffic`` and what was ``refused``.
+    """What an identity did and received: ``history``, ``traffic`` and ``refused`` commands.
 
-    The DID may be the pseudonym of one, with the key of the pseudonyms.
+    With the key of the pseudonyms, the DID may be a pseudonym.
     """
 
     did: str
 
 
 class OfRefusals(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """What was ``refused`` to whom, and the ``queues`` that began to refuse messages.
+    """The ``refused`` commands by sender, and the ``queues`` that began to refuse messages.
 
-    Of a time from ``since`` on and before ``until``; None for no end.
+    From ``since`` until before ``until``; None for no bound.
     """
 
     since: datetime | None = None
@@ -40,17 +40,17 @@ class OfRefusals(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 
 class OfReplays(msgspec.Struct, frozen=True, kw_only=True, tag="replays"):
-    """What was ``refused`` as a replay, in a time as that of ``OfRefusals``."""
+    """The commands ``refused`` as replays, in a time as in ``OfRefusals``."""
 
     since: datetime | None = None
     until: datetime | None = None
 
 
 class OfStuck(msgspec.Struct, frozen=True, kw_only=True, tag="stuck"):
-    """``messages`` that wait for longer than a time, or were handed out so often, worst first.
+    """The ``messages`` that wait longer than a time, or were delivered too often, worst first.
 
-    Queued in a time as that of ``OfRefusals``; ``older_than_s`` and ``deliveries_min`` are 1 at
-    least.
+    They were queued in a time as in ``OfRefusals``; ``older_than_s`` and ``deliveries_min`` are at
+    least 1.
     """
 
     older_than_s: int
@@ -64,15 +64,15 @@ Subject: TypeAlias = OfOne | OfRefusals | OfReplays | OfStuck
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of which export.
+    """A question to an export.
 
     Attributes:
-        source: The export, or the place of those of all databases: a folder or a URI.
-        subject: What of it.
+        source: The folder or URI of the export, or of the exports of all databases.
+        subject: What the question is about.
         as_of: The point in the log as text, a position or a time; None for all of it.
-        key_file: The key of the pseudonyms that stand for names; None for names as they are.
-        public_key: Whose signatures are expected, as text; None for any.
-        rows_max: Of each list; one row more says that there are more.
+        key_file: The key that makes pseudonyms of names; None to show names.
+        public_key: The key that must have signed the export, as text; None for any.
+        rows_max: The most rows of each list; an answer with one row more says that there are more.
     """
 
     source: str
@@ -84,17 +84,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the export says.
+    """The answer of an export.
 
     Attributes:
-        name: The message or identity that was asked for, as the rows name it; empty for a range.
-        positions: How far the log is that was asked, in each of its databases.
-        at_ms: When that was, Unix milliseconds.
-        signed_by: The public key that has signed the export, as text.
-        key_is_trusted: Whether that is the one that was expected; False where none was named.
-        pseudonyms: The fingerprint of their key; empty without one.
+        name: The message or identity of the question, as the rows name it; empty for a range.
+        positions: The positions in each database up to which the answer holds.
+        at_ms: The time of these positions, Unix milliseconds.
+        signed_by: The public key that signed the export, as text.
+        key_is_trusted: Whether this is the expected key; False if the question names none.
+        pseudonyms: The fingerprint of the key of the pseudonyms; empty without one.
         found: Records by the name of their list.
-        note: What is worth knowing of how they were found; empty for nothing.
+        note: A remark on how they were found; empty for none.
     """
 
     name: str = ""

@@ -1,7 +1,7 @@
-"""What is shown of a message or an identity: plain records of the rows that were found.
+"""Turns the rows found for a message or an identity into plain records to show.
 
-The same, row by row and in the same order, as the queries of ``projections.audit``, which read much
-with Spark; a test holds both to it. Times are ISO 8601 in UTC with milliseconds.
+The queries of ``projections.audit``, which read much with Spark, give the same records in the same
+order; a test compares both. Times are ISO 8601 in UTC with milliseconds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from eventstore.parquet.schema import SIZE
 
 Record: TypeAlias = dict[str, Any]
 FROM_QUEUED: Final = ("identity", "protocol", "sender_did", "recipient_key", SIZE)
-"""What the first event of a message says of it."""
+"""The fields that the first event of a message has."""
 _MS: Final = 1_000
 _COUNTED_BY: Final = ("protocol", "command", "reason", "sender_did")
 
 
 class PlacedRow(NamedTuple):
-    """A row that was found, and the number of its database where the log has several."""
+    """A row that was found, and the number of its database if the log has several."""
 
     database: int | None
     found: FoundRow
@@ -35,16 +35,16 @@ class PlacedRow(NamedTuple):
         return self.found.row
 
     def place(self) -> Record:
-        """What says where it stands."""
+        """The fields that say where the row is: the database, if any, and the position."""
         named = {} if self.database is None else {"database": self.database}
         return named | {"position": self.row["position"]}
 
 
 class IdentityRecords(NamedTuple):
-    """What is shown of an identity."""
+    """The records to show of an identity."""
 
     history: list[Record]
-    """What it did and was sent, apart from messages and saved events; newest first."""
+    """The identity's events, except those of messages and saved events; newest first."""
     traffic: list[Record]
     """What it sent, received, fetched and kept, by day (UTC), newest first."""
     refused: list[Record]
@@ -52,15 +52,15 @@ class IdentityRecords(NamedTuple):
 
 
 def message_records(lookups: Sequence[Lookup], message_id: str, until: int | None) -> list[Record]:
-    """What happened to one message, in order, each with the seal that proves it.
+    """The events of one message, in order, each with the seal that proves it.
 
     Args:
         lookups: one for each database of the log.
-        message_id: of the message.
-        until: of one database, the position up to which seals are shown; None for all.
+        message_id: the id of the message.
+        until: for one database, the position up to which seals are shown; None for all.
 
     Raises:
-        ExportDamaged: names the file that is not as it was signed, so that there is no answer.
+        ExportDamaged: a file, which it names, is not as it was signed.
         ExportUnavailable: the place cannot be read now.
     """
     events = [
@@ -72,7 +72,7 @@ def message_records(lookups: Sequence[Lookup], message_id: str, until: int | Non
 
 
 def whole_life(events: list[Record]) -> list[Record]:
-    """The events of a message, none where its first ones were pruned: the others say little."""
+    """The events of a message; none if its first ones were pruned, as the others say little."""
     return events if events and events[0]["event"] == "queued" else []
 
 
@@ -95,7 +95,7 @@ def _event(placed: PlacedRow, until: int | None) -> Record:
 
 
 def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
-    """What the log has of an identity, also of one whose name was erased.
+    """The records of an identity, also of one whose name was erased.
 
     Args and errors as ``message_records``.
     """
@@ -130,10 +130,10 @@ def _is_history(row: Row, names: Collection[str]) -> bool:
 
 
 def _of_keys(keys: Iterable[PlacedRow], names: Collection[str]) -> list[PlacedRow]:
-    """Claims of keys by the identity, and releases, which name no owner, of what it had claimed."""
+    """The identity's claims of keys, and the releases of these keys, which name no owner."""
     owners: dict[str, str] = {}
     found = []
-    for placed in keys:  # of one key all are in one database, in their order
+    for placed in keys:  # one database has all events of a key, in order
         row = placed.row
         if row["type"] == "key-claimed":
             owners[row["identity"]] = row["owner_did"]
@@ -208,13 +208,13 @@ def _last_word(kind: str) -> str:
 
 
 def time_text(at: datetime) -> str:
-    """A time as it is shown."""
+    """A time as text to show."""
     text = at.astimezone(UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def message_summary(events: Sequence[Record], at_ms: int) -> Record:
-    """What became of a message; ``waited_s`` until it was removed, or until ``at_ms``."""
+    """Summarise the life of a message; ``waited_s`` ends at its removal, or at ``at_ms``."""
     queued, last = events[0], events[-1]
     is_gone = last["event"] == "removed"
     until = (

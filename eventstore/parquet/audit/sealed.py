@@ -1,10 +1,10 @@
-"""Single transactions of an export, each proven by its seal and by the tree over all seals.
+"""Reads single transactions of an export, and proves each by its seal and the tree over all seals.
 
-Of a data file the groups of rows are read that have the wanted positions, and of these the columns
-of the log alone. Nothing in them is believed: rows have to give the digest of the seal behind them,
-and the seal has to be a leaf, with its position, of the tree whose root the newest manifest signs.
-An export of an earlier release has no such tree: there each file that is read has to have the
-SHA-256 that its manifest signs.
+It reads only the row groups of a data file that have the wanted positions, and only the columns of
+the log itself. It trusts nothing in them: rows must give the digest of the seal that follows them,
+and the seal with its position must be a leaf of the tree whose root the newest manifest signs. An
+export of an earlier release has no such tree: there each file that is read must have the SHA-256
+that its manifest signs.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from eventstore.parquet.tree import tiles_in
 _COLUMNS: Final = ("position", "stream", "identity", "version", "type", "type_version", "state")
 _SEAL_TYPE: Final = type_name(BatchSealed)
 _OF_SEALS_ALONE: Final = "epoch"
-"""Every seal has one and no other row has: what a group does not count as null are its seals."""
+"""The column that all seals and no other rows fill: a group has as many seals as values."""
 _OPEN_MAX: Final = 4
-"""Manifests whose files are open."""
+"""The most manifests whose files are open at once."""
 _GROUPS_KEPT: Final = 2
-"""Groups of rows of each that are kept, some 20 MB each."""
+"""The row groups of each manifest that stay in memory, some 20 MB each."""
 
 
 class Transaction(NamedTuple):
-    """A seal and the rows that it covers, proven."""
+    """A seal and the rows that it covers, both proven."""
 
     seal: LogRow
     sealed: BatchSealed
     rows: Sequence[LogRow]
     identities: Mapping[int, str | None]
-    """What the export calls the stream of each row, by position: this no seal proves."""
+    """The export's name for the stream of each row, by position; no seal proves it."""
     leaf: int
-    """Its number in the tree."""
+    """The number of the seal in the tree."""
     path: str
     """The data file with the seal."""
 
 
 class SealedRows:
-    """Transactions of one export by position; a context manager."""
+    """Finds and proves transactions of one export by position; a context manager."""
 
     def __init__(self, place: ExportPlace, catalog: Catalog) -> None:
         """``catalog`` is what the export held when it was opened."""
@@ -77,10 +77,10 @@ class SealedRows:
         self._found: dict[int, Transaction] = {}
 
     def at(self, position: int) -> Transaction:
-        """The transaction with the row at a position, which the export has.
+        """The transaction with the row at a position of the export.
 
         Raises:
-            ExportDamaged: its rows are not those that were sealed, or not there.
+            ExportDamaged: the rows are not those that were sealed, or are missing.
             ExportUnavailable: the place cannot be read now.
         """
         number = bisect_left(self._lasts, position)
@@ -101,7 +101,7 @@ class SealedRows:
 
     @contextmanager
     def _rows_of(self, number: int) -> Iterator[_ManifestRows]:
-        """The rows of a manifest; those that were wanted last stay open."""
+        """The rows of a manifest; the manifests used last stay open."""
         rows = self._opened.pop(number, None)
         if rows is None:
             manifest = self._manifests[number]
@@ -159,7 +159,7 @@ class SealedRows:
 
 
 class _Group(NamedTuple):
-    """A group of rows of a data file, as its footer says; none of it is believed."""
+    """A row group of a data file, as the file's footer describes it; not trusted."""
 
     first: int
     last: int
@@ -169,10 +169,10 @@ class _Group(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """Rows that follow one another, with one whole transaction among them.
+    """Consecutive rows with one whole transaction among them.
 
-    ``begin`` and ``seal`` are the numbers of its first row and of its seal; ``seals_before`` are
-    the seals of the manifest before it.
+    ``begin`` and ``seal`` are the numbers of the transaction's first row and of its seal;
+    ``seals_before`` counts the manifest's seals before it.
     """
 
     table: pa.Table
@@ -184,7 +184,7 @@ class _Window(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Rows of a manifest between two positions, in their order."""
+    """Rows of a manifest between two positions, in order."""
 
     table: pa.Table
     positions: memoryview
@@ -193,7 +193,7 @@ class _Chunk(NamedTuple):
 
 
 class _ManifestRows:
-    """The rows of one manifest, of which parts are read."""
+    """The rows of one manifest, read in parts."""
 
     def __init__(self, place: ExportPlace, manifest: Manifest, *, is_hashed: bool) -> None:
         self._manifest = manifest
@@ -204,7 +204,7 @@ class _ManifestRows:
             for number, file in enumerate(self._files)
             for group in _groups(number, file.metadata)
         ]
-        # Files of two days may have rows between those of each other.
+        # The positions of two days' files may interleave.
         self._chunks: list[list[_Group]] = []
         for group in sorted(groups):
             if self._chunks and group.first <= max(one.last for one in self._chunks[-1]):
@@ -220,7 +220,7 @@ class _ManifestRows:
         self._close.close()
 
     def around(self, position: int) -> _Window:
-        """The transaction around a position, not proven yet."""
+        """Read the transaction around a position, without proving it."""
         first = last = max(0, bisect_right(self._firsts, position) - 1)
         chunk = self._chunk(first)
         while True:
@@ -293,7 +293,7 @@ def _chunk_of(table: pa.Table) -> _Chunk:
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array, kind: Any) -> memoryview:
-    """Integers of 64 bits, none of them null, as they stand in memory."""
+    """The memory of an array of 64-bit integers; raises ValueError if one is null."""
     array = pa.concat_arrays(getattr(column, "chunks", [column]))
     if array.null_count:
         raise ValueError("a row has no position")
@@ -304,7 +304,7 @@ def _numbers(column: pa.ChunkedArray | pa.Array, kind: Any) -> memoryview:
 
 
 def _seals_in(manifest: Manifest) -> int:
-    """Where rows were removed, those that were removed count, too: they have their leaves."""
+    """Count the seals of a manifest, including pruned ones, which still have their leaves."""
     if manifest.is_pruned:
         assert isinstance(manifest.tree, ManifestTree)
         return manifest.tree.size
@@ -317,7 +317,7 @@ def _changed(path: str, seal: LogRow, why: str) -> ExportDamaged:
 
 @contextmanager
 def _readable(place: ExportPlace, manifest: Manifest) -> Iterator[None]:
-    """What cannot be read as it was written is damaged, unless nothing can be read there."""
+    """Report read errors as damage, unless the whole place cannot be read."""
     try:
         yield
     except (pa.ArrowException, ValueError, LookupError, OverflowError, OSError) as error:

@@ -1,1 +1,1 @@
-"""Proves from its files alone that an export is what was written."""
+"""Proves from the files of an export alone that it is as it was written."""

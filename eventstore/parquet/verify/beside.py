@@ -1,4 +1,4 @@
-"""Compares the end of an export with the log that it was made from."""
+"""Compares the end of an export with the log from which it was made."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _BYTES: Final = 4 * 1024 * 1024
 def compare_end(
     log: EventLog, summary: ExportSummary, *, recorded_before_ms: int
 ) -> Iterator[ExportFinding]:
-    """What the log has and the export should have, and the other way round.
+    """Yield what the export lacks at its end although the log has it, and the other way round.
 
     Args:
-        log: the log that the export is of.
-        summary: of the check of the export.
-        recorded_before_ms: Unix milliseconds; a transaction that was recorded later may be missing.
+        log: the log of the export.
+        summary: the summary of the export's check.
+        recorded_before_ms: Unix milliseconds; transactions recorded later may be missing.
 
     Raises:
         LogUnavailable: the log cannot be read now.
-        CorruptRow: the row behind the end of the export is not one.
+        CorruptRow: the row after the end of the export is corrupt.
     """
     for name, head in heads_not_in(log, summary.heads).items():
         yield ExportFinding(
@@ -57,9 +57,9 @@ def compare_end(
 
 
 def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:
-    """The position of the first seal behind another one, and when it was recorded; None: no seal.
+    """The position of the first seal after a position, and when it was recorded; None if none is.
 
-    The rows of one transaction can be many pages.
+    The rows of one transaction can fill many pages.
     """
     while page := log.read_rows(after=after, rows_max=_ROWS, bytes_max=_BYTES):
         for row in page:
@@ -68,6 +68,6 @@ def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:
             try:
                 return row.position, decode(row.topic, row.state).at_ms
             except CorruptRow:
-                return None  # poste log verify says what is wrong there
+                return None  # poste log verify reports the damage
         after = page[-1].position
     return None

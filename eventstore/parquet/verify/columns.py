@@ -1,7 +1,7 @@
-"""The typed columns of an export against the states of its rows.
+"""Checks the typed columns of an export against the states of its rows.
 
-Every column is made again from ``state`` as the exporter does it; equal columns are compared in
-bulk, and only where two differ are their rows looked for.
+The check makes every column again from ``state``, as the exporter does. It compares whole columns
+first, and searches for the rows that differ only in columns that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from eventstore.parquet.columns import columns_of, to_array
 from eventstore.parquet.schema import SCHEMA
 
 Events: TypeAlias = Sequence[Event | None]
-"""Those in rows; None where a row does not decode."""
+"""The events in rows; None for a row that does not decode."""
 _OF_THE_LOG: Final = {
     *("position", "shard", "stream", "identity", "version", "type", "type_version", "state")
 }
@@ -30,10 +30,10 @@ _OF_EVENTS: Final = [field for field in SCHEMA if field.name not in _OF_THE_LOG]
 
 
 def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
-    """What is wrong with the typed columns of a page; ``rows`` and ``events`` are of the same rows.
+    """Check the typed columns of a page; ``rows`` and ``events`` are those of the page.
 
-    Yields for each row at most one finding, which names all of its columns that are wrong, or
-    says that the row cannot be decoded.
+    Yields at most one finding for each row, which names all its wrong columns, or says that the
+    row cannot be decoded.
     """
     understood = [index for index, event in enumerate(events) if event is not None]
     if len(understood) < len(rows):
@@ -68,7 +68,7 @@ def _not_understood(row: LogRow) -> Iterator[Finding]:
 def _differences(
     column: pa.ChunkedArray, values: list[Any] | None, kind: pa.DataType
 ) -> Sequence[int]:
-    """The places where a column does not hold these values, to the bit."""
+    """The indices where a column differs from these values, to the bit."""
     if values is None:
         if column.null_count == len(column):
             return []
@@ -79,7 +79,7 @@ def _differences(
 
 
 def _bits(array: pa.Array) -> pa.Array:
-    """Floating-point numbers as integers: -0.0 is not 0.0, and what is no number equals itself."""
+    """Floating-point numbers as integers, so that -0.0 differs from 0.0, and NaN equals itself."""
     return array.view(pa.int64()) if pa.types.is_floating(array.type) else array
 
 

@@ -1,20 +1,20 @@
-"""Proves from its files alone that an export is the one that was written, and all of it.
+"""Proves from the files of an export alone that it is complete and as it was written.
 
-What is compared: the signatures and the chain of manifests; each data file with its SHA-256; all
-rows with the seals, that is the hash chain of each partition, from one manifest's heads to the
-next one's; the versions of each stream; and every other column with what ``state`` decodes to.
-Seals are in the states, so this also finds rows that were changed before they were signed.
+The check covers the signatures and the chain of manifests; each data file by its SHA-256; all rows
+by the seals, that is the hash chain of each partition, from one manifest's heads to the next one's;
+the versions of each stream; and every other column by what ``state`` decodes to. Seals are in the
+states, so the check also finds rows that were changed before they were signed.
 
-Damage does not end the check. What follows a manifest or a file that cannot be used is measured
-from the heads that the next usable manifest names, and the streams in it may go on with any later
-version: so one damage is reported once. Of the rows of one manifest ``FINDINGS_MAX``
-findings are reported and the others counted.
+Damage does not end the check. After a manifest or a file that cannot be used, the check continues
+from the heads that the next usable manifest names, and accepts any later version of the streams in
+it: so one damage is reported once. For the rows of one manifest it reports ``FINDINGS_MAX``
+findings, and counts the others.
 
-What this cannot see: an end that was cut with all that names it, the newest commits of the table,
-their manifests, the mark of the end and the signed head of the tree over all seals, and replaced by
-what stood there before; pass ``known_heads`` or ``witnessed`` for that, or compare with the log
-(``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order of
-whole transactions of different partitions; these rest on the signatures.
+The check cannot see an end that was cut together with all that names it (the newest commits of the
+table, their manifests, the mark of the end and the signed head of the tree over all seals), and
+replaced by the earlier files. Pass ``known_heads`` or ``witnessed`` for that, or compare with the
+log (``eventstore.parquet.verify.beside``). Seals cover neither the positions of rows nor the order
+of whole transactions of different partitions: only signatures do.
 
 Memory: the rows of one manifest for each process (about 450 MB with the exporter's default
 bounds), and about 300 bytes for each stream.
@@ -65,10 +65,10 @@ __all__ = ["ExportFinding", "ExportSummary", "Progress", "verify_export"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows checked and the rows in all."""
 Job: TypeAlias = tuple[ManifestPart, Mapping[str, Head]]
-"""A manifest whose rows are checked, and the known heads that they must have."""
+"""A manifest whose rows to check, and the known heads that they must have."""
 _MARK: Final = "the mark of what was verified"
 ROWS_PER_PROCESS: Final = 200_000
-"""With fewer, a process takes longer to start than to check."""
+"""A process for fewer rows takes longer to start than to check them."""
 
 
 def verify_export(  # noqa: PLR0913 - what is held against what
@@ -85,17 +85,17 @@ def verify_export(  # noqa: PLR0913 - what is held against what
 
     Args:
         place: where the export is.
-        key: the mediator's, known from elsewhere. None: the key is taken from the export itself,
-            and the summary says that this does not prove who wrote it.
+        key: the mediator's key, known from elsewhere. None: take the key from the export itself;
+            the summary says that this does not prove who wrote it.
         known_heads: heads by partition from the log or an earlier check; each must be found.
-        witnessed: signed heads of the tree that others hold, as notes, by the name of where they
-            stand; the export has to continue each.
-        progress: called when the rows of a manifest were checked.
-        processes: how many check at the same time; None: as many as there are cores. They are
-            started only for large exports, and import the main module of the program.
-        marks: what was verified before; with ``key`` alone. Of that the rows are not read again,
-            but where ``known_heads`` have to be found, and where other files hold them since; what
-            is sound at the end is marked.
+        witnessed: signed heads of the tree that others hold, as notes, by the name of their
+            source; the export must continue each.
+        progress: called after the rows of each manifest were checked.
+        processes: how many check at the same time; None: one for each core. They are started only
+            for large exports, and import the main module of the program.
+        marks: what was verified before; only with ``key``. The check does not read these rows
+            again, unless ``known_heads`` must be found, or the rows are in other files now. It
+            marks a sound export at the end.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -134,7 +134,7 @@ def _key_of(text: str) -> Verify:
 
 
 def _erased_in(place: ExportPlace, part: ManifestPart) -> set[bytes]:
-    """The streams of the identities that rows of a manifest say to be erased."""
+    """The streams of the identities that were erased by rows of a manifest."""
     found: set[bytes] = set()
     for file in part.manifest.files:
         if ERASURE in file.types:
@@ -201,7 +201,7 @@ class _ExportCheck:
                 yield from self._index.pass_over(part.manifest)
                 reached += part.manifest.rows
                 continue
-            # What is wrong with rows or before them is reported; so is no tree that follows of it.
+            # Damaged or missing rows are reported already; do not also report the tree for them.
             is_known = part.before is not None and not checked.findings
             yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
             entries = None if checked.findings else checked.entries
@@ -223,9 +223,9 @@ class _ExportCheck:
             self._nameless.setdefault(place, found)
 
     def _missing_names(self) -> Iterator[ExportFinding]:
-        """Names that are gone although no row says that who they named was erased.
+        """Yield names that are gone although no row says that their identity was erased.
 
-        Nothing is said where files are damaged, which may have had such a row.
+        Yield none if files are damaged, because these may have had such a row.
         """
         if not self._nameless or not self._is_whole:
             return
@@ -238,19 +238,19 @@ class _ExportCheck:
     def check_heads(
         self, key: PublicKey | None, witnessed: Mapping[str, bytes]
     ) -> Iterator[ExportFinding]:
-        """Hold the signed heads, the export's own and those of witnesses, against the tree."""
+        """Check the signed heads, the export's own and those of witnesses, against the tree."""
         head = self._claims.head
         try:
             signer = key or (read_public_key(head.public_key) if head else None)
         except PublicKeyRefused:
-            signer = None  # no signature holds then, which is reported
+            signer = None  # then no signature is valid, which is reported
         if head is None or signer is None:
             return
         if self._verified is not None:
             before = self._verified.tree
             held = TreeHead(head.mediator_did, before.size, bytes.fromhex(before.root))
             yield from self._tree.check_head(_MARK, held, head.mediator_did)
-        if not self._claims.findings:  # else the last seals may be those that are lost
+        if not self._claims.findings:  # otherwise the last seals may be lost
             yield from self._tree.end(signer, head.mediator_did)
         for name, note in witnessed.items():
             try:
@@ -281,7 +281,7 @@ class _ExportCheck:
         )
 
     def _skip(self) -> Iterator[ExportFinding]:
-        """Go on behind what was verified: its files have to be there, as large as they were."""
+        """Skip the verified part, after checking that its files exist in their old size."""
         if not self._skipped:
             return
         sizes = self._place.data_sizes()
@@ -300,9 +300,9 @@ class _ExportCheck:
         self._index.skip(newest.last)
 
     def _check_again(self, part: ManifestPart, checked: CheckedPart) -> Iterator[ExportFinding]:
-        """What is wrong with rows in files that took the place of those that were verified.
+        """Check the rows of files that replaced verified ones.
 
-        If their seals are the same, so are the rows, and where streams end is known.
+        If their seals are the same, so are the rows, and the ends of the streams are known.
         """
         self._rows += checked.rows
         self._seals += checked.seals
@@ -312,7 +312,7 @@ class _ExportCheck:
             yield from self._tree.check_again(part.manifest, checked.leaves)
 
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:
-        """The known heads that the rows of this manifest must have, if it is not too late."""
+        """Take the known heads that are due in the rows of this manifest."""
         newest = {name: head.version for name, head in part.heads.items()}
         names = [name for name, head in self._known.items() if head.version <= newest.get(name, 0)]
         return {name: self._known.pop(name) for name in names}
@@ -332,12 +332,12 @@ class _ExportCheck:
 
 
 def _checked(place: ExportPlace, jobs: Sequence[Job], processes: int) -> Iterator[CheckedPart]:
-    """Check the rows of manifests, several at the same time; results in their order."""
+    """Check the rows of manifests, several at the same time; yield results in order."""
     if processes <= 1:
         for job in jobs:
             yield check_part(place, *job)
         return
-    # A process that is forked from one with threads may wait forever.
+    # A process forked from one with threads may hang.
     pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_leave_signals)
     waiting: deque[Future[CheckedPart]] = deque()
     try:
@@ -355,7 +355,7 @@ def _checked(place: ExportPlace, jobs: Sequence[Job], processes: int) -> Iterato
 
 
 def _leave_signals() -> None:
-    """An interrupt of the terminal is for the process that started this one."""
+    """Ignore the terminal's interrupt, which is for the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -370,7 +370,7 @@ def _missing(name: str, head: Head, path: str) -> ExportFinding:
 
 
 def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[ExportFinding]:
-    """Files that no manifest explained before the check, nor after it."""
+    """Yield files that no manifest explains, neither before the check nor after it."""
     if claims.strays:
         # An exporter writes files before the manifest that names them.
         for path in sorted(claims.strays & read_again().strays):
@@ -379,20 +379,20 @@ def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[Export
 
 
 _End: TypeAlias = tuple[int, bool]
-"""The last version of a stream, and whether its rows name whose it is."""
+"""The last version of a stream, and whether its rows name its identity."""
 
 
 class StreamEnds:
-    """Where each stream ends in the manifests that were joined, which come in their order.
+    """The end of each stream in the manifests joined so far, in the order of the log.
 
     Attributes:
-        left_out: findings that were only counted.
+        left_out: the number of findings that were only counted.
 
     Memory: about 300 bytes for each stream.
     """
 
     def __init__(self, verified: pa.Table | None = None) -> None:
-        """``verified`` are the ends (``STREAM_ENDS``) that an earlier check has found."""
+        """``verified`` are the ends (``STREAM_ENDS``) that an earlier check found."""
         self._verified = STREAM_ENDS.empty_table() if verified is None else verified
         self._ends: dict[bytes, _End] = {}
         self._before_loss: dict[bytes, _End] = {}
@@ -400,7 +400,7 @@ class StreamEnds:
         self.left_out = 0
 
     def __len__(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         count: int = self.table().num_rows
         return count
 
@@ -413,15 +413,15 @@ class StreamEnds:
         return pa.concat_tables([self._verified.filter(pc.invert(is_newer)), new])
 
     def lose(self) -> None:
-        """Rows are missing here: each stream may go on with any later version."""
+        """Note missing rows: each stream may continue with any later version."""
         self._before_loss |= self._ends
         self._ends = {}
         self._is_lossy = True
 
     def join(self, streams: Streams, *, is_partly_known: bool = False) -> Iterator[ExportFinding]:
-        """Let the streams of the next manifest go on; at most ``FINDINGS_MAX`` findings.
+        """Continue the streams with the next manifest; yield at most ``FINDINGS_MAX`` findings.
 
-        ``is_partly_known``: its first rows are some that an earlier check has seen.
+        ``is_partly_known``: an earlier check has seen the manifest's first rows.
         """
         self._recall(streams)
         breaks = self._breaks(streams, is_partly_known=is_partly_known)
@@ -432,7 +432,7 @@ class StreamEnds:
                 self.left_out += 1
 
     def _recall(self, streams: Streams) -> None:
-        """Take what an earlier check has found of these streams."""
+        """Load the ends of these streams that an earlier check found."""
         named = streams.table["stream"].cast(pa.binary())
         found = pc.index_in(named, value_set=self._verified["stream"].combine_chunks())
         known = self._verified.take(found.drop_null())

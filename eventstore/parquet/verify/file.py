@@ -1,4 +1,4 @@
-"""One data file of an export against its manifest: its bytes, its shape, the order of its rows."""
+"""Checks one data file of an export against its manifest: its bytes, schema and order of rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.verify.findings import ExportFinding
 
 _REPORTED_MAX: Final = 20
-"""So many rows of a file are reported to be in the wrong place; sorted, all are checked."""
+"""The most misplaced rows of a file that are reported; all rows are checked, sorted."""
 
 
 class ReadFile(NamedTuple):
-    """A data file as it was found."""
+    """A data file that was read, and its findings."""
 
     table: pa.Table | None
-    """Its rows; None if they cannot be read."""
+    """The file's rows; None if they cannot be read."""
     findings: Sequence[ExportFinding]
     is_whole: bool
-    """It is, to the byte, the file that the manifest names."""
+    """Whether it is, to the byte, the file that the manifest names."""
 
 
 def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
-    """Read a data file whatever is wrong with it.
+    """Read a data file, even a damaged one.
 
     Raises:
-        FileMissing: there is none.
+        FileMissing: there is no such file.
         ExportUnavailable: the place cannot be read now.
     """
     content = place.read(file.path)
@@ -51,7 +51,7 @@ def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
         return ReadFile(None, findings, is_whole)
     findings += _disorder(file, table)
     if is_whole:
-        # Of a file that was changed it is known already that nothing has to fit.
+        # A changed file is reported already, and need not fit its manifest.
         findings += _contradictions(file, table)
     return ReadFile(table, findings, is_whole)
 
@@ -68,13 +68,13 @@ def _table(content: bytes) -> pa.Table:
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     if not table.schema.equals(SCHEMA) or table.schema.metadata != SCHEMA.metadata:
         raise ValueError("other columns")
-    # Text that is not UTF-8, lists that end before they begin.
+    # Finds text that is not UTF-8, and lists that end before they begin.
     table.validate(full=True)
     return table
 
 
 def _disorder(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
-    """Rows that do not follow the row before, or stand on another day than the file's."""
+    """Yield rows that do not follow the row before, or are of another day than the file."""
     if table.num_rows == 0:
         return
     positions = table["position"].combine_chunks()
@@ -97,7 +97,7 @@ def _rows_where(mask: pa.Array) -> list[int]:
 
 
 def _contradictions(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
-    """What the manifest says about the file and is not so, although the file is the same."""
+    """Yield what the manifest says wrongly about the file, although the file is the signed one."""
     counts = table.group_by(["type", "type_version"], use_threads=False)
     types = {
         f"{row['type']}.{row['type_version']}": row["count_all"]

@@ -1,4 +1,4 @@
-"""What the check of an export finds, and what it says at its end."""
+"""The findings of an export's check, and its summary."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from eventstore.parquet.manifest import ManifestTree
 
 
 class ExportFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong with a file of an export, or with rows in it.
+    """One fault of a file of an export, or of rows in it.
 
-    A finding about a file alone (``fault`` is a ``Damage``) has neither positions nor a row. One
-    about rows names the row at ``last_position`` by its ``stream`` and ``version`` in the log
-    and by ``path`` and ``row`` in the export; the rows in question begin at ``first_position``.
+    A finding about a file alone (``fault`` is a ``Damage``) has neither positions nor a row. A
+    finding about rows names the row at ``last_position`` by its ``stream`` and ``version`` in the
+    log and by ``path`` and ``row`` in the export; the faulty rows begin at ``first_position``.
     """
 
     fault: Damage | Fault
     path: str
-    """Of the file, relative to the root of the export."""
+    """The path of the file, relative to the root of the export."""
     row: int | None = None
-    """Of the row within the file, from 0."""
+    """The number of the row within the file, from 0."""
     first_position: int | None = None
     last_position: int | None = None
     shard: str | None = None
-    """The partition that the row is in, None where nothing says it."""
+    """The partition of the row; None if it is unknown."""
     stream: UUID | None = None
     version: int | None = None
     explanation: str
 
 
 class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a check: what was read, and what that proves."""
+    """The summary of a check: what was read, and what that proves."""
 
     position: int
     """The last position that a manifest names."""
@@ -45,28 +45,27 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     seals: int
     streams: int
     findings: int
-    """All, also those that were only counted."""
+    """The number of all findings, also of those that were only counted."""
     signed_by: str
-    """The key of ``export.json``; empty where there is none."""
+    """The key of ``export.json``; empty if there is none."""
     key_is_trusted: bool
-    """Signatures were checked with a key from elsewhere. Otherwise with the key that the export
-    names itself: then nothing proves who wrote it."""
+    """Whether signatures were checked with a key from elsewhere. Otherwise they were checked with
+    the key that the export names itself, and nothing proves who wrote it."""
     complete_until_ms: int | None
-    """All that was recorded until then (Unix milliseconds) is here; None where nothing says it."""
+    """The time until which the export is complete (Unix milliseconds); None if unknown."""
     verified_to: int
-    """The position up to which rows were not read again, for a signed mark says that they were
-    verified; 0 where all were read."""
+    """The position up to which rows were not read again, because a signed mark says that they were
+    verified; 0 if all were read."""
     known_to: int
     """The position of the newest of the known heads: the export is not cut before it."""
     heads: dict[str, Head]
-    """The newest seal of each partition, as the newest manifest has them."""
+    """The newest seal of each partition, from the newest manifest."""
     tree: ManifestTree | None
-    """The tree over all seals that were read; None if some of them are not known."""
+    """The tree over all seals that were read; None if some seals are not known."""
     pruned_to: int = 0
-    """The position up to which a signed manifest says that rows were removed, and only those are
-    here that it names; 0 where none were."""
+    """The position up to which the export is pruned, as a signed manifest says; 0 if it is not."""
 
 
 def finding_of(damage: ExportDamaged) -> ExportFinding:
-    """Damage to a file as a finding."""
+    """The finding for damage to a file."""
     return ExportFinding(fault=damage.damage, path=damage.path, explanation=damage.why)

@@ -1,7 +1,8 @@
-"""Holds the index of an export against the entries that its rows give.
+"""Checks the index of an export against the entries that its rows give.
 
-Every file of it is made again from the rows and compared to the byte: so the index names all rows,
-and no others. Where rows are damaged, which is reported, a file is compared with its root alone.
+The check makes every index file again from the rows and compares it to the byte: so the index names
+all rows, and no others. If rows are damaged, which is reported, it compares a file only with its
+root.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from eventstore.parquet.verify.findings import ExportFinding, finding_of
 
 
 class IndexCheck:
-    """The check of one index. Manifests are joined in the order of the log.
+    """Checks one index. Manifests are joined in the order of the log.
 
     Memory: the entries of the rows of one run of files.
     """
 
     def __init__(self, place: ExportPlace, index: ExportIndex | None) -> None:
-        """``index`` is the one that the newest version names, None for none."""
+        """``index`` is the index that the newest version names, None for none."""
         self._place = place
         self._last = 0 if index is None else index.last
         self._runs = deque([] if index is None else runs_of(index))
@@ -44,7 +45,9 @@ class IndexCheck:
         self._known_from = 0
 
     def join(self, manifest: Manifest, entries: pa.UInt64Array | None) -> Iterator[ExportFinding]:
-        """Go on with the entries of a manifest, counted from its first position; None: not known.
+        """Continue with the entries of a manifest, counted from its first position.
+
+        ``entries`` is None if they are unknown.
 
         Raises:
             ExportUnavailable: a file cannot be read now.
@@ -56,7 +59,7 @@ class IndexCheck:
         while first <= min(manifest.last, self._last):
             files = self._runs[0] if self._runs else []
             start = files[0].first if files else self._last + 1
-            if first < start:  # rows in no file: such as have no entries
+            if first < start:  # no file has these rows: they must have no entries
                 yield from self._check_none(manifest, entries, first, start - 1)
                 first = start
                 continue
@@ -71,27 +74,27 @@ class IndexCheck:
                 yield from self._check(self._runs.popleft())
 
     def skip(self, last: int) -> None:
-        """Rows up to this position were verified before: their files are not read for them."""
+        """Skip rows up to this position, which were verified before, and their index files."""
         self._known_from = last + 1
         self._reached = last
         while self._runs and self._runs[0][0].last <= last:
             self._runs.popleft()
 
     def pass_over(self, manifest: Manifest) -> Iterator[ExportFinding]:
-        """Go on behind a manifest of which rows were removed that its files of the index name.
+        """Pass over a pruned manifest, whose index files still name removed rows.
 
-        Of these files the bytes are compared, and the entries of rows behind it. Raises as
+        The check compares the bytes of these files, and only the entries of later rows. Raises as
         ``join``.
         """
         self._known_from = max(self._known_from, manifest.last + 1)
         yield from self.join(manifest, pa.array([], pa.uint64()))
 
     def end(self) -> Iterator[ExportFinding]:
-        """Check what is left: files behind rows that are lost. Raises as ``join``."""
+        """Check the remaining files, after lost rows. Raises as ``join``."""
         yield from self._lose(self._last + 1)
 
     def _lose(self, until: int) -> Iterator[ExportFinding]:
-        """Rows before ``until`` are missing."""
+        """Note that rows before ``until`` are missing; check the files of such rows."""
         self._is_known = False
         while self._runs and self._runs[0][0].last < until:
             yield from self._check(self._runs.popleft())
@@ -120,13 +123,13 @@ class IndexCheck:
             yield finding_of(ExportDamaged(manifest.path, Damage.WRONG_INDEX, why))
 
     def _newer(self, entries: pa.UInt64Array, file: IndexFile) -> pa.UInt64Array:
-        """Of the entries of a file those of rows that were not verified before."""
+        """The entries of a file for rows that were not verified before."""
         if file.first >= self._known_from:
             return entries
         return _between(entries, file.first, self._known_from, file.last)
 
     def _read(self, file: IndexFile) -> tuple[pa.UInt64Array, ExportDamaged | None]:
-        """The entries of a file, and what is wrong with its bytes."""
+        """Read the entries of a file, and the damage to its bytes, if any."""
         nothing = pa.array([], pa.uint64())
         try:
             content = self._place.read(file.path)
@@ -143,7 +146,7 @@ class IndexCheck:
 
 
 def _between(entries: pa.UInt64Array, start: int, first: int, last: int) -> pa.UInt64Array:
-    """The entries, counted from ``start``, of positions from ``first`` to ``last``."""
+    """The entries for positions from ``first`` to ``last``; entries count from ``start``."""
     offsets = pc.bit_wise_and(entries, pa.scalar((1 << OFFSET_BITS) - 1, pa.uint64()))
     is_in = pc.and_(
         pc.greater_equal(offsets, pa.scalar(first - start, pa.uint64())),
@@ -153,6 +156,6 @@ def _between(entries: pa.UInt64Array, start: int, first: int, last: int) -> pa.U
 
 
 def _moved(entries: pa.UInt64Array, by: int) -> pa.UInt64Array:
-    """The entries, counted from so many positions earlier."""
+    """The entries, counted from ``by`` positions earlier."""
     move = pc.add if by >= 0 else pc.subtract
     return move(entries, pa.scalar(abs(by), pa.uint64()))

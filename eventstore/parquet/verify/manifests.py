@@ -1,13 +1,14 @@
-"""Which rows an export claims to hold, when not everything it says can be believed.
+"""Reads which rows an export claims to hold, even if it is damaged.
 
-Reads what ``eventstore.parquet.catalog`` reads, but goes on where that stops: everything that is
-wrong is reported, and what can still be read is handed on, so that its rows are checked too.
+This reads the same files as ``eventstore.parquet.catalog``, but continues where the catalog stops:
+it reports all damage, and returns the manifests that can still be read, so that their rows are
+checked too.
 
-What counts is what the table says (``eventstore.parquet.verify.table``); where there is none, or
-nothing in it can be believed, every manifest that is not inside the positions of a wider one.
+The table says which manifests count (``eventstore.parquet.verify.table``). Without a usable table,
+every manifest counts that is not inside the positions of a wider one.
 
-Files beside those of the manifests that count are explained where possible: by a manifest that
-replaced them (``Leftovers``), whose files are checked like the rest.
+Other files are explained if possible: they belong to manifests that a counting one replaced
+(``Leftovers``). The files of such manifests are checked like the rest.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ class ReadManifest(NamedTuple):
     statement: Statement
     heads: Mapping[str, Head]
     is_certain: bool
-    """It is signed and in its place."""
+    """Whether the manifest is validly signed and in its place."""
 
     @property
     def manifest(self) -> Manifest:
-        """What it says."""
+        """The manifest itself."""
         return self.statement.manifest
 
 
 class Leftovers:
-    """The files that the manifests that count explain, and what is wrong with the others."""
+    """Finds the files that the counting manifests explain, and damage to those they replaced."""
 
     def __init__(
         self,
@@ -74,13 +75,13 @@ class Leftovers:
         counting: Sequence[ReadManifest],
         unreadable: Collection[str],
     ) -> None:
-        """Look at all manifests, those that count, and paths of those that cannot be read."""
+        """``found`` are all manifests; ``unreadable`` are the paths of unreadable ones."""
         self.findings: list[ExportFinding] = []
         self._place = place
         self._sizes = place.data_sizes()
         self._unreadable = unreadable
         self._certain = {read.manifest.path: read for read in found if read.is_certain}
-        # These are reported already.
+        # Damage to these manifests is reported already.
         self._damaged = {*unreadable, *(r.manifest.path for r in found if not r.is_certain)}
         self._explained = {read.manifest.path for read in counting}
         for read in counting:
@@ -93,9 +94,9 @@ class Leftovers:
             self._explain_replaced(read.manifest)
 
     def strays(self, listed: Collection[str]) -> frozenset[str]:
-        """Files below the folders of an export that nothing explains.
+        """The files of an export that nothing explains.
 
-        Files where a manifest cannot be read may be those that it names.
+        Files at the positions of an unreadable manifest are left out: it may name them.
         """
         ranges = [positions_of(path) for path in self._unreadable]
         lost = {
@@ -111,7 +112,7 @@ class Leftovers:
         self.findings.append(finding_of(damage))
 
     def _explain_replaced(self, manifest: Manifest) -> None:
-        """Pass over what this manifest says it replaced, and what that replaced."""
+        """Explain the manifests and files that this manifest replaced, and those they replaced."""
         waiting = [manifest]
         while waiting:
             replacing = waiting.pop()
@@ -138,30 +139,30 @@ class Leftovers:
         try:
             content = self._place.read(file.path)
         except FileMissing:
-            return  # a compaction removed it just now
+            return  # a compaction has just removed it
         if hashlib.sha256(content).hexdigest() != file.sha256:
             why = "replaced, and not as it was then; the next export removes it"
             self._report(ExportDamaged(file.path, Damage.CHANGED, why))
 
 
 KeyOf: TypeAlias = Callable[[str], Verify]
-"""The check of signatures by the public key of this text (base58). Raises ValueError: no key."""
+"""Gives the signature check for a public key in base58. Raises ValueError: not a key."""
 
 _TRIES: Final = 3
 
 
 class ManifestPart(NamedTuple):
-    """A manifest whose rows can be checked, and what the manifests around it say."""
+    """A manifest whose rows can be checked, with the heads before and after them."""
 
     manifest: Manifest
     heads: Mapping[str, Head]
-    """The newest seals after its rows."""
+    """The newest seals after the manifest's rows."""
     before: Mapping[str, Head] | None
-    """The newest seals before its rows; None: rows before it may be missing."""
+    """The newest seals before the manifest's rows; None if rows before it may be missing."""
 
 
 class Claims(NamedTuple):
-    """What the manifests of an export say, and what is wrong with them."""
+    """The contents of an export's manifests, and the damage to them."""
 
     head: ExportHead | None
     parts: Sequence[ManifestPart]
@@ -170,13 +171,13 @@ class Claims(NamedTuple):
     strays: frozenset[str]
     """Files that no manifest explains."""
     mark: EndMark | None
-    """The end of the export, if it can be believed."""
+    """The mark of the end, if there is a valid one."""
     row_index: ExportIndex | None = None
-    """The index of its rows, if it has one."""
+    """The index of the export's rows, if it has one."""
 
     @property
     def complete_until_ms(self) -> int | None:
-        """See ``EndMark``; None where nothing says it."""
+        """See ``EndMark``; None if unknown."""
         return (self.mark.complete_until_ms or None) if self.mark else None
 
 
@@ -189,7 +190,7 @@ def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Cla
     for _ in range(_TRIES):
         listed, commits = place.sizes(MANIFESTS), place.sizes(TABLE_LOG)
         claims = _Reading(place, listed).claims(verify, key_of)
-        # An exporter or a compaction may have been between two of the looks.
+        # An exporter or a compaction may have changed the export between two reads.
         is_same = (place.sizes(MANIFESTS), place.sizes(TABLE_LOG)) == (listed, commits)
         if not (claims.findings or claims.strays) or is_same:
             return claims
@@ -197,7 +198,7 @@ def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Cla
 
 
 class _Reading:
-    """One look at the manifests of an export."""
+    """One reading of the manifests of an export."""
 
     def __init__(self, place: ExportPlace, listed: Mapping[str, int]) -> None:
         self._place = place
@@ -210,7 +211,7 @@ class _Reading:
         head = self._head(verify, key_of)
         key = head.public_key if head else ""
         if verify is None:
-            # If the head is damaged, whether one key signed all else is still worth knowing.
+            # With a damaged head, still check whether one key signed everything else.
             verify = _verify_of(key_of, key or _any_key(contents))
         found = [
             read
@@ -233,16 +234,16 @@ class _Reading:
         return Claims(head, parts, self._findings, strays, table.mark, table.row_index)
 
     def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
-        """What the table says, also where ``export.json`` says nothing that can be believed."""
+        """Check the table, even if ``export.json`` is damaged."""
         has_table = bool(self._place.sizes(TABLE_LOG)) if head is None else head.format != FORMAT
         if has_table:
             return check_table_log(self._place, verify, key)
         return TableClaims(None, None, None, [], frozenset())
 
     def _committed(self, found: Sequence[ReadManifest], table: TableClaims) -> list[ReadManifest]:
-        """Those that the table names; reports what it names otherwise.
+        """The manifests that the table names; report those that differ or are missing.
 
-        Where one of them is lost, those that it replaced say what they still can.
+        In place of a lost manifest, keep those that it replaced.
         """
         if table.manifests is None:
             return list(found)
@@ -265,7 +266,7 @@ class _Reading:
         return committed
 
     def _check_files(self, table: TableClaims, statements: Sequence[Statement]) -> None:
-        """The table has the files of the manifests; not said where some of these are missing."""
+        """Check that the table has the files of the manifests, if no manifest is missing."""
         if table.files is None or table.manifests is None:
             return
         if table.manifests.keys() == {statement.manifest.path for statement in statements}:
@@ -284,7 +285,7 @@ class _Reading:
         return contents
 
     def _head(self, verify: Verify | None, key_of: KeyOf) -> ExportHead | None:
-        """``export.json``, None if it says nothing that can be believed."""
+        """Read ``export.json``; None if it is missing or damaged."""
         try:
             content = self._place.read(HEAD)
             head = read_head(HEAD, content)
@@ -315,14 +316,14 @@ class _Reading:
         )
 
     def _chain(self, counting: Sequence[ReadManifest]) -> Iterator[ManifestPart]:
-        """The manifests whose rows can be checked, each with what is known before it."""
+        """Yield the manifests whose rows can be checked, each with the heads before it."""
         reached, link = 0, ""
         before: Mapping[str, Head] | None = {}
         for read in counting:
             manifest = read.manifest
             is_certain = read.is_certain and before is not None
             try:
-                # What follows a manifest that is damaged is not blamed for it.
+                # A manifest is not blamed for damage to the one before it.
                 check_continues(manifest, reached, link if is_certain else manifest.previous)
             except ExportDamaged as error:
                 if error.damage is not Damage.GAP or not self._is_explained(reached, manifest):
@@ -337,13 +338,13 @@ class _Reading:
             before = read.heads if read.is_certain else None
 
     def _is_explained(self, reached: int, following: Manifest) -> bool:
-        """Whether a manifest that cannot be read stands, by its name, where one is missing."""
+        """Whether an unreadable manifest has, by its name, the missing positions."""
         ranges = map(positions_of, self._unreadable)
         return any(first <= reached + 1 and last >= following.first - 1 for first, last in ranges)
 
 
 def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:
-    """The manifests that are not inside a wider one; damaged ones only where no other stands."""
+    """The manifests not inside a wider one; damaged ones only if no sound one overlaps."""
     widest: list[ReadManifest] = []
     for read in sorted(found, key=lambda r: (not r.is_certain, r.manifest.first, -r.manifest.last)):
         manifest = read.manifest
@@ -364,7 +365,7 @@ def _verify_of(key_of: KeyOf, key: str) -> Verify:
 
 
 def _any_key(contents: Mapping[str, bytes]) -> str:
-    """The key that the first manifest names that can be read."""
+    """The key that the first readable manifest names."""
     for path, content in contents.items():
         with suppress(ExportDamaged):
             return read_manifest(path, content, None)[0].manifest.signed_by

@@ -1,15 +1,14 @@
-"""The mark of what was verified: how far an export was found as it was written, and by whom.
+"""The mark of what was verified: the position up to which an export was found sound.
 
-It lies with who verifies, in a folder of the mediator's data directory, and never in the export;
-the mediator's key signs it, so that only who has that key can say that something was verified. It
-binds the export by its place, its mediator and its key, and what was verified by the tree over all
-seals, by a file with the end of each stream, and by one with the SHA-256 of each data file. The
-next check holds the export to them. It reads the rows behind them, and those in files that took the
-place of others since.
+The verifier keeps the mark in a folder of the mediator's data directory, never in the export. The
+mediator's key signs it, so that only the holder of that key can make one. The mark names the export
+by its place, mediator and key, and the verified part by the tree over all seals, a file with the
+end of each stream, and a file with the SHA-256 of each data file. The next check compares the
+export with these. It reads only the rows after them, and rows in files that replaced others since.
 
-What is no such mark is not used: then all is verified. One that was put back to an earlier state
-costs the work of verifying what followed once more. One that reaches beyond the end of the export
-is a finding, because the export was put back.
+An invalid mark is not used: then all is verified. A mark that was put back to an earlier state
+costs the work of verifying the rows after it once more. A mark that reaches beyond the end of the
+export is a finding, because the export was put back.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ STREAM_ENDS: Final = pa.schema(
         pa.field("is_named", pa.bool_()),
     ]
 )
-"""Where each stream ends: its last version, and whether its rows name whose it is.
+"""The end of each stream: its last version, and whether its rows name its identity.
 
-No names: who is erased later would stand here for ever."""
+It has no names: those of identities that are erased later would stay here for ever."""
 _HASH_BYTES: Final = 32
 RULES: Final = 3
-"""Of what is compared: a release that compares more verifies all once again."""
+"""The version of the check's rules: a release that checks more verifies everything again."""
 
 
 class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was verified of an export.
+    """The signed statement about the verified part of an export.
 
-    ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``, ``files`` that of the one with those
-    of the data files, 32 bytes each; empty in a mark of a release that had none.
+    ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``. ``files`` is the SHA-256 of the file
+    with the hashes of the data files, 32 bytes each; empty in a mark of a release without one.
     """
 
     format: int
@@ -72,7 +71,7 @@ class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Verified(NamedTuple):
-    """A mark that holds, with the ends of the streams and the SHA-256 of each data file."""
+    """A valid mark, with the ends of the streams and the SHA-256 of each data file."""
 
     position: int
     tree: ManifestTree
@@ -80,7 +79,7 @@ class Verified(NamedTuple):
     files: AbstractSet[bytes]
 
     def has_files_of(self, manifest: Manifest) -> bool:
-        """Were the data files of this manifest verified?"""
+        """Whether the data files of this manifest were verified."""
         return file_hashes(manifest) <= self.files
 
 
@@ -101,16 +100,16 @@ class VerifiedMarks:
         self._key = key
 
     def forget(self) -> None:
-        """From now on nothing is known of any place; what is verified is marked all the same."""
+        """Ignore all marks from now on; new ones are written all the same."""
         self._is_forgotten = True
 
     def take_ignored(self) -> str:
-        """Why the mark that was read last is not used; empty where it is, or there is none."""
+        """Why the mark that was read last is not used; empty if it is, or there is none."""
         said, self._ignored = self._ignored, ""
         return said
 
     def read(self, place: ExportPlace, head: ExportHead) -> Verified | None:
-        """What was verified of the export at a place; None where nothing is known of it.
+        """Read what was verified of the export at a place; None without a valid mark.
 
         Raises:
             ExportUnavailable: the folder cannot be read now.
@@ -145,7 +144,7 @@ class VerifiedMarks:
             return Verified(mark.position, mark.tree, file.read_all(), hashes)
 
     def write(self, place: ExportPlace, head: ExportHead, verified: Verified) -> None:
-        """Say that this was verified; only of an export in which nothing is wrong.
+        """Write the mark of an export; call this only if the check found no fault.
 
         Raises:
             ExportUnavailable: the folder cannot be written now.
@@ -169,7 +168,7 @@ class VerifiedMarks:
             files=hashlib.sha256(files).hexdigest(),
             signed_by=self._signer.signed_by,
         )
-        # In between no mark fits what lies beside it, and all is verified.
+        # Between these writes the mark does not fit its files, and a check verifies everything.
         self._folder.write(streams_path, streams)
         self._folder.write(files_path, files)
         self._folder.write(path, signed(mark, self._signer.sign)[1])

@@ -1,8 +1,8 @@
-"""The rows of one manifest: their seals, versions and columns, and the heads after them.
+"""Checks the rows of one manifest: their seals, versions and columns, and the heads after them.
 
-The rows before are not needed: a manifest starts after a seal, and the one before has the heads.
-Where its rows begin and end in each stream is handed on (``Streams``), to be compared with the
-manifests around it (``eventstore.parquet.verify.export``).
+The check does not need earlier rows: a manifest starts after a seal, and the one before it has the
+heads. The check returns where the rows begin and end in each stream (``Streams``), to be compared
+with the manifests around it (``eventstore.parquet.verify.export``).
 
 Memory: the rows of one manifest as Arrow, those of one page as Python objects.
 """
@@ -41,7 +41,7 @@ class NumberedRows:
     """The rows of a manifest in the order of the log, numbered from 0."""
 
     def __init__(self, paths: Sequence[str], tables: Sequence[pa.Table]) -> None:
-        """``paths`` and ``tables`` are those of the files of the manifest, in their order."""
+        """``paths`` and ``tables`` are of the files of the manifest, in the same order."""
         self._paths = paths
         self._starts = [0, *accumulate(table.num_rows for table in tables)]
         self.table = pa.concat_tables(tables)
@@ -52,21 +52,21 @@ class NumberedRows:
             self.table = self.table.take(self._order)
 
     def without_values(self) -> NumberedRows:
-        """The same, with no more than what names a row: to be handed to another process."""
+        """The same rows with only the columns that name a row, to send to another process."""
         named = object.__new__(NumberedRows)
         named._paths, named._starts, named._order = self._paths, self._starts, self._order
         named.table = self.table.select(["position", "shard", "stream", "version"])
         return named
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         count: int = self.table.num_rows
         return count
 
     def page(self, start: int, count: int) -> tuple[pa.Table, list[LogRow]]:
-        """So many rows from this number, as they are and as rows of the log.
+        """``count`` rows from the number ``start``, as a table and as rows of the log.
 
-        The number of a row stands for its position, since nothing says that positions are right.
+        The rows of the log have their number as position, because the real ones may be wrong.
         """
         page = self.table.slice(start, count)
         topics = pc.binary_join_element_wise(
@@ -87,7 +87,7 @@ class NumberedRows:
         return page, list(rows)
 
     def finding(self, found: Finding, shard: str | None = None) -> ExportFinding:
-        """A finding about numbered rows, with positions and places in files."""
+        """Convert a finding about numbered rows to one with positions and places in files."""
         number = found.last_position
         index = number if self._order is None else self._order[number].as_py()
         file = bisect_right(self._starts, index) - 1
@@ -108,44 +108,44 @@ class NumberedRows:
 
 
 class Streams(NamedTuple):
-    """Where the rows of a manifest begin and end in each of their streams."""
+    """The first and last versions of a manifest's rows in each of their streams."""
 
     table: pa.Table
-    """stream, first and last version, identity, and the number of the first row."""
+    """Columns: stream, first and last version, identity, and the number of the first row."""
     rows: NumberedRows
 
 
 PAGE_ROWS: Final = 8_192
 _SEAL_TYPE: Final = type_name(BatchSealed)
 FINDINGS_MAX: Final = 100
-"""So many findings about the rows of one manifest are reported, all others are counted."""
+"""The most findings about the rows of one manifest that are reported; others are counted."""
 
 
 class CheckedPart(NamedTuple):
-    """What the check of one manifest's rows found."""
+    """The result of checking one manifest's rows."""
 
     findings: Sequence[ExportFinding]
     left_out: int
-    """Findings that were only counted."""
+    """The number of findings that were only counted."""
     rows: int
     seals: int
     missing: Mapping[str, Head]
-    """Heads that were looked for and not found."""
+    """Known heads that were not found."""
     known_to: int
-    """The position of the newest of the heads that were looked for and found, 0 for none."""
+    """The position of the newest known head that was found, 0 for none."""
     streams: Streams | None
     """None if some of the rows cannot be read."""
     is_whole: bool
-    """Every file is the one that was signed."""
+    """Whether every file is the one that was signed."""
     names: NameCheck
-    """What its rows say of names that are gone; each row stands at its number."""
+    """What the rows say about names that are gone; positions are row numbers."""
     nameless: Mapping[tuple[bytes, bytes], ExportFinding]
-    """What is wrong with these rows if the names are not those of who was erased."""
+    """The findings about nameless rows, which hold unless the named identities were erased."""
     leaves: bytes | None
-    """The leaf hashes of its seals (``eventstore.log.tree_head``), one after the other; None if
-    some of its rows are not those of the log."""
+    """The leaf hashes of the seals (``eventstore.log.tree_head``), one after the other; None if
+    some rows are not those of the log."""
     entries: pa.UInt64Array | None
-    """What the index has of its rows, counted from its first position; None as ``leaves``."""
+    """The index entries of the rows, counted from the first position; None as ``leaves``."""
 
 
 def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]) -> CheckedPart:
@@ -196,10 +196,10 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
 
 
 def require_part(place: ExportPlace, part: ManifestPart) -> None:
-    """A file is not damaged if a compaction took it away with its manifest meanwhile.
+    """Check that a manifest still exists, after finding one of its files missing or changed.
 
     Raises:
-        ExportUnavailable: it did.
+        ExportUnavailable: a compaction removed it meanwhile, so the file is not damaged.
     """
     try:
         place.read(part.manifest.path)
@@ -221,7 +221,7 @@ class _PartCheck:
         self._left_out = 0
         self._seals: list[BatchSealed] = []
         self._sections: list[tuple[int, str | None]] = []
-        """Where the rows of each seal end, and its partition."""
+        """The end of the rows of each seal, and its partition."""
 
     @property
     def seals(self) -> int:
@@ -229,7 +229,7 @@ class _PartCheck:
 
     @property
     def missing(self) -> Mapping[str, Head]:
-        """Of seals that were pruned it is not known what they were."""
+        """The known heads that were not found; pruned seals cannot be compared."""
         known = self._check.known
         if not self._part.manifest.is_pruned:
             return known
@@ -243,9 +243,9 @@ class _PartCheck:
         return position
 
     def run(self, *, is_complete: bool) -> tuple[list[ExportFinding], int]:
-        """All findings, and how many more there are.
+        """Check all rows; return the findings, and the number of those left out.
 
-        Between rows that are missing, seals and versions have nothing to be compared with.
+        If rows are missing, seals and versions cannot be checked.
         """
         for start in range(0, len(self._rows), PAGE_ROWS):
             page, rows = self._rows.page(start, PAGE_ROWS)
@@ -273,9 +273,9 @@ class _PartCheck:
         return [self._rows.finding(f, self._shard(f)) for f in self._found] + heads, self._left_out
 
     def _follow_rest(self, rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
-        """Rows between which others were removed: of each stream the first one is there.
+        """Check the rows that stayed after a pruning, which keeps the first row of each stream.
 
-        No seal covers them; that they are those that stayed says the signature of their files.
+        No seal covers them; the signature of their files proves that they are the ones that stayed.
         """
         check = self._check
         assert check.begins is not None
@@ -295,7 +295,7 @@ class _PartCheck:
         return {p: self._rows.finding(missing_name(r, p[1])) for p, r in self.names.gone.items()}
 
     def streams(self) -> Streams:
-        """Where the rows begin and end in each stream."""
+        """The first and last versions of the rows in each stream."""
         begins = self._check.begins
         assert begins is not None
         table = pa.table(
@@ -329,9 +329,9 @@ class _PartCheck:
     def _check_identities(
         self, page: pa.Table, rows: Sequence[LogRow], events: Events
     ) -> Iterator[Finding]:
-        """Every row of a stream names the identity that the stream's first row says.
+        """Check that every row of a stream names the identity of the stream's first row.
 
-        Of a stream that began before these rows, it is taken from its first row here.
+        For a stream that began before these rows, its first row here gives the identity.
         """
         identities = page["identity"].to_pylist()
         names = self._names
@@ -347,7 +347,7 @@ class _PartCheck:
                 yield finding(Fault.WRONG_COLUMN, row, why)
 
     def _check_shards(self) -> Iterator[Finding]:
-        """Every row names the partition of the seal that follows it."""
+        """Check that every row names the partition of the seal that follows it."""
         start = 0
         expected: list[tuple[str | None, int]] = []
         for end, partition in [*self._sections, (len(self._rows), None)]:
@@ -361,7 +361,7 @@ class _PartCheck:
             yield finding(Fault.WRONG_COLUMN, self._row(number), why)
 
     def _check_positions(self) -> Iterator[Finding]:
-        """No two rows stand at one position; each file has checked its own order before."""
+        """Check that no two rows have the same position; the order in files is checked before."""
         steps = pc.pairwise_diff(self._rows.table["position"].combine_chunks())
         numbers = pc.indices_nonzero(pc.equal(steps, 0).fill_null(fill_value=False))
         self._left_out += len(numbers[FINDINGS_MAX:])
@@ -419,7 +419,7 @@ def _sections(rows: Sequence[LogRow], events: Events) -> Iterator[tuple[int, str
 
 
 def _check_contents(rows: Sequence[LogRow], events: Events) -> Iterator[Finding]:
-    """Every content is its row's. One that is not there was erased before its row was exported."""
+    """Check that every content fits its row. A missing content was erased, and is no fault."""
     for row, event in zip(rows, events, strict=True):
         if (wrong := content_fault(row, event)) is not None:
             yield finding(Fault.WRONG_CONTENT, row, wrong)

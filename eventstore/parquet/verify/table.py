@@ -1,9 +1,9 @@
-"""Which manifests the table of an export says to count, when not all of its log can be believed.
+"""Checks the table of an export, and reads which manifests count, even if its log is damaged.
 
-Each commit is signed for, and names the one before it by its SHA-256; the mark of the end names
-the newest one. So every file of the table's log is compared to the byte, but for what an exporter
-that was killed between a commit and the mark left there. At last the library opens the table, and
-what it finds is compared with what was signed.
+Each commit has a signed statement, which names the commit before it by its SHA-256; the mark of the
+end names the newest one. So every file of the table's log is checked to the byte, except files that
+an exporter left which was killed between a commit and the mark. At last the library opens the
+table, and the check compares the files it finds with the signed ones.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _LAST_CHECKPOINT: Final = "_last_checkpoint"
 
 
 class TableClaims(NamedTuple):
-    """What the table says, and what is wrong with its log."""
+    """The contents of a table, and the damage to its log."""
 
     manifests: Mapping[str, str] | None
-    """The SHA-256 of each manifest that counts, by path; None if nothing says it."""
+    """The SHA-256 of each manifest that counts, by path; None if it is unknown."""
     files: Mapping[str, TableFile] | None
-    """The files of the newest version as other programs read it; None if they cannot."""
+    """The newest version's files as other programs read them; None if they cannot."""
     mark: EndMark | None
     findings: list[ExportFinding]
     explained: frozenset[str]
-    """Summaries that are what was signed, or reported, and files of the index that were named."""
+    """Summaries that are as signed, or reported, and index files that a version named."""
     row_index: ExportIndex | None = None
     """The index that the newest version names."""
 
@@ -63,19 +63,19 @@ def check_table_log(place: ExportPlace, verify: Verify | None, key: str) -> Tabl
 
 
 class _TableCheck:
-    """One look at the log of a table."""
+    """One check of the log of a table."""
 
     def __init__(self, place: ExportPlace, verify: Verify | None, key: str) -> None:
         self._place = place
         self._verify = verify
         self._key = key
         self._findings: list[ExportFinding] = []
-        # Before the commits: one that comes meanwhile is later than the mark, not missing.
+        # Read before the commits: a new commit is then later than the mark, not missing.
         self._mark = self._read_mark()
         self._listed = place.sizes(TABLE_LOG)
         found = sorted(v for path in self._listed if (v := version_of(path)) >= 0)
         self._newest = found[-1] if found else -1
-        # One that is too old may be removed just now.
+        # An old commit may be removed at this moment.
         self._contents = place.read_all(map(commit_path, found))
         self._versions = dict(self._signed_versions(found))
 
@@ -137,7 +137,7 @@ class _TableCheck:
             yield version, said
 
     def _check_chain(self) -> None:
-        """Each commit is the one that the next one names."""
+        """Check that each commit is the one that the next commit names."""
         found = sorted(self._versions.keys() | {version_of(path) for path in self._contents})
         for before, after in pairwise(found):
             for version in range(before + 1, after):
@@ -155,7 +155,7 @@ class _TableCheck:
             self._report(commit_path(found[0] - 1), Damage.MISSING, why)
 
     def _check_end(self) -> None:
-        """The mark names the newest commit, or the one before where an exporter was killed."""
+        """Check that the mark names the newest commit, or the one before if a kill came between."""
         mark = self._mark
         latest = max([self._newest, *self._checkpoints()])
         if latest > self._newest:
@@ -175,7 +175,7 @@ class _TableCheck:
                 self._report(path, Damage.CHANGED, f"its SHA-256 is not that of {END}")
 
     def _check_checkpoints(self) -> None:
-        """Every checkpoint is one that a commit or the mark names."""
+        """Check that a commit or the mark names every checkpoint."""
         named: dict[str, str] = {}
         for _, said in sorted(self._versions.items()):
             named |= said.checkpoint
@@ -200,7 +200,7 @@ class _TableCheck:
                 self._report(f"{TABLE_LOG}/{name}", Damage.MISSING, "the newest commit names it")
 
     def _check_summaries(self) -> set[str]:
-        """Those of earlier versions that are still there; that of the newest is read later."""
+        """Check existing summaries of earlier versions; the newest one is read later."""
         named = {said.summary: said for said in self._versions.values() if said.summary}
         newest = self._versions.get(self._newest)
         for path in self._place.sizes(SUMMARIES):
@@ -223,7 +223,7 @@ class _TableCheck:
             return None
 
     def _checkpoints(self) -> set[int]:
-        """The versions that there are checkpoints of."""
+        """The versions that have a checkpoint."""
         names = [path.removeprefix(f"{TABLE_LOG}/").partition(".") for path in self._listed]
         return {
             int(number) for number, _, kind in names

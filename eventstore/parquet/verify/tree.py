@@ -1,9 +1,9 @@
-"""Holds the tree of an export, and heads of it that others hold, against the seals of its rows.
+"""Checks the tree of an export, and heads of it that others hold, against the seals of its rows.
 
-The tree is made again from all seals: its size and root have to be those that each manifest names,
-its hashes those of each tile, and every signed head one that it had on its way. Where rows are lost
-the check goes on at the next manifest whose tree the tiles give. Tiles beyond the tree, which an
-exporter leaves that is stopped, count as little as its data files, and are never read.
+The check makes the tree again from all seals: its size and root must be those that each manifest
+names, its hashes those of each tile, and every signed head must be an earlier state of it. After
+lost rows the check continues at the next manifest whose tree the tiles give. Tiles beyond the tree,
+which a stopped exporter leaves, do not count, and are never read.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _READ_AT_ONCE: Final = 8
 
 
 class TreeCheck:
-    """The check of one tree. Manifests are joined in the order of the log."""
+    """Checks one tree. Manifests are joined in the order of the log."""
 
     def __init__(self, place: ExportPlace) -> None:
-        """Read the newest head before all else: it is of what the manifests name then.
+        """Read the newest head before everything else, so that the manifests read later cover it.
 
         Raises:
             ExportUnavailable: the place cannot be read now.
@@ -56,11 +56,11 @@ class TreeCheck:
 
     @property
     def tree(self) -> ManifestTree | None:
-        """The tree over all seals that were joined; None if some of them are not known."""
+        """The tree over all seals joined so far; None if some of them are not known."""
         return None if self._tree is None else tree_said(self._tree)
 
     def join(self, manifest: Manifest, leaves: bytes | None) -> Iterator[ExportFinding]:
-        """Let the tree go on with the seals of a manifest; None: they are not known.
+        """Extend the tree by the seals of a manifest; ``leaves`` is None if they are unknown.
 
         Raises:
             ExportUnavailable: a tile cannot be read now.
@@ -76,7 +76,7 @@ class TreeCheck:
             [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
         )
         if said is None:
-            return  # of a release that named none
+            return  # of a release without trees
         if said != tree_said(self._tree):
             why = f"it names another tree than its {self._tree.size} seals give"
             yield _wrong(manifest.path, why, manifest.last)
@@ -84,7 +84,7 @@ class TreeCheck:
         yield from self._check_tiles(full)
 
     def pass_over(self, manifest: Manifest) -> Iterator[ExportFinding]:
-        """Go on behind the first manifest, rows of which were removed: its tiles have their seals.
+        """Pass over the pruned first manifest, and take its seals from the tiles.
 
         Memory: 32 bytes for each seal. Raises as ``join``.
         """
@@ -101,13 +101,13 @@ class TreeCheck:
         yield from self.join(manifest, leaves)
 
     def check_again(self, manifest: Manifest, leaves: bytes) -> Iterator[ExportFinding]:
-        """The seals of a manifest that was joined before have to be those of the tree as it is.
+        """Check that the seals of a manifest joined before are those in the tree.
 
         Raises as ``join``.
         """
         said = None if manifest.tree is UNSET else manifest.tree
         if said is None or self._tree is None:
-            return  # of a release that named none, or it is reported
+            return  # of a release without trees, or reported already
         hashes = [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
         head = TreeHead("", said.size, bytes.fromhex(said.root))
         try:
@@ -125,7 +125,7 @@ class TreeCheck:
     def end(self, key: PublicKey | None, mediator_did: str) -> Iterator[ExportFinding]:
         """Check the last tiles, and the newest head with the key of the export. Raises as ``join``.
 
-        Without a key, where ``export.json`` is damaged, nothing is said of the head.
+        Without a key, because ``export.json`` is damaged, the head is not checked.
         """
         if self._tree is not None and self._has_tiles:
             last = {
@@ -149,9 +149,9 @@ class TreeCheck:
             yield finding_of(ExportDamaged(CHECKPOINT, Damage.MISSING, why))
 
     def check_head(self, name: str, head: TreeHead, mediator_did: str) -> Iterator[ExportFinding]:
-        """Hold a signed head, known by this name, against the tree of all seals.
+        """Check a signed head, known by this name, against the tree of all seals.
 
-        Where rows or tiles are damaged, which is reported, it cannot be.
+        If rows or tiles are damaged, which is reported, the head is not checked.
         """
         tree = self._tree
         if not is_origin_of(head.origin, mediator_did):
@@ -173,7 +173,7 @@ class TreeCheck:
         return proven_consistency(self._place, head, newest) is not None
 
     def _check_tiles(self, tiles: Mapping[Tile, bytes]) -> Iterator[ExportFinding]:
-        """Each tile has these hashes."""
+        """Check that each tile has these hashes."""
         with ThreadPoolExecutor(_READ_AT_ONCE) as readers:
             for damage in readers.map(self._tile_damage, tiles, tiles.values()):
                 if damage is not None:
@@ -191,7 +191,7 @@ class TreeCheck:
         return ExportDamaged(tile_path(tile), Damage.CHANGED, why)
 
     def _check_others(self, tree: TiledTree, last: Mapping[Tile, bytes]) -> Iterator[ExportFinding]:
-        """Tiles of older heads are the beginnings of those that were checked, or stand aside."""
+        """Check that tiles of older heads are beginnings of the checked tiles; report strays."""
         edge = {(tile.level, tile.number): hashes for tile, hashes in last.items()}
         for path in sorted(self._listed.keys() & self._place.sizes(TREE).keys() - {CHECKPOINT}):
             tile = tile_at(path)
@@ -211,10 +211,10 @@ class TreeCheck:
         try:
             return self._place.read(tile_path(tile))
         except FileMissing:
-            return None  # an exporter put the full one in its place, or it is reported
+            return None  # an exporter replaced it by the full tile, or it is reported
 
     def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
-        """The tree of this size and root by its tiles, to go on behind what is lost."""
+        """The tree of this size and root by its tiles, to continue after lost rows."""
         try:
             tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
         except ExportDamaged:
@@ -223,7 +223,7 @@ class TreeCheck:
 
 
 def _agree(tile: Tile, found: bytes | None, newer: bytes | None) -> bool:
-    """Whether a tile that is not full and what is known of its place begin alike."""
+    """Whether a partial tile and the newer hashes at its place begin alike."""
     assert found is not None
     assert newer is not None
     length = min(len(newer), tile.size_bytes)

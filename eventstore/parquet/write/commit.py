@@ -1,4 +1,4 @@
-"""Writes the files of an export: rows, the manifests that name them; and removes old ones."""
+"""Writes data files of an export and their manifests, and finds old files to remove."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from eventstore.parquet.schema import PARQUET_OPTIONS
 
 
 def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each day (UTC) with its date, earliest first; the order of rows stays."""
+    """Yield each day (UTC) and its rows, earliest first; the order of rows stays."""
     days = table["recorded_at"].cast(pa.date32(), safe=False)
     found = sorted(days.unique().to_pylist())
     for day in found:
@@ -36,9 +36,9 @@ def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def write_data(place: ExportPlace, day: str, table: pa.Table, *, rewritten: int = 0) -> DataFile:
-    """Write the rows of one day, sorted by position; what a manifest says about the file.
+    """Write the rows of one day, sorted by position; return the manifest's entry for the file.
 
-    ``rewritten``: how often these rows were written again.
+    ``rewritten``: how often these rows were rewritten.
 
     Raises:
         ExportUnavailable: the place cannot be written now.
@@ -69,7 +69,7 @@ def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> St
     """Sign and write a manifest, which counts once the table has its files.
 
     Raises:
-        ExportUnavailable: the place cannot be written now; the manifest may stand all the same.
+        ExportUnavailable: the place cannot be written now; the manifest may exist all the same.
     """
     complete, content = signed(manifest, signer.sign)
     place.write(complete.path, content)
@@ -77,10 +77,10 @@ def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> St
 
 
 def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 0.0) -> list[str]:
-    """Our files that do not count: replaced so long ago, or left by a kill.
+    """Our files that do not count: replaced this long ago, or left by a kill.
 
-    Time is what passed between the writing of the manifest that replaced a file and that of the
-    newest one. Manifests come first: a manifest never names a file that is gone.
+    A file's age is the time from the manifest that replaced it to the newest manifest. Manifests
+    come first: a manifest never names a removed file.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -98,7 +98,7 @@ def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 
 def _old(
     place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
 ) -> Iterator[str]:
-    """Those that were written so long before the newest manifest."""
+    """Yield the files written ``kept_s`` before the newest manifest, or earlier."""
     if not paths or not catalog.statements:
         return
     newest, *written = place.written_s([catalog.statements[-1].manifest.path, *paths])
@@ -110,7 +110,7 @@ def _old(
 def _replaced_lately(
     place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
 ) -> list[tuple[int, int]]:
-    """Where manifests put others together less than ``kept_s`` ago, and some of these still are."""
+    """The spans of merged manifests younger than ``kept_s`` whose replaced files still exist."""
     if not kept_s or not catalog.statements:
         return []
     manifests = [s.manifest for s in catalog.statements if s.manifest.replaces]

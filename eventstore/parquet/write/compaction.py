@@ -1,10 +1,10 @@
-"""Puts small files together: many steps become one, with one manifest in place of theirs.
+"""Merges small files: many steps become one, with one manifest in place of theirs.
 
-Whatever is written again leaves out contents that were erased since (``write.erasing``); a step can
-be written again for that alone, and without names that were erased, in files of other names.
+A rewritten file leaves out contents that were erased since (``write.erasing``). A step can also be
+rewritten, to files of other names, only to leave out erased contents and names.
 
-One commit of the table takes the old files away and brings the new ones. Programs that opened an
-earlier version go on reading the old files, which ``commit.sweep`` removes later.
+One commit of the table replaces the old files by the new ones. Programs that opened an earlier
+version continue to read the old files, which ``Exporter.sweep`` removes later.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from eventstore.parquet.write.step import Bounds
 
 
 class Compacted(NamedTuple):
-    """Manifests that one manifest replaces, once it is committed."""
+    """A run of manifests, and the manifest that replaces them once it is committed."""
 
     run: Sequence[Statement]
     statement: Statement
     added: Sequence[DataFile]
     removed: Mapping[str, int]
-    """Paths of files that it does not name any more, with their bytes."""
+    """Paths of files that the new manifest no longer names, with their sizes in bytes."""
 
 
 def compact(
     place: ExportPlace, log: EventLog, run: Sequence[Statement], signer: Signer, verify: Verify
 ) -> Compacted:
-    """Put the files of a run of steps together and write the manifest that replaces theirs.
+    """Merge the files of a run of steps, and write the manifest that replaces theirs.
 
-    The content of each file is compared with its manifest before it is written again.
+    Each file is compared with its manifest before it is merged.
 
     Raises:
         ExportDamaged: a file is not what its manifest says.
@@ -76,16 +76,17 @@ def compact(
 
 
 class TakenOut(NamedTuple):
-    """What was taken out of an export: contents, and rows that lost a name."""
+    """How much was taken out of an export: contents, and rows that lost a name."""
 
     contents: int = 0
     names: int = 0
 
 
 class Rewritten(NamedTuple):
-    """What was done to a step: what replaces it, if anything, and what was taken out of it.
+    """The result of rewriting a step: its replacement, if any, and what was taken out of it.
 
-    ``names_stay``: it has names of such identities still, of what lives or was sealed with them.
+    ``names_stay``: the step still names erased identities, in rows that have the name in the log
+    too, or whose seal covers it.
     """
 
     compacted: Compacted | None
@@ -109,7 +110,7 @@ def without_erased_of(
     signer: Signer,
     verify: Verify,
 ) -> Rewritten:
-    """Write the files of a step again that have contents or names which were erased since.
+    """Rewrite the files of a step that have contents or names which were erased since.
 
     Raises as ``compact``.
     """
@@ -208,11 +209,11 @@ def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
 def runs(
     statements: Sequence[Statement], *, files_min: int, bounds: Bounds
 ) -> Iterator[Sequence[Statement]]:
-    """The runs of consecutive steps that are worth putting together, earliest first.
+    """Yield the runs of consecutive steps that are worth merging, earliest first.
 
     A run has at least ``files_min`` (two or more) steps, none with more rows than all others
-    together, none that was pruned, and stays within the bounds: so a row is written again only
-    into a file at least twice as large, and memory is bounded as in a step.
+    together, none that was pruned, and stays within the bounds: so a row is rewritten only into a
+    step at least twice as large, and memory is bounded as in a step.
     """
     start = 1 if statements and statements[0].manifest.is_pruned else 0
     while start < len(statements):
@@ -239,7 +240,7 @@ def _run_from(statements: Sequence[Statement], start: int, bounds: Bounds) -> Se
 def _merged_files(
     place: ExportPlace, log: EventLog, run: Sequence[Statement]
 ) -> Iterator[tuple[DataFile, int | None]]:
-    """The files of each day, and how many contents are in them; None where they stay unread."""
+    """Yield the file of each day and its number of contents; None if it stays and is not read."""
     files = [file for statement in run for file in statement.manifest.files]
     days = groupby(sorted(files, key=lambda file: (_day(file), file.first)), key=_day)
     for day, same_day in days:
@@ -253,7 +254,7 @@ def _merged_files(
 
 
 def _read_again(place: ExportPlace, statement: Statement, verify: Verify) -> Manifest:
-    """A manifest with its heads, which a summary leaves out."""
+    """Read a manifest again for its heads, which a summary leaves out."""
     path = statement.manifest.path
     try:
         found = parse_manifest(path, place.read(path), verify)

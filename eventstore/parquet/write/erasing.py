@@ -1,11 +1,12 @@
-"""Takes contents and names out of rows of an export that the log has erased since.
+"""Takes contents and names out of exported rows that the log has erased since.
 
-What is erased the log says: a content that it still has stays, and so does one of a row that it has
-without its content unless one of its rows says that this was erased; a damaged log takes nothing
-out of its export. A row that has left the log has no content (``eventstore.log.event_log``).
+The log says what is erased. A content that the log still has stays. If the log has a row without
+its content, the exported content goes only if another row says that it was erased: a damaged log
+takes nothing out of its export. A row that has left the log has no content
+(``eventstore.log.event_log``).
 
-A row loses the names that the log's row has lost (``eventstore.log.name_erasure``). One that has
-left the log loses those of identities that are erased, if its seal covers its redacted state.
+A row loses the names that the log's row has lost (``eventstore.log.name_erasure``). A row that has
+left the log loses the names of erased identities, if its seal covers its redacted state.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _STATE: Final = SCHEMA.get_field_index("state")
 
 
 def contents_in(table: pa.Table) -> int:
-    """How many rows of an export have their content."""
+    """The number of exported rows that have their content."""
     count: int = pc.sum(_have_content(table["state"].combine_chunks())).as_py() or 0
     return count
 
@@ -59,10 +60,10 @@ def _have_content(states: pa.BinaryArray) -> pa.BooleanArray:
 
 
 def without_erased(log: EventLog, table: pa.Table) -> tuple[pa.Table, int]:
-    """The rows of an export without the contents that the log has erased; how many these are.
+    """Take contents that the log has erased out of exported rows; return the rows and the count.
 
     Args:
-        log: the log that they were exported from.
+        log: the log of the export.
         table: rows with all columns, by position.
 
     Raises:
@@ -89,7 +90,7 @@ def _places(rows: pa.Table) -> Iterator[tuple[bytes, int]]:
 
 
 def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int]:
-    """Of rows that were exported with a content, by position: those where it was erased."""
+    """The positions of those rows, exported with a content, whose content was erased since."""
     if not exported:
         return set()
     seam = _seam_position(log)
@@ -107,7 +108,7 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
                 if row.content is None:
                     without.add(row.position)
         reached = page[-1].position if page else last
-    # Mostly erased soon, by rows that were read just now; of the others their streams are asked.
+    # Most contents are erased soon, by rows of the pages above; for others, read their streams.
     later = {exported[position] for position in without} - named
     for stream in {stream for stream, _ in later}:
         found = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_TOPICS)
@@ -127,10 +128,10 @@ def _versions(topic: str, state: bytes) -> Iterable[int]:
 
 
 class GoneNames(NamedTuple):
-    """Whose names leave, by streams of 16 bytes each.
+    """The streams, 16 bytes each, of identities whose names leave the export.
 
-    ``identities``: of all that are erased; ``streams``: those that have lost their name in the log
-    of this export, such identities, and keys and invitations that they took.
+    ``identities``: the streams of all erased identities. ``streams``: the streams that have lost
+    their name in this export's log: of such identities, and of the keys and invitations they took.
     """
 
     identities: frozenset[bytes] = frozenset()
@@ -142,12 +143,12 @@ COLUMNS_OF_NAMES: Final = (
     *("position", "stream", "identity", "version", "type", "type_version", "state"),
     *(*_NAMED, "refusals"),
 )
-"""The columns that say which names rows have, and what they are without them."""
+"""The columns that say which names rows have, and which the new states are made from."""
 _SEAL_TYPE: Final = SEAL_TOPIC.rpartition(".")[0]
 
 
 def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
-    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of whose names leave."""
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of ``gone``."""
     own = pa.array(sorted(gone.identities | gone.streams), pa.binary(STREAM_BYTES))
     is_own = pc.is_in(table["stream"], value_set=own)
     is_seal = pc.equal(table["type"], _SEAL_TYPE)
@@ -155,7 +156,7 @@ def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
 
 
 def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
-    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that name one of these identities."""
+    """The numbers of the rows, with ``COLUMNS_OF_NAMES``, that name one of the identities."""
     numbers: set[int] = set()
     for column in _NAMED:
         names = [name for name in table[column].unique().to_pylist() if _is_named(name, gone)]
@@ -178,11 +179,11 @@ def names_erased(
     """The new states of rows that lose a name, by position.
 
     Args:
-        log: the log that they were exported from.
-        rows: those of a manifest, in the order of the log.
-        numbers: of those that may.
-        gone: whose names leave.
-        is_part: rows between them were pruned, so no seal can be held against them.
+        log: the log of the export.
+        rows: the rows of a manifest, in the order of the log.
+        numbers: the numbers of the rows that may lose a name.
+        gone: the identities whose names leave.
+        is_part: rows between them were pruned, so they cannot be compared with seals.
 
     Raises:
         LogUnavailable: the log cannot be read now.
@@ -224,7 +225,7 @@ def _has_fewer_names(row: LogRow, state: bytes) -> bool:
 
 
 class _Seals:
-    """The seals of the rows of a manifest, each held once against the rows that it covers."""
+    """The seals of a manifest's rows, each compared once with the rows that it covers."""
 
     def __init__(self, rows: Sequence[LogRow]) -> None:
         self._rows = rows
@@ -232,7 +233,7 @@ class _Seals:
         self._found: dict[int, bool] = {}
 
     def cover_redacted(self, number: int) -> bool:
-        """Does the seal of the row of this number cover its redacted state?"""
+        """Whether the seal of the row with this number covers the row's redacted state."""
         after = bisect_left(self._ends, number)
         if after == len(self._ends):
             return False
@@ -246,7 +247,7 @@ class _Seals:
 
 
 def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:
-    """The positions of rows in nameless streams which still name their identity."""
+    """The positions of rows in nameless streams that still name their identity."""
     columns = (table[name].to_pylist() for name in ("position", "stream", "identity"))
     return [
         position
@@ -256,7 +257,7 @@ def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:
 
 
 def with_states(table: pa.Table, states: Mapping[int, bytes], gone: GoneNames) -> pa.Table:
-    """Rows of an export, with all columns, in which these rows have lost names."""
+    """Replace states of exported rows (with all columns), and names of ``gone`` streams."""
     is_changed = pc.is_in(table["position"], value_set=pa.array(sorted(states), pa.int64()))
     changed = table.filter(is_changed)
     if changed.num_rows:

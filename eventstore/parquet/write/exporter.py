@@ -1,15 +1,15 @@
-"""Follows the log by position and writes it as Parquet, a version of a table for each step.
+"""Follows the log by position and writes it as Parquet, one version of a table for each step.
 
-A step writes its data files, the signed manifest that names them, and commits the version of the
+A step writes its data files and the signed manifest that names them, and commits the version of the
 table (``eventstore.parquet.write.table``) that has both. Before the commit the files do not count
-and are written again; after it the export has all rows up to the manifest's last position. So
-whatever is killed when, no row is missing and none is there twice. At last the mark of the end is
-written; one that is missing is written by who goes on.
+and are written again; after it the export has all rows up to the manifest's last position. So a
+kill at any time leaves no row missing and none doubled. The step ends with the mark of the end; if
+a kill prevents that, the next exporter writes the mark.
 
-One exporter at a time may write to a place; callers see to it (``http_edge.server.exporting``) and
-give a place that asks before each change whether it is still so. A second one that writes all the
-same is refused by the commit. Before an exporter removes what another one left, it has committed a
-version itself, so that the other one cannot commit what is being removed.
+One exporter at a time may write to a place. Callers ensure this (``http_edge.server.exporting``),
+and pass a place that checks it again before each change. If a second exporter writes all the same,
+its commit is refused. Before an exporter removes files of another one, it commits a version itself,
+so that the other one cannot commit the files that are being removed.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _MS: Final = 1_000
 
 
 class ExportOwner(NamedTuple):
-    """Whose export it is: the mediator's DID, the number of shards of its log, and which part."""
+    """The owner of an export: the mediator's DID, and the shards and database of its log."""
 
     mediator_did: str
     shards: int
     database: int | None = None
-    """Which one of the log it is, where that has several."""
+    """The number of the database, if the log has several."""
 
 
 class Exported(NamedTuple):
@@ -79,11 +79,11 @@ class Exported(NamedTuple):
     files: int
     bytes: int
     is_full: bool
-    """There may be more in the log already."""
+    """Whether the log may have more rows already."""
 
 
 class Kept(NamedTuple):
-    """How long what later versions do not need any more is kept, in seconds.
+    """How long the export keeps what later versions no longer need, in seconds.
 
     ``replaced_s``: files that a compaction replaced; ``versions_s``: the log of the table's older
     versions, which are opened by their number.
@@ -94,10 +94,10 @@ class Kept(NamedTuple):
 
 
 class Completeness(NamedTuple):
-    """How the end of an export says until when it is complete, in seconds.
+    """How an exporter dates the completeness of the export, in seconds.
 
-    ``settled_s``: what was recorded so long ago is in the log; more than an append takes and than
-    clocks differ. ``every_s``: an idle exporter says it anew so often.
+    ``settled_s``: all events recorded this long ago are in the log; longer than an append takes and
+    than clocks differ. ``every_s``: how often an idle exporter writes a new time.
     """
 
     settled_s: float = 60.0
@@ -105,7 +105,7 @@ class Completeness(NamedTuple):
 
 
 class Exporter:
-    """The export of one log to one place, continued from what stands there.
+    """Exports one log to one place, continuing the export that is there.
 
     Not safe for several threads.
     """
@@ -123,11 +123,11 @@ class Exporter:
         completeness: Completeness = Completeness(),  # noqa: B008 - a frozen value
         clock: Clock,
     ) -> None:
-        """Claim the place, and remove what an exporter that was killed left behind.
+        """Claim the place, and remove the files that a killed exporter left.
 
-        ``clock`` is the one by which the export says until when it is complete.
+        ``clock`` gives the times until which the export is complete.
 
-        An export of an earlier release is given a table; its files and manifests stay.
+        An export of an earlier release gets a table; its files and manifests stay.
 
         Raises:
             ExportRefused: the export there is of another mediator, key or log.
@@ -160,7 +160,7 @@ class Exporter:
         self._recover(kept.replaced_s)
 
     def close(self) -> None:
-        """Stop reading; before the log is closed."""
+        """Stop reading; call this before closing the log."""
         self._steps.close()
 
     @property
@@ -170,13 +170,13 @@ class Exporter:
 
     @property
     def catalog(self) -> Catalog:
-        """What the export holds now."""
+        """The contents of the export now."""
         return self._catalog
 
     def step(self) -> Exported | None:
-        """Export the next rows; None if the log has no seal beyond what is exported.
+        """Export the next rows; None if the log has no seal beyond the export's end.
 
-        After an error it may be tried again: rows that were exported are not exported twice.
+        Callers may retry after an error: no row is exported twice.
 
         Raises:
             ExportUnavailable: the place cannot be written now (disk full, store gone).
@@ -226,10 +226,10 @@ class Exporter:
         )
 
     def compact(self, *, files_min: int) -> int:
-        """Put small steps together; how many there are fewer.
+        """Merge small steps; return by how many their number fell.
 
-        Files that were replaced ``Kept.replaced_s`` ago, by an earlier compaction, are removed
-        now: another process may be reading the others. Raises as ``step``.
+        This first removes files that an earlier compaction replaced ``Kept.replaced_s`` ago;
+        another process may still read newer ones. Raises as ``step``.
         """
         self.sweep(self._kept.replaced_s)
         before = self._catalog
@@ -241,11 +241,11 @@ class Exporter:
     def take_out_erased(
         self, progress: Callable[[int, int], None] = lambda _at, _end: None
     ) -> TakenOut:
-        """Write files again that have what the log has erased since; how much this is.
+        """Rewrite files with contents or names that the log has erased since; return how many.
 
-        Names of identities whose erasure is exported leave the log first, and then its export.
-        Each step is a version of its own. Of those that are replaced nothing is left but what
-        ``sweep`` removes. ``progress`` is called with the position reached and the last one.
+        The names of identities whose erasure is exported leave the log first, and then its export.
+        Each rewritten step is a version of its own; ``sweep`` removes the replaced files.
+        ``progress`` is called with the position reached and the last one.
 
         Raises as ``step``.
         """
@@ -255,7 +255,7 @@ class Exporter:
         for statement in self._catalog.statements:
             self._is_certain = False
             path = statement.manifest.path
-            # So that files are not read again and again for names that they do not have.
+            # Do not read files again for names that an earlier call did not find in them.
             left = GoneNames() if self._nameless.get(path) == gone else gone
             found = without_erased_of(
                 self._place, self._log, statement, left, self._signer, self._verify
@@ -277,19 +277,19 @@ class Exporter:
         try:
             while work.step():
                 pass
-        except RowsStay:  # some left meanwhile; the next time does the rest
+        except RowsStay:  # some rows left the log meanwhile; the next call does the rest
             return GoneNames()
         return GoneNames(work.erased, frozenset(work.nameless))
 
     def prune(self, until_ms: int, plan: Plan) -> int:
-        """Remove for ever what was recorded by then and nothing needs; how many rows these are.
+        """Remove for ever the unneeded rows recorded by ``until_ms``; return their number.
 
-        Of rows that are still in the log nothing is removed. It is one version; the files of what
-        it replaced leave the place as those of a compaction do.
+        Rows that are still in the log stay. The pruning is one version; the files that it replaces
+        are removed like those of a compaction.
 
         Args:
             until_ms: Unix milliseconds.
-            plan: says what nothing needs (``eventstore.parquet.write.pruning``).
+            plan: finds the rows that nothing needs (``eventstore.parquet.write.pruning``).
 
         Raises as ``step``, and whatever ``plan`` raises.
         """
@@ -309,7 +309,10 @@ class Exporter:
         return found[1]
 
     def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
-        """Commit a version with a manifest in place of others; ``is_change``: of other rows."""
+        """Commit a version with a manifest in place of others.
+
+        ``is_change``: the new files have other rows than those they replace.
+        """
         statements = [s for s in self._catalog.statements if s not in compacted.run]
         statements.append(compacted.statement)
         statements.sort(key=lambda statement: statement.manifest.first)
@@ -321,7 +324,7 @@ class Exporter:
         )
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
-        """Remove files that do not count: replaced so long ago, or left by a kill.
+        """Remove files that do not count: replaced this long ago, or left by a kill.
 
         Raises as ``step``.
         """
@@ -332,9 +335,9 @@ class Exporter:
     def _take(
         self, committed: Catalog, tree: TiledTree | None = None, *, is_at_end: bool = False
     ) -> None:
-        """Go on from a version that was committed, once the mark of the end names it.
+        """Write the mark of the end for a committed version, and continue from this version.
 
-        ``tree`` is its tree over all seals, if that has grown.
+        ``tree`` is the version's tree over all seals, if it has grown.
         """
         self._has_committed = True
         until_ms = self._settled_ms() if is_at_end else None
@@ -344,7 +347,7 @@ class Exporter:
         self._is_certain = True
 
     def _say_complete(self) -> None:
-        """All of the log is exported: say so, but not each time."""
+        """Mark the export as complete, once the whole log is exported; not each time."""
         until_ms, said_ms = self._settled_ms(), self._catalog.complete_until_ms
         if said_ms is None or until_ms - said_ms >= self._completeness.every_s * _MS:
             self._is_certain = False
@@ -357,7 +360,7 @@ class Exporter:
         return max(1, read_ms - round(self._completeness.settled_s * _MS))
 
     def _recover(self, replaced_kept_s: float) -> None:
-        """After a failure: a version may be committed although committing it failed."""
+        """Read the export again after a failure: a failed commit may have succeeded."""
         if self._is_certain:
             return
         catalog = catalog_of(self._place, self._verify, self._catalog.statements)
@@ -377,13 +380,13 @@ class Exporter:
         self._is_certain = True
 
     def _give_table(self) -> None:
-        """Let a table say what counts: of a new export, or of one that has manifests alone."""
+        """Make the table of a new export, or of one that has only manifests."""
         place, catalog = self._place, self._catalog
         table = open_table(place)
         if table is None:
             catalog = self._table.create(catalog)
         else:
-            # One was killed before it was done, and an earlier release may have gone on since.
+            # An exporter was killed while making it; an earlier release may have exported since.
             said, commit = read_version(place, table.version(), self._verify)
             known = files_of(place, table)
             begun = replace(
@@ -407,7 +410,7 @@ class Exporter:
 def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
     """Write ``export.json`` in an empty place; refuse the place of another exporter.
 
-    It says that there is a table only when there is one (``Exporter._give_table``).
+    ``export.json`` says that there is a table only once there is one (``Exporter._give_table``).
     """
     try:
         head = parse_head(HEAD, place.read(HEAD), verify=None)
@@ -433,10 +436,10 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead
 
 
 def seam_position(log: EventLog) -> int:
-    """The position up to which rows have left a log, 0 for none.
+    """The position up to which rows have left a log; 0 if none have.
 
     Raises:
-        ExportRefused: its seam cannot be understood.
+        ExportRefused: the log's seam cannot be understood.
         LogUnavailable: the log cannot be read now.
     """
     text = log.settings().get(SEAM)
@@ -447,7 +450,7 @@ def seam_position(log: EventLog) -> int:
 
 
 def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> None:
-    """Refuse an export that lacks rows which have left the log: they are in its archive alone."""
+    """Refuse an export that lacks rows which left the log: only the archive has them."""
     seam = seam_position(log)
     if catalog.last < seam:
         raise ExportRefused(
@@ -457,7 +460,7 @@ def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> 
 
 
 def _check_same_log(log: EventLog, catalog: Catalog) -> None:
-    """Refuse to continue the export of another log: the newest seals must stand in this one."""
+    """Refuse to continue the export of another log: this log must have its newest seals."""
     for name, head in heads_not_in(log, catalog.heads).items():
         raise ExportRefused(
             f"the export has seal {head.version} of {name}, which this log does not have:"

@@ -1,9 +1,9 @@
-"""Keeps the index of an export (``eventstore.parquet.index``): a file for each step, then merges.
+"""Writes the index of an export (``eventstore.parquet.index``): a file for each step, then merges.
 
-Eight runs or more at the end are merged once none of them has more entries than all others
-together: so an entry is written again only into a run at least twice as large, and the number of
-runs grows with the logarithm of the log. A large run has several files, each with the keys between
-two bounds. What is written counts once a version of the table names it.
+The last eight or more runs are merged once none of them has more entries than all others together:
+so an entry is rewritten only into a run at least twice as large, and the number of runs grows with
+the logarithm of the log. A large run has several files, each with the keys between two bounds. A
+file counts once a version of the table names it.
 
 Memory: the entries of ``FILE_ENTRIES`` rows, and of ``MERGED_AT_ONCE`` while runs are merged.
 """
@@ -44,16 +44,16 @@ Run = Sequence[IndexFile]
 
 
 class IndexWriter:
-    """The index of one export."""
+    """Writes the index of one export."""
 
     def __init__(self, place: ExportPlace) -> None:
         self._place = place
 
     def extended(self, index: ExportIndex, rows: pa.Table, last: int) -> ExportIndex:
-        """The index with these rows more, which follow it and end at ``last``.
+        """Extend the index by the rows that follow it and end at ``last``.
 
         Raises:
-            ExportDamaged: a file that is to be merged is missing, or not what was signed.
+            ExportDamaged: a file to merge is missing, or not the one that was signed.
             ExportUnavailable: the place cannot be read or written now.
         """
         first = index.last + 1
@@ -66,7 +66,7 @@ class IndexWriter:
         return ExportIndex(last=last, files=[file for run in runs for file in run])
 
     def complete(self, catalog: Catalog) -> ExportIndex:
-        """The index of all that an export holds; what it lacks is made from its data files.
+        """Complete the index of an export from its data files.
 
         Raises as ``extended``, and if a data file is not what its manifest says.
         """
@@ -97,7 +97,7 @@ class IndexWriter:
         yield self._written(pa.concat_arrays(waiting), first, last, low)
 
     def _by_key(self, runs: Sequence[Run], first: int) -> Iterator[tuple[int, pa.UInt64Array]]:
-        """The sorted entries of all runs, a range of keys after the other; where each begins."""
+        """Yield the first key of each range of keys, and the sorted entries of all runs in it."""
         ranges = 1 + sum(map(_entries_in, runs)) // MERGED_AT_ONCE
         bounds = [(number << KEY_BITS) // ranges for number in range(ranges + 1)]
         readers = [(file.first - first, IndexReader(self._place, file))
@@ -116,7 +116,7 @@ class IndexWriter:
 
 
 def _worth_merging(runs: Sequence[Run]) -> int:
-    """How many of the last runs are to be merged now; 0 for none."""
+    """How many of the last runs to merge now; 0 for none."""
     sizes = [_entries_in(run) for run in runs]
     for count in range(RUNS_MERGED, len(runs) + 1):
         span = runs[-1][0].last - runs[-count][0].first

@@ -1,15 +1,14 @@
-"""Removes from an export for ever what is old and not needed, by one signed statement.
+"""Removes old, unneeded rows from an export for ever, by one signed statement.
 
-The manifests of the old part become one (``eventstore.parquet.manifest.Pruned``): it has their
-place in the chain, the newest seals and the tree over all seals up to its end, removed ones
-included, and names files with the rows that stay. One version of the table takes the old files away
-and brings the new ones; until it is committed nothing was removed, and from then on nothing of what
-was removed counts. So a kill between any two steps leaves an export that is whole: what does not
-count, the next exporter removes.
+One manifest replaces those of the old part (``eventstore.parquet.manifest.Pruned``). It takes their
+place in the chain, has the newest seals and the tree over all seals up to its end, removed ones
+included, and names files with the rows that stay. One version of the table replaces the old files
+by the new ones: before its commit nothing is removed, and after it no removed row counts. So a kill
+at any time leaves a whole export; the next exporter removes files that do not count.
 
-Which rows are not needed says who calls (``actors.host.pruning``).
+The caller decides which rows are not needed (``actors.host.pruning``).
 
-Memory: the rows that stay of one day, up to ``Bounds.rows_max`` and those of one file more.
+Memory: the rows that stay of one day, up to ``Bounds.rows_max`` and those of one more file.
 """
 
 from __future__ import annotations
@@ -45,39 +44,39 @@ _ROWS_AT_ONCE: Final = 16_384
 
 
 class Positions(Protocol):
-    """Some positions of a log."""
+    """A set of positions of a log."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of positions."""
 
     def __contains__(self, position: int, /) -> bool:
-        """Whether this is one of them."""
+        """Whether the set has this position."""
 
 
 Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int, int], Positions]
-"""Says which positions nothing needs: of rows that it reads, up to a last position, where those up
-to another one were pruned before."""
+"""Finds the positions that nothing needs. Its arguments: a function that reads the rows, their last
+position, and the position up to which rows were pruned before."""
 
 
 class OldPart(NamedTuple):
-    """The manifests of an export that are old."""
+    """The old manifests of an export."""
 
     run: Sequence[Statement]
     recorded_until_ms: int
-    """When the last of their rows was recorded, Unix milliseconds."""
+    """When the last row of these manifests was recorded, Unix milliseconds."""
 
 
 def old_part(
     place: ExportPlace, statements: Sequence[Statement], *, seam: int, until_ms: int
 ) -> OldPart | None:
-    """The first manifests, whose rows have left the log and were recorded by then; None for none.
+    """The first manifests, if their rows have left the log and were recorded by ``until_ms``.
 
-    It ends before the first one with a row that is younger, also where older ones follow: clocks
-    can have been ahead, and what one manifest stands for has no gap.
+    The part ends before the first manifest with a younger row, even if older ones follow: clocks
+    may have been ahead, and the positions of one manifest have no gap. None if nothing can go.
 
     Args:
         place: where the export is.
-        statements: its manifests.
+        statements: the export's manifests.
         seam: the position up to which rows have left the log.
         until_ms: Unix milliseconds.
 
@@ -94,7 +93,7 @@ def old_part(
             break
         run.append(statement)
         recorded_ms = max(recorded_ms, last_ms)
-    # One that was pruned alone has nothing to lose, and without a tree none can stand for others.
+    # A pruned manifest alone has nothing to lose; one without a tree cannot replace others.
     if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is UNSET:
         return None
     return OldPart(run, recorded_ms)
@@ -110,10 +109,10 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
     at_ms: int,
     rows_max: int,
 ) -> tuple[Compacted, int] | None:
-    """Write what stays of the old part, and the manifest that takes its place.
+    """Write the rows that stay of the old part, and the manifest that replaces it.
 
     Returns:
-        What replaces it, and the number of rows that it leaves out; None where all are needed.
+        The replacement, and the number of rows that it leaves out; None if all are needed.
 
     Raises:
         ExportDamaged: a file is not what its manifest says.
@@ -146,13 +145,13 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
 
 
 def _begins_ms(statement: Statement) -> int:
-    """The beginning of the first day that its rows were recorded on, Unix milliseconds."""
+    """When the first day of a manifest's rows began, Unix milliseconds."""
     day = min(day_of(file.path) for file in statement.manifest.files)
     return (date.fromisoformat(day) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
-    """When the last row of a manifest was recorded: its files of the newest day say it."""
+    """When the last row of a manifest was recorded, read from the files of its newest day."""
     if manifest.pruned is not UNSET:
         return manifest.pruned.recorded_until_ms
     newest = max(day_of(file.path) for file in manifest.files)
@@ -174,7 +173,7 @@ def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[Log
 def _rest(
     place: ExportPlace, run: Sequence[Statement], leaving: Positions, rows_max: int
 ) -> Iterator[tuple[DataFile, int]]:
-    """The files with the rows that stay, and how many contents are in each."""
+    """Write the rows that stay; yield each file and its number of contents."""
     files = [file for statement in run for file in statement.manifest.files]
     again = 1 + max(rewritten_of(file.path) for file in files)
     days = groupby(sorted(files, key=lambda f: (day_of(f.path), f.first)), key=_day)
@@ -191,7 +190,7 @@ def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) ->
 
 
 def _gathered(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
-    """The same rows in few tables, none of which is empty."""
+    """Merge tables into few, none of which is empty."""
     waiting: list[pa.Table] = []
     for table in tables:
         if table.num_rows:

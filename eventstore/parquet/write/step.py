@@ -1,8 +1,8 @@
 """One step of an export: the next rows of the log, up to a seal, as one table.
 
 A step ends at the first seal where it has enough rows or bytes, or at the last seal of the log.
-Where it ends depends on nothing but where it began, these bounds and what lives, so that the same
-log gives the same steps. Rows that no seal covers yet are never taken.
+Its end depends only on its beginning, these bounds and the contents that the log still has, so the
+same log gives the same steps. A step never takes rows that no seal covers yet.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ IDENTITIES_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """When a step is large enough; the transaction that reaches a bound is still part of it.
+    """The size at which a step ends; the transaction that reaches a bound is still part of it.
 
-    ``until_ms``: Unix milliseconds; where it is given no step goes beyond the first transaction
-    that was recorded later.
+    ``until_ms``: Unix milliseconds; steps end before the first transaction recorded later.
     """
 
     rows_max: int = 262_144
@@ -56,15 +55,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ExportStep:
-    """Rows of the log from after one seal to another, and the heads of all partitions then."""
+    """Rows of the log from after one seal up to another, and the heads of all partitions there."""
 
     table: pa.Table
     last: int
     heads: Mapping[str, Head]
     leaves: Sequence[bytes]
-    """The leaf hashes of its seals (``eventstore.log.tree_head``)."""
+    """The leaf hashes of the step's seals (``eventstore.log.tree_head``)."""
     is_full: bool
-    """There may be more in the log already."""
+    """Whether the log may have more rows already."""
 
 
 _COMING_BACK: Final = frozenset(
@@ -73,14 +72,14 @@ _COMING_BACK: Final = frozenset(
 
 
 class IdentityNames:
-    """Names of identities by stream, read from the first row of each and remembered."""
+    """The names of identities by stream, read from each stream's first row and cached."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._known: dict[bytes, str | None] = {}
 
     def __call__(self, streams: Collection[bytes]) -> Mapping[bytes, str | None]:
-        """The identity of each of these streams, None where its first event names none.
+        """The identity of each of these streams, None if its first event names none.
 
         Raises:
             LogUnavailable, UnknownTopic, CorruptRow: the first rows cannot be read.
@@ -98,7 +97,7 @@ class IdentityNames:
         return self._known
 
     def _name_again(self, stream: bytes, named: str | None) -> str | None:
-        """The name of an identity that was erased and has come back is in a later row."""
+        """The name of an erased identity that came back, which a later row has."""
         if named is None or not named.startswith(ERASED):
             return named
         rows = self._log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_COMING_BACK)
@@ -114,14 +113,14 @@ def next_step(
     names: IdentityNames,
     bounds: Bounds,
 ) -> ExportStep | None:
-    """The step that follows the seal at position ``after``; None if no seal follows it yet.
+    """Read the step that follows the seal at position ``after``; None if no seal follows yet.
 
     ``heads`` are the newest seals up to ``after``; the log must continue from them.
 
     Raises:
         LogUnavailable: the log cannot be read.
         UnknownTopic, CorruptRow: a row cannot be understood.
-        LogNotAsSealed: a seal is not the one that the rows before it and the seal before it give.
+        LogNotAsSealed: a seal does not fit the rows and the seal before it.
     """
     collected = _Collected(after, heads, bounds)
     tables: list[pa.Table] = []
@@ -147,7 +146,7 @@ def next_step(
 
 
 def _understood(page: Sequence[LogRow]) -> Sequence[Event] | None:
-    """The events in rows; None if one does not decode, which is named once its seal was read."""
+    """Decode the events in rows; None if one fails, which raises after the page's seal checks."""
     try:
         return events_in([row.topic for row in page], [row.state for row in page])
     except (UnknownTopic, CorruptRow, TypeError):
@@ -155,7 +154,7 @@ def _understood(page: Sequence[LogRow]) -> Sequence[Event] | None:
 
 
 class ExportSteps:
-    """The steps of a log, one being read while the one before it is being written.
+    """Reads the steps of a log, each while the previous one is being written.
 
     Not safe for several threads.
 
@@ -164,7 +163,7 @@ class ExportSteps:
     """
 
     def __init__(self, log: EventLog, bounds: Bounds, clock: Callable[[], int]) -> None:
-        """``clock`` tells Unix milliseconds."""
+        """``clock`` gives Unix milliseconds."""
         self.began_ms = 0
         self._log = log
         self._bounds = bounds
@@ -178,7 +177,7 @@ class ExportSteps:
         """The step after the seal at this position. Raises as ``next_step``."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or self._ahead_of != position:
-            ahead = self._read(position, heads)  # after one that is not wanted any more
+            ahead = self._read(position, heads)  # runs after any abandoned read-ahead
         self.began_ms, reading = ahead
         step = reading.result()
         if step is not None and step.is_full:
@@ -186,7 +185,7 @@ class ExportSteps:
         return step
 
     def close(self) -> None:
-        """Wait for what is being read; from then on the log may be closed."""
+        """Wait for a running read; the log may be closed afterwards."""
         self._reader.shutdown(cancel_futures=True)
 
     def _read(
@@ -203,7 +202,7 @@ class ExportSteps:
 
 
 class _Collected:
-    """What a step has so far: sections of rows, each with the partition that sealed it."""
+    """The step so far: sections of rows, each with the partition that sealed it."""
 
     def __init__(self, after: int, heads: Mapping[str, Head], bounds: Bounds) -> None:
         self.last = after
@@ -212,16 +211,16 @@ class _Collected:
         self.leaves: list[bytes] = []
         self.is_full = False
         self.is_over = False
-        """What follows was recorded too late."""
+        """Whether the next transaction was recorded after ``Bounds.until_ms``."""
         self._bounds = bounds
         self._rows = self._bytes = 0
         self._unsealed: list[tuple[LogRow, Event | None]] = []
         self._unsealed_bytes = 0
 
     def take(self, page: Sequence[LogRow], events: Sequence[Event] | None) -> int:
-        """Take rows up to the seal that makes the step full, or all; their number.
+        """Take all rows, or those up to the seal that fills the step; return their number.
 
-        ``events`` are those in the rows; None if one of them does not decode.
+        ``events`` are the rows' events; None if one does not decode.
         """
         taken = 0
         for row, event in zip(page, events or repeat(None), strict=False):

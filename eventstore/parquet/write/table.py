@@ -1,11 +1,11 @@
-"""Commits versions of the table, each with what the mediator signs about it.
+"""Commits versions of the table, each with the mediator's signed statement about it.
 
-A commit is one put-if-absent of the next version: of two exporters that write to one place one
-succeeds and the other one is refused, whatever either believes. It is not tried again here: what
-another process committed has to be read first.
+A commit is one put-if-absent of the next version: if two exporters write to one place, one succeeds
+and the other is refused. This module does not retry a refused commit: the exporter first has to
+read what the other process committed.
 
-Every ``SUMMARY_EVERY`` manifests a summary of them is written and the library makes a checkpoint
-of the table, so that neither readers of ours nor of others read more of the past.
+Every ``SUMMARY_EVERY`` manifests the writer makes a summary of them, and the library a checkpoint
+of the table, so that neither our readers nor others have to read more history.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ from eventstore.parquet.versions import (
 )
 
 Clock = Callable[[], int]
-"""Unix milliseconds."""
+"""Gives Unix milliseconds."""
 _APP: Final = "poste.export"
-"""The application whose transactions say which position of the log a version reaches."""
+"""The application id of the transactions that say which log position a version reaches."""
 _BY_HAND: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _CREATED_AT: Final = 0
-"""The version with which a table begins."""
+"""The first version of a table."""
 _NOTHING: Final[Mapping[str, int]] = {}
 STATISTICS: Final = (
     *("position", "shard", "version", "type", "recorded_at", "message_id", "size_bytes"),
 )
-"""Columns whose bounds stand in the table, so that programs leave out files unopened. None has
-names: they would stay in the log of the table when they have left the rows."""
+"""Columns whose bounds the table has, so that programs skip files without opening them. No column
+has names: these would stay in the table's log after they have left the rows."""
 _TEXT_MAX: Final = 256
-"""Characters; a file with a longer bound of a column has none for it."""
+"""The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 
 
 class TableWriter:
-    """The only writer of a table, as long as no other process commits to it."""
+    """Commits to a table; works only while no other process commits to it."""
 
     def __init__(
         self, place: ExportPlace, signer: Signer, clock: Clock, *, versions_kept_s: float
     ) -> None:
-        """Versions stay open to be read for ``versions_kept_s`` after a later one was made."""
+        """``versions_kept_s``: how long a version stays readable after a later one was made."""
         self._place = place
         self._signer = signer
         self._clock = clock
@@ -82,7 +82,7 @@ class TableWriter:
         self._table: DeltaTable | None = None
 
     def create(self, catalog: Catalog) -> Catalog:
-        """Make the table of an export that has none, with what its manifests name.
+        """Make the table of an export that has none, with the files that its manifests name.
 
         Raises as ``commit``.
         """
@@ -118,21 +118,21 @@ class TableWriter:
         index: ExportIndex | None = None,
         is_change: bool | None = None,
     ) -> Catalog:
-        """Make the version that follows the one of ``before``; what then counts.
+        """Commit the version after that of ``before``; return the new catalog.
 
         Args:
             before: the newest version.
             statements: the manifests that count from now on.
-            added: files that they name and those before did not.
-            removed: files that they do not name any more, with their bytes. Where there are some,
-                the rows stay the same and are only put together in other files.
-            index: that of all rows; None for the one before.
-            is_change: the rows are others than before; None: they are if nothing is removed.
+            added: files that these manifests name and the earlier ones did not.
+            removed: files that these manifests no longer name, with their sizes in bytes.
+            index: the index of all rows; None to keep the earlier one.
+            is_change: whether the rows change, rather than only move to other files. None: they
+                change if no file is removed.
 
         Raises:
             ExportRefused: another process committed this version.
             ExportDamaged: the log of the table cannot be read.
-            ExportUnavailable: the place cannot be written now; it may be committed all the same.
+            ExportUnavailable: the place cannot be written now; the commit may have succeeded.
         """
         assert before.version is not None
         version = before.version.version + 1
@@ -160,7 +160,7 @@ class TableWriter:
         return self._committed(replace(before, statements=statements, strays=()), said)
 
     def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
-        """Write where the export ends, and until when it is complete if that is known now.
+        """Write the mark of the end, and the time until which the export is complete, if given.
 
         Raises:
             ExportRefused: another process committed a later version.
@@ -192,9 +192,9 @@ class TableWriter:
         return replace(catalog, mark=written)
 
     def remove_torn(self) -> None:
-        """Remove a newest commit that a power cut left in pieces on a local disk.
+        """Remove a newest commit that a power cut left incomplete on a local disk.
 
-        No mark of the end names it: what it was to commit is exported again.
+        No mark of the end names this commit, so its rows are exported again.
 
         Raises:
             ExportUnavailable: the place cannot be read or written now.
@@ -214,7 +214,7 @@ class TableWriter:
         before: Catalog | None = None,
         index: ExportIndex | None = None,
     ) -> tuple[TableVersion, str]:
-        """What is signed about a version, and its text; writes a summary first if one is due."""
+        """Sign the statement about a version; return it and its text. Write a summary if due."""
         since, summary, checkpoint = _carried(statements, before)
         if len(since) > SUMMARY_EVERY:
             path, sha256, content = encoded_summary(version, statements)
@@ -244,13 +244,13 @@ class TableWriter:
         return {
             "delta.logRetentionDuration": kept,
             "delta.deletedFileRetentionDuration": kept,
-            # Ours come with a signed statement; another program's would be unknown to it.
+            # Our statements sign our own checkpoints; they would not name another program's.
             "delta.checkpointInterval": "2147483647",
             "delta.enableExpiredLogCleanup": "false",
         }
 
     def _opened(self, version: int) -> DeltaTable:
-        """The table at a version; a later one is left for the commit to find out."""
+        """Open the table at a version; if there is a later one, the commit is refused."""
         if self._table is None or self._table.version() != version:
             self._table = open_table(self._place, version)
             assert self._table is not None
@@ -264,7 +264,7 @@ class TableWriter:
         return replace(catalog, version=said, commit=commit)
 
     def _checkpoint(self, said: TableVersion) -> dict[str, str]:
-        """The files of the newest checkpoint with their SHA-256; made now where a summary was."""
+        """The newest checkpoint's files with SHA-256; make one if the summary has all manifests."""
         if said.since or not said.summary:
             return said.checkpoint
         table = self._opened(said.version)
@@ -291,7 +291,7 @@ class TableWriter:
         )
 
     def _statistics(self, file: DataFile) -> dict[str, Any]:
-        """What the footer of a data file says about ``STATISTICS``, as the table has it."""
+        """The ``STATISTICS`` in the footer of a data file, in the table's form."""
         place = self._place
         try:
             with place.filesystem.open_input_file(place.full_path(file.path)) as opened:
@@ -307,13 +307,13 @@ class TableWriter:
 
 
 def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
-    """The bounds of ``STATISTICS`` in a Parquet footer, as the log of a table has them.
+    """The bounds of ``STATISTICS`` in a Parquet footer, in the form of a table's log.
 
     Args:
         footer: ``pyarrow.parquet.FileMetaData``.
 
     Returns:
-        ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only where they are known.
+        ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only if they are known.
     """
     numbers = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
     least: dict[str, Any] = {}
@@ -339,7 +339,7 @@ def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
 
 
 def _as_json(value: Any) -> Any:
-    """A bound as the format writes it: times in UTC, to the microsecond."""
+    """A bound in the table's format: times in UTC, to the microsecond."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     return value
@@ -348,7 +348,7 @@ def _as_json(value: Any) -> Any:
 def _carried(
     statements: Sequence[Statement], before: Catalog | None
 ) -> tuple[dict[str, str], tuple[str, str], dict[str, str]]:
-    """What the version before goes on to say: manifests since a summary, it, and a checkpoint."""
+    """What a version takes over from the one before: manifests since, summary, checkpoint."""
     said = before.version if before else None
     if before is None or said is None:
         return {s.manifest.path: s.sha256 for s in statements}, ("", ""), {}

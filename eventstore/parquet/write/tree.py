@@ -1,8 +1,8 @@
 """Keeps the tree over the seals of a log: its tiles, and the newest signed head.
 
-What is written before the manifest that names it counts may be written again: the same log gives
-the same hashes. A tile that is not full is removed once the full one counts. A tree whose last
-tiles are not there, in an export of an earlier release or after damage, is made anew from the rows.
+Tiles written before their manifest counts may be written again: the same log gives the same hashes.
+A partial tile is removed once the full one counts. If the last tiles are missing, in an export of
+an earlier release or after damage, the tree is made anew from the rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TreeWriter:
     """
 
     def __init__(self, place: ExportPlace, origin: str, signer: Signer) -> None:
-        """``origin`` says whose tree it is (``eventstore.log.tree_head.origin_of``)."""
+        """``origin`` names the tree's log (``eventstore.log.tree_head.origin_of``)."""
         self.note: bytes | None = None
         self._place = place
         self._origin = origin
@@ -48,14 +48,14 @@ class TreeWriter:
         self._tree = TiledTree()
         self._published: TreeHead | None = None
         self._is_followed = False
-        """Whether the tree is known to continue the head that was published last."""
+        """Whether the tree was proven to continue the last published head."""
 
     def resume(self, catalog: Catalog) -> None:
-        """Go on from what counts now; publish its head if that is not done.
+        """Continue from the tree that counts now; publish its head if it is not published yet.
 
         Raises:
             ExportDamaged: rows of the export are not those that its manifests name.
-            ExportRefused: a head was signed that is not of this log.
+            ExportRefused: an earlier signed head is not of this log.
             ExportUnavailable: the place cannot be read or written now.
         """
         said = catalog.statements[-1].manifest.tree if catalog.statements else UNSET
@@ -66,12 +66,12 @@ class TreeWriter:
             self._take_published()
         try:
             self._publish()
-        except ExportDamaged:  # a tile that the head before needs is not there
+        except ExportDamaged:  # a tile that the previous head needs is missing
             self._tree = self._remade(catalog)
             self._publish()
 
     def extended(self, leaves: Sequence[bytes]) -> TiledTree:
-        """The tree with these leaves more, whose tiles are durable when this returns.
+        """Extend the tree by these leaves; its tiles are durable when this returns.
 
         Raises:
             ExportUnavailable: the place cannot be written now.
@@ -79,7 +79,7 @@ class TreeWriter:
         return self._written(self._tree, leaves)
 
     def take(self, tree: TiledTree) -> None:
-        """Go on from this tree, which a manifest names that counts, and publish its head.
+        """Continue from this tree, whose manifest counts, and publish its head.
 
         Raises as ``resume``.
         """
@@ -98,7 +98,7 @@ class TreeWriter:
         return larger
 
     def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
-        """The tree of this size and root by its tiles; None if they do not give it."""
+        """Read the tree of this size and root from its tiles; None if they do not give it."""
         try:
             tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
         except ExportDamaged:
@@ -116,7 +116,7 @@ class TreeWriter:
         return tree
 
     def _take_published(self) -> None:
-        """Remember the head that was published last; one that is damaged is written anew."""
+        """Read the last published head; a damaged one is ignored, and written anew later."""
         self.note = published_note(self._place)
         if self.note is not None:
             with suppress(ExportDamaged):
@@ -127,7 +127,7 @@ class TreeWriter:
         published = self._published
         if published is not None:
             if published.size > head.size:
-                return  # the export was put back, and is on its way there again
+                return  # the export was put back, and is catching up with this head
             if not self._is_followed:
                 self._check_followed(published, head)
             if published.size == head.size:
@@ -137,7 +137,7 @@ class TreeWriter:
         self.note, self._published, self._is_followed = note, head, True
 
     def _check_followed(self, published: TreeHead, head: TreeHead) -> None:
-        """Nothing is signed that contradicts what was signed before."""
+        """Refuse to sign a head that contradicts the published one."""
         if proven_consistency(self._place, published, head) is None:
             raise ExportRefused(
                 f"{CHECKPOINT} of {self._place.address()} was signed for {published.size} seals of"
