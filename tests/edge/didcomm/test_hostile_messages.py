@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+import orjson
 import pytest
 
-from http_edge.clients.didcomm import NotAuthentic
+from http_edge.clients.didcomm import NotAuthentic, Picked
 from http_edge.didcomm.envelopes.keys import base58
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, forwarded
 from tests.edge.identities import Json
@@ -14,6 +16,10 @@ from tests.edge.mediator import WAIT_S
 
 NO_ENVELOPE: Final[Json] = {"protected": "x", "iv": "x", "ciphertext": "x", "tag": "x"}
 """It has the members of an envelope, so it may enter a queue; nothing in them can be read."""
+DEEP: Final = orjson.loads("[" * 29 + "]" * 29)
+"""With the message and the forward around it, nearly as deep as a stranger's text may be."""
+WIDE: Final[list[Json]] = [{}] * 19_000
+"""Nearly as many parts as a stranger's text may have."""
 
 
 async def leave(network: WalletNetwork, bob: Bob, message: Json) -> None:
@@ -55,3 +61,23 @@ async def test_what_merely_resembles_an_envelope_does_not_end_a_socket(
         assert bob.read(await socket.receive(WAIT_S)) == "one"
         await network.settled(bob.wallet.over(socket))
     assert (await bob.wallet.status()).message_count == 0
+
+
+@pytest.mark.parametrize("junk", [[DEEP], [WIDE, WIDE]], ids=["deep", "wide"])
+@pytest.mark.parametrize("protocol", ["pickup 1.0", "pickup 2.0", "queue 1.0"])
+async def test_what_a_mediator_may_take_can_be_read_in_its_answer_together_with_the_rest(
+    network: WalletNetwork, bob: Bob, protocol: str, junk: Sequence[object]
+) -> None:
+    for each in junk:
+        await leave(network, bob, {**NO_ENVELOPE, "junk": each})
+    await network.write(bob, "one")
+    picked: Sequence[Picked]
+    match protocol:
+        case "pickup 1.0":
+            picked = await bob.wallet.batch(10)
+        case "pickup 2.0":
+            picked = await bob.wallet.fetch(10)
+        case _:
+            picked = await bob.wallet.queue_fetch(10)
+    assert len(picked) == len(junk) + 1
+    assert bob.read(picked[-1]) == "one"
