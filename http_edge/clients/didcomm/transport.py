@@ -232,7 +232,7 @@ class Socket:
         if self._ended is not None:
             raise self._ended
         answer: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        thread = _thread(message) or str(message["@id"])
+        thread = _thread_of_question(message)
         self._threads[thread] = answer
         if raw:
             self._raw.append(answer)
@@ -313,6 +313,13 @@ async def open_socket(
     finally:
         await websocket.close()
         await listening
+
+
+def _thread_of_question(message: Json) -> str:
+    """The thread in which a question is answered: its parent is another."""
+    thread = message.get("~thread")
+    named = thread.get("thid") if isinstance(thread, dict) else None
+    return str(named or message["@id"])
 
 
 def _thread(message: Json) -> str:

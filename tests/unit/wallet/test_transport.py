@@ -152,6 +152,18 @@ async def test_a_problem_report_in_the_parent_thread_answers_the_question(
             await wallet.over(socket).ping()
 
 
+async def test_a_question_out_of_another_thread_is_answered_in_its_own(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    def answer(request: Json) -> list[Said]:
+        return [{**in_thread(request, "ping_response"), "~thread": {"thid": request["@id"]}}]
+
+    mediator.answer(PING, answer)
+    async with asyncio.timeout(5), wallet.socket() as socket:
+        question = {**message(PING), "~thread": {"pthid": "invitation-1"}}
+        assert await wallet.over(socket).ask(question)
+
+
 async def test_a_message_without_return_route_is_not_waited_for(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
