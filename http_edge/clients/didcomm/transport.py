@@ -261,12 +261,14 @@ class Socket:
                     self._take(data.encode() if isinstance(data, str) else data)
         except WalletError as error:
             ended = error
-        code = self.websocket.close_code
-        self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
-        self._arrived.set()
-        for waiting in self._threads.values():
-            if not waiting.done():
-                waiting.set_result(None)
+        finally:
+            # Whatever ended it, also that it was cut off: no task waits for what cannot come.
+            code = self.websocket.close_code
+            self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
+            self._arrived.set()
+            for waiting in self._threads.values():
+                if not waiting.done():
+                    waiting.set_result(None)
 
     def _take(self, body: bytes) -> None:
         received = self._connection.open(body)
@@ -311,8 +313,21 @@ async def open_socket(
     try:
         yield socket
     finally:
-        await websocket.close()
-        await listening
+        await _close(websocket, listening)
+
+
+async def _close(websocket: aiohttp.ClientWebSocketResponse, listening: asyncio.Task[None]) -> None:
+    """Close a socket and wait for the end of its task.
+
+    A mediator that goes on sending is cut off: aiohttp waits after each message.
+    """
+    try:
+        async with asyncio.timeout(_CLOSE_S_MAX):
+            await websocket.close()
+            await listening
+    except TimeoutError:
+        listening.cancel()
+        await asyncio.wait([listening])
 
 
 def _thread_of_question(message: Json) -> str:

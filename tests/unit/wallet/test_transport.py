@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from http_edge.clients.didcomm import (
     Address,
@@ -13,6 +18,7 @@ from http_edge.clients.didcomm import (
     NoAnswer,
     NotAuthentic,
     ProblemReported,
+    Socket,
     UnexpectedAnswer,
     Wallet,
     open_socket,
@@ -203,6 +209,45 @@ async def test_a_silent_socket_is_lost_and_ends_every_wait(
             await socket.receive(None)
         with pytest.raises(ConnectionLost):
             await wallet.over(socket).ping()
+
+
+@asynccontextmanager
+async def mediator_whose_sockets(
+    script: Callable[[web.WebSocketResponse], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """A mediator with sockets that do what a script says: its URL."""
+
+    async def handle(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        with suppress(ConnectionError):
+            await script(socket)
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    async with TestServer(app) as server:
+        yield str(server.make_url("/"))
+
+
+async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
+    wallet: Wallet, session: aiohttp.ClientSession
+) -> None:
+    async def goes_on(socket: web.WebSocketResponse) -> None:
+        while True:
+            await socket.send_bytes(RAW)
+            await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(10), mediator_whose_sockets(goes_on) as url:
+        async with open_socket(session, replace(wallet.connection, ws_url=url)) as socket:
+            assert await socket.receive() == RAW
+            waiting = asyncio.create_task(_until_it_ends(socket))
+        await waiting
+
+
+async def _until_it_ends(socket: Socket) -> None:
+    async for received in socket:
+        assert received == RAW
 
 
 async def test_text_frames_are_sent_as_text(
