@@ -167,10 +167,12 @@ class NoticeSocket:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise MediatorUnreachable(f"{transport.url}: {error!r}") from error
         try:
-            await self._authenticate(socket)
-        except _Lost as error:
+            # The whole of it: a WebSocket ping would begin the wait for one message anew.
+            async with asyncio.timeout(AUTHENTICATION_S_MAX):
+                await self._authenticate(socket)
+        except (_Lost, TimeoutError) as error:
             await _close(socket)
-            raise MediatorUnreachable(f"{transport.url}: {error}") from error
+            raise MediatorUnreachable(f"{transport.url}: {str(error) or 'no answer'}") from error
         except BaseException:
             await _close(socket)
             raise
