@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import aiohttp
+import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -13,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from http_edge.clients.didcomm import (
     Address,
     ConnectionLost,
+    Live,
     MediatorRefused,
     MediatorUnreachable,
     NoAnswer,
@@ -25,7 +27,9 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.unit.wallet.scripted_mediator import (
+    SERVICE,
     STRANGER,
     Said,
     ScriptedMediator,
@@ -243,6 +247,24 @@ async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
             assert await socket.receive() == RAW
             waiting = asyncio.create_task(_until_it_ends(socket))
         await waiting
+
+
+async def test_the_wait_for_a_delivery_ends_in_time_whatever_else_comes(
+    wallet: Wallet, session: aiohttp.ClientSession
+) -> None:
+    async def goes_on(socket: web.WebSocketResponse) -> None:
+        pushed = orjson.dumps(message("messagepickup/2.0/status"))
+        while True:
+            await socket.send_bytes(pack(pushed, [wallet.connection.key.public], SERVICE))
+            await asyncio.sleep(0.05)
+
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(goes_on) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        with pytest.raises(NoAnswer):
+            await Live(wallet.connection, socket).next(0.5)
 
 
 async def _until_it_ends(socket: Socket) -> None:
