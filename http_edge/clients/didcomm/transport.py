@@ -142,6 +142,8 @@ class Http:
         received = self._connection.open(posted.body)
         if isinstance(received, bytes) and not raw:
             raise UnexpectedAnswer("an envelope for another key instead of an answer")
+        if isinstance(received, dict) and _answers_another(received, message):
+            raise UnexpectedAnswer("an answer to another question")
         return received
 
     def came_about(self, message_id: str) -> None:
@@ -335,6 +337,14 @@ def _thread_of_question(message: Json) -> str:
     thread = message.get("~thread")
     named = thread.get("thid") if isinstance(thread, dict) else None
     return str(named or message["@id"])
+
+
+def _answers_another(answer: Json, question: Json) -> bool:
+    """Whether a message is in the thread of another question; one in no thread is in none."""
+    thread = answer.get("~thread")
+    names = [thread.get("thid"), thread.get("pthid")] if isinstance(thread, dict) else []
+    named = {str(name) for name in names if name}
+    return bool(named) and named.isdisjoint({_thread_of_question(question), str(question["@id"])})
 
 
 def _thread(message: Json) -> str:

@@ -109,6 +109,22 @@ async def test_an_envelope_for_another_key_is_no_answer(
         await wallet.ping()
 
 
+async def test_an_answer_to_another_question_is_not_taken_over_http(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    """All of it is by the mediator, and on the way to it anyone can repeat what they have seen."""
+    seen: list[Said] = []
+
+    def first(request: Json) -> list[Said]:
+        seen.extend([in_thread(request, "ping_response")])
+        return seen
+
+    mediator.answer(PING, first, lambda _: seen)
+    await wallet.ping()
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.ping()
+
+
 async def test_implicit_pickup_gives_the_envelope_that_came_back(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
