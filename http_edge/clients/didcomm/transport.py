@@ -30,6 +30,10 @@ ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, besides the delay that the question allows."""
 SILENCE_S_MAX: Final = 75.0
 """A socket that says nothing for so long is dead: two and a half of the mediator's own pings."""
+UNRECEIVED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""What a socket keeps for a caller that does not receive it; with more it ends."""
+_KEPT_BYTES: Final = 1024
+"""A message that waits takes about so much more than its envelope has bytes."""
 _CONNECT_S_MAX: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _SHOWN_BYTES: Final = 200
@@ -161,7 +165,8 @@ class Socket:
     ) -> None:
         self._connection = connection
         self.websocket: Final = websocket
-        self._inbox: deque[Received] = deque()
+        self._inbox: deque[tuple[Received, int]] = deque()
+        self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
         self._threads: dict[str, asyncio.Future[Received | None]] = {}
         self._raw: deque[asyncio.Future[Received | None]] = deque()
@@ -205,13 +210,16 @@ class Socket:
                     await self._arrived.wait()
         except TimeoutError as error:
             raise NoAnswer(f"nothing came for {seconds} s") from error
-        return self._inbox.popleft()
+        received, size_bytes = self._inbox.popleft()
+        self._unreceived_bytes -= size_bytes
+        return received
 
     def came_about(self, message_id: str) -> Json | None:
         """See ``Transport``: the first of it, which is not received any more."""
-        for number, received in enumerate(self._inbox):
+        for number, (received, size_bytes) in enumerate(self._inbox):
             if not isinstance(received, bytes) and _thread(received) == message_id:
                 del self._inbox[number]
+                self._unreceived_bytes -= size_bytes
                 return received
         return None
 
@@ -281,8 +289,16 @@ class Socket:
         if answered is not None and not answered.done():
             answered.set_result(received)
         else:
-            self._inbox.append(received)
-            self._arrived.set()
+            self._keep(received, len(body) + _KEPT_BYTES)
+
+    def _keep(self, received: Received, size_bytes: int) -> None:
+        """Let a message wait to be received. Raises: ConnectionLost."""
+        if self._unreceived_bytes + size_bytes > UNRECEIVED_BYTES_MAX:
+            reason = f"more than {UNRECEIVED_BYTES_MAX} bytes wait to be received"
+            raise ConnectionLost(reason, self.websocket.close_code)
+        self._unreceived_bytes += size_bytes
+        self._inbox.append((received, size_bytes))
+        self._arrived.set()
 
 
 @asynccontextmanager

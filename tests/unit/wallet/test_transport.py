@@ -24,6 +24,7 @@ from http_edge.clients.didcomm import (
     UnexpectedAnswer,
     Wallet,
     open_socket,
+    transport,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
@@ -263,6 +264,30 @@ async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
             assert await socket.receive() == RAW
             waiting = asyncio.create_task(_until_it_ends(socket))
         await waiting
+
+
+async def test_a_socket_ends_that_brings_more_than_is_received(
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before can be received, the rest is offered again by a queue."""
+    sent: list[int] = []
+
+    async def floods(socket: web.WebSocketResponse) -> None:
+        while True:
+            await socket.send_bytes(RAW)
+            sent.append(len(RAW))
+
+    monkeypatch.setattr(transport, "UNRECEIVED_BYTES_MAX", 1024 * 1024)
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(floods) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        await asyncio.sleep(1)
+        received = [one async for one in socket]
+        with pytest.raises(ConnectionLost, match="wait to be received"):
+            await socket.receive()
+    assert 0 < len(received) * len(RAW) < 1024 * 1024 < sum(sent)
 
 
 async def test_the_wait_for_a_delivery_ends_in_time_whatever_else_comes(
