@@ -248,8 +248,8 @@ class Socket:
             self._raw.append(answer)
         seconds = ANSWER_S_MAX + _delay_s(message)
         try:
-            await self.say(message)
             async with asyncio.timeout(seconds):
+                await self.say(message)
                 received = await answer
         except TimeoutError as error:
             raise NoAnswer(f"no answer within {seconds} s") from error

@@ -234,15 +234,20 @@ async def test_a_silent_socket_is_lost_and_ends_every_wait(
 
 @asynccontextmanager
 async def mediator_whose_sockets(
-    script: Callable[[web.WebSocketResponse], Awaitable[None]],
+    script: Callable[[web.WebSocketResponse], Awaitable[None]], *, reads: bool = True
 ) -> AsyncIterator[str]:
     """A mediator with sockets that do what a script says: its URL."""
 
     async def handle(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
+        if not reads:
+            assert isinstance(request.transport, asyncio.Transport)
+            request.transport.pause_reading()
         with suppress(ConnectionError):
             await script(socket)
+        if not reads and request.transport is not None:
+            request.transport.abort()
         return socket
 
     app = web.Application()
@@ -266,6 +271,24 @@ async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
         await waiting
 
 
+async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pings(socket: web.WebSocketResponse) -> None:
+        for _ in range(40):
+            await socket.ping()
+            await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(transport, "ANSWER_S_MAX", 0.5)
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(pings, reads=False) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        with pytest.raises(NoAnswer):
+            await wallet.over(socket).ask({**message(PING), "comment": "x" * 16_000_000})
+
+
 async def test_a_socket_ends_that_brings_more_than_is_received(
     wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +306,7 @@ async def test_a_socket_ends_that_brings_more_than_is_received(
         mediator_whose_sockets(floods) as url,
         open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
     ):
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         received = [one async for one in socket]
         with pytest.raises(ConnectionLost, match="wait to be received"):
             await socket.receive()
