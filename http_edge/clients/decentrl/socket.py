@@ -164,7 +164,7 @@ class NoticeSocket:
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise UnexpectedAnswer(f"no WebSocket: HTTP {error.status}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
             raise MediatorUnreachable(f"{transport.url}: {error!r}") from error
         try:
             # The whole of it: a WebSocket ping would begin the wait for one message anew.

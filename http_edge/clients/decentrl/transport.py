@@ -152,7 +152,11 @@ class Transport:
             ) as response:
                 answer = await self._read_bounded(response)
                 return response.status, response.headers.get("Retry-After"), answer
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ConnectionTimeoutError,
+            UnicodeError,  # by the resolver, of a host that is none in IDNA
+        ) as error:
             raise MediatorUnreachable(f"{self.url}: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__

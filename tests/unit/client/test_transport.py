@@ -121,6 +121,13 @@ async def test_nothing_was_sent_where_no_mediator_listens(world: World) -> None:
     assert len(world.waits_s) == 3
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+async def test_nothing_was_sent_to_a_host_that_can_have_no_address(world: World, host: str) -> None:
+    async with MediatorClient(f"http://{host}", sources=world.sources(), backoff=ONCE) as client:
+        with pytest.raises(MediatorUnreachable):
+            await client.document()
+
+
 async def test_an_answer_that_never_comes_is_an_unknown_outcome(
     alice: Account, mediator: ScriptedMediator
 ) -> None:
