@@ -7,13 +7,21 @@ from collections.abc import Sequence
 import orjson
 import pytest
 
-from http_edge.clients.didcomm import Connection2, NotAuthentic
+from http_edge.clients.didcomm import (
+    Connection2,
+    NotAuthentic,
+    Recipient2,
+    UnusableInvitation,
+    forward_2,
+)
 from http_edge.clients.didcomm.connection_2 import messaging_service, peer_account
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.pickup import delivered
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.peer_dids import encode_peer4
+from http_edge.didcomm.envelopes.v2.forward import wrap
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import V2
 
@@ -49,3 +57,20 @@ def test_what_strangers_may_send_can_be_read_together_in_a_delivery(junk: Sequen
 def test_a_message_by_another_is_not_taken() -> None:
     with pytest.raises(NotAuthentic):
         CONNECTION.open(packed(STRANGER, delivery([])))
+
+
+def test_nothing_is_sealed_to_a_did_whose_keys_only_sign() -> None:
+    method = {
+        "id": "#key-1",
+        "type": "Multikey",
+        "publicKeyMultibase": did_key(MEDIATOR.key.public).removeprefix("did:key:"),
+    }
+    service = messaging_service(MEDIATOR.peer2)
+    named: Json = {"verificationMethod": [method], "keyAgreement": ["#key-1"], "service": [service]}
+    did = encode_peer4(named)
+    sender = Recipient2(STRANGER.key, MEDIATOR.peer2)
+    with pytest.raises(UnusableInvitation):
+        sender.seal({"@type": "x", "@id": "1"}, did)
+    with pytest.raises(UnusableInvitation):
+        forward_2([], did, did)
+    assert wrap(b"{}", "did:example:behind", [did], lambda: "1") is None
