@@ -25,8 +25,8 @@ from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
-_UNCHANGED: Final = frozenset({("ERROR", "INSUFFICIENT_STORAGE")})
-"""Answers of a mediator that failed and changed nothing."""
+_UNCHANGED: Final = (("ERROR", "INSUFFICIENT_STORAGE"),)
+"""Answers of a mediator that failed and changed nothing; compared, for a list has no hash."""
 _SHOWN_CHARS: Final = 120
 
 

@@ -31,6 +31,7 @@ from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, pl
         (503, b'{"type":"ERROR","code":"INSUFFICIENT_STORAGE"}', CommandRefused),
         (503, b'{"code":"INSUFFICIENT_STORAGE"}', OutcomeUnknown),
         (503, b"[]", OutcomeUnknown),
+        (503, b'{"type":[],"code":{}}', OutcomeUnknown),
         (401, b'{"type":"ERROR","code":"DUPLICATE_NONCE"}', CommandRefused),
         (404, b"<html>Not Found</html>", UnexpectedAnswer),
         (200, b"[]", UnexpectedAnswer),
