@@ -251,8 +251,11 @@ class Socket:
             async with asyncio.timeout(seconds):
                 await self.say(message)
                 received = await answer
-        except TimeoutError as error:
-            raise NoAnswer(f"no answer within {seconds} s") from error
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._put_back(answer)
+            if isinstance(error, TimeoutError):
+                raise NoAnswer(f"no answer within {seconds} s") from error
+            raise
         finally:
             self._threads.pop(thread, None)
             if answer in self._raw:
@@ -290,6 +293,16 @@ class Socket:
             answered.set_result(received)
         else:
             self._keep(received, len(body) + _KEPT_BYTES)
+
+    def _put_back(self, answer: asyncio.Future[Received | None]) -> None:
+        """Let an answer wait to be received that came as its question was given up.
+
+        It may be a message that has left its queue.
+        """
+        received = answer.result() if answer.done() and not answer.cancelled() else None
+        if received is not None:
+            self._inbox.append((received, 0))
+            self._arrived.set()
 
     def _keep(self, received: Received, size_bytes: int) -> None:
         """Let a message wait to be received. Raises: ConnectionLost."""

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import orjson
 import pytest
-from aiohttp import web
+from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from http_edge.clients.didcomm import (
@@ -287,6 +289,38 @@ async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
     ):
         with pytest.raises(NoAnswer):
             await wallet.over(socket).ask({**message(PING), "comment": "x" * 16_000_000})
+
+
+class OneFrame:
+    """A WebSocket that brings one frame, and does something before it is waited for another."""
+
+    close_code = None
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.then: Callable[[], object] = bool
+
+    async def send_bytes(self, data: bytes) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[object]:
+        yield SimpleNamespace(type=WSMsgType.BINARY, data=self.frame)
+        self.then()
+
+
+async def test_an_envelope_that_comes_as_its_question_is_cancelled_is_not_lost(
+    wallet: Wallet,
+) -> None:
+    """What a noop brings has left the queue."""
+    websocket = OneFrame(RAW)
+    socket = Socket(wallet.connection, cast("aiohttp.ClientWebSocketResponse", websocket))
+    asking = asyncio.create_task(wallet.over(socket).noop())
+    websocket.then = asking.cancel
+    await asyncio.sleep(0)
+    await socket.listen()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await socket.receive() == RAW
 
 
 async def test_a_socket_ends_that_brings_more_than_is_received(
