@@ -203,7 +203,7 @@ class Live(SpeaksPickup):
         Raises:
             NoAnswer: nothing was delivered in time.
             ProblemReported: the mediator reported a problem in between.
-            ConnectionLost, NotAuthentic, UnexpectedAnswer: the socket ended, and why.
+            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
         """
         try:
             # Over all that comes: what is no delivery does not begin the wait anew.

@@ -20,6 +20,7 @@ from http_edge.clients.didcomm.errors import (
     MediatorRefused,
     MediatorUnreachable,
     NoAnswer,
+    NotAuthentic,
     UnexpectedAnswer,
     WalletError,
 )
@@ -143,7 +144,8 @@ class Http:
         )
         if not posted.body:
             return None
-        received = self._connection.open(posted.body)
+        connection, body = self._connection, posted.body
+        received = _opened(connection, body) if raw else connection.open(body)
         if isinstance(received, bytes) and not raw:
             raise UnexpectedAnswer("an envelope for another key instead of an answer")
         if isinstance(received, dict) and _answers_another(received, message):
@@ -199,7 +201,7 @@ class Socket:
 
         Raises:
             NoAnswer: nothing came in time.
-            ConnectionLost, NotAuthentic, UnexpectedAnswer: the socket ended, and why.
+            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -234,7 +236,7 @@ class Socket:
     async def exchange(self, message: Json, *, raw: bool = False) -> Received | None:
         """See ``Transport``; None at once for a message that opens no return route.
 
-        Raises: ConnectionLost, NoAnswer, NotAuthentic, UnexpectedAnswer.
+        Raises: ConnectionLost, NoAnswer, UnexpectedAnswer.
         """
         if "~transport" not in message:
             await self.say(message)
@@ -284,7 +286,7 @@ class Socket:
                     waiting.set_result(None)
 
     def _take(self, body: bytes) -> None:
-        received = self._connection.open(body)
+        received = _opened(self._connection, body)
         if isinstance(received, bytes):
             answered = self._raw.popleft() if self._raw else None
         else:
@@ -359,6 +361,18 @@ async def _close(websocket: aiohttp.ClientWebSocketResponse, listening: asyncio.
     except TimeoutError:
         listening.cancel()
         await asyncio.wait([listening])
+
+
+def _opened(connection: MediatorConnection, body: bytes) -> Received:
+    """What came, where an envelope of the queue may: one for the wallet's own key is such, too.
+
+    Raises:
+        UnexpectedAnswer: it is no envelope, or its content no message.
+    """
+    try:
+        return connection.open(body)
+    except NotAuthentic:
+        return body
 
 
 def _thread_of_question(message: Json) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import orjson
 import pytest
 
-from http_edge.clients.didcomm import NotAuthentic, Picked
+from http_edge.clients.didcomm import NotAuthentic, Picked, Recipient
+from http_edge.clients.didcomm.connection_2 import open_for_did
 from http_edge.didcomm.envelopes.keys import base58
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, forwarded
+from http_edge.didcomm.envelopes.v2.version import V2
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, envelope_of, forwarded
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S
 
@@ -81,3 +85,39 @@ async def test_what_a_mediator_may_take_can_be_read_in_its_answer_together_with_
             picked = await bob.wallet.queue_fetch(10)
     assert len(picked) == len(junk) + 1
     assert bob.read(picked[-1]) == "one"
+
+
+@pytest.mark.parametrize("over_socket", [False, True], ids=["http", "socket"])
+async def test_a_message_for_the_connections_own_key_comes_by_return_route_as_any_other(
+    network: WalletNetwork, bob: Bob, *, over_socket: bool
+) -> None:
+    """The mediator does not look at whom an envelope is sealed to."""
+    own = Bob(bob.wallet, Recipient(bob.connection.key, bob.recipient.mediation))
+    await leave(network, bob, orjson.loads(envelope_of(own.key, "one")))
+    await network.write(bob, "two")
+    if over_socket:
+        async with bob.wallet.implicit_socket() as socket:
+            assert own.read(await socket.receive(WAIT_S)) == "one"
+            assert bob.read(await socket.receive(WAIT_S)) == "two"
+            await network.settled(bob.wallet.over(socket))
+    else:
+        assert own.read(await bob.wallet.implicit()) == "one"
+        assert bob.read(await bob.wallet.noop()) == "two"
+    assert (await bob.wallet.status()).message_count == 0
+
+
+@pytest.mark.parametrize("over_socket", [False, True], ids=["http", "socket"])
+async def test_a_message_for_the_connections_own_did_comes_by_return_route_as_any_other(
+    network: WalletNetwork, *, over_socket: bool
+) -> None:
+    """It is registered by itself."""
+    bob, alice = await connected(network), Sender(network)
+    own = bob.connection.own.peer4
+    answer = await alice.forward(own, "one", routing_did=bob.routing_did)
+    assert answer.status == 202
+    async with bob.implicit_socket() if over_socket else nullcontext() as socket:
+        envelope = await bob.implicit() if socket is None else await socket.receive(WAIT_S)
+    assert isinstance(envelope, bytes)
+    opened = open_for_did(V2(bob.connection.own), envelope)
+    assert opened is not None
+    assert b"one" in opened.plaintext
