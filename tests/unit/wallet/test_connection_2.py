@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import aiohttp
 import orjson
 import pytest
 
@@ -11,7 +12,9 @@ from http_edge.clients.didcomm import (
     Connection2,
     NotAuthentic,
     Recipient2,
+    UnexpectedAnswer,
     UnusableInvitation,
+    Wallet2,
     forward_2,
 )
 from http_edge.clients.didcomm.connection_2 import messaging_service, peer_account
@@ -74,3 +77,23 @@ def test_nothing_is_sealed_to_a_did_whose_keys_only_sign() -> None:
     with pytest.raises(UnusableInvitation):
         forward_2([], did, did)
     assert wrap(b"{}", "did:example:behind", [did], lambda: "1") is None
+
+
+class SaysNothing:
+    """A mediator whose answer to an update has nothing in it."""
+
+    async def exchange(self, message: Json, *, raw: bool = False) -> Json:
+        assert not raw
+        thread = {"thid": message["@id"]}
+        return {"@type": f"{message['@type']}-response", "~thread": thread, "updated": []}
+
+    def came_about(self, message_id: str) -> None:
+        pass
+
+
+async def test_a_did_of_which_the_mediator_says_nothing_is_no_recipient(
+    session: aiohttp.ClientSession,
+) -> None:
+    wallet = Wallet2(CONNECTION, session=session, transport=SaysNothing())
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.new_recipient()
