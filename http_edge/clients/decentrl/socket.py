@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeAlias
@@ -100,7 +101,7 @@ class NoticeSocket:
     ) -> None:
         self._left.set()
         if self._socket is not None:
-            await self._socket.close()
+            await _close(self._socket)
 
     async def __aiter__(self) -> AsyncIterator[Notice]:
         if self._socket is None:
@@ -109,10 +110,10 @@ class NoticeSocket:
             try:
                 notice = await self._next(self._socket)
             except _Lost:
-                await self._socket.close()
+                await _close(self._socket)
                 notice = Reconnected(await self._connect_again())
                 if self._left.is_set():  # while this connected: no other closes it
-                    await self._socket.close()
+                    await _close(self._socket)
                     return
             if notice is not None:
                 yield notice
@@ -163,15 +164,17 @@ class NoticeSocket:
                 )
         except aiohttp.WSServerHandshakeError as error:
             raise UnexpectedAnswer(f"no WebSocket: HTTP {error.status}") from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
             raise MediatorUnreachable(f"{transport.url}: {error!r}") from error
         try:
-            await self._authenticate(socket)
-        except _Lost as error:
-            await socket.close()
-            raise MediatorUnreachable(f"{transport.url}: {error}") from error
+            # The whole of it: a WebSocket ping would begin the wait for one message anew.
+            async with asyncio.timeout(AUTHENTICATION_S_MAX):
+                await self._authenticate(socket)
+        except (_Lost, TimeoutError) as error:
+            await _close(socket)
+            raise MediatorUnreachable(f"{transport.url}: {str(error) or 'no answer'}") from error
         except BaseException:
-            await socket.close()
+            await _close(socket)
             raise
         return socket
 
@@ -191,6 +194,13 @@ class NoticeSocket:
             await _receive(socket, AUTHENTICATION_S_MAX)
         if answer.get("type") != "AUTH_SUCCESS":
             raise UnexpectedAnswer(f"answer to AUTHENTICATE: {answer.get('type')!r}")
+
+
+async def _close(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """Close a socket; one that goes on sending is cut off: aiohttp waits after each message."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_S_MAX):
+            await socket.close()
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse, message: dict[str, object]) -> None:

@@ -25,8 +25,8 @@ from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
-_UNCHANGED: Final = frozenset({("ERROR", "INSUFFICIENT_STORAGE")})
-"""Answers of a mediator that failed and changed nothing."""
+_UNCHANGED: Final = (("ERROR", "INSUFFICIENT_STORAGE"),)
+"""Answers of a mediator that failed and changed nothing; compared, for a list has no hash."""
 _SHOWN_CHARS: Final = 120
 
 
@@ -152,7 +152,11 @@ class Transport:
             ) as response:
                 answer = await self._read_bounded(response)
                 return response.status, response.headers.get("Retry-After"), answer
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ConnectionTimeoutError,
+            UnicodeError,  # by the resolver, of a host that is none in IDNA
+        ) as error:
             raise MediatorUnreachable(f"{self.url}: {error}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import orjson
 
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
-from http_edge.didcomm.envelopes.v1.envelope import pack, recipients, unpack
-from http_edge.didcomm.envelopes.v2.envelope import is_envelope
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
 
 Received: TypeAlias = Json | bytes
 """What came from the mediator: a message of its own, or an envelope for another key, unopened."""
@@ -88,24 +88,31 @@ class Connection:
             NotAuthentic: it is for the connection's key and not by the mediator.
             UnexpectedAnswer: it is no envelope, or its content no JSON object.
         """
-        opened = open_for(self.key, body)
+        opened = _unpacked_for(self.key, body)
         if opened is None:
             return body
         if opened.sender_key != self.mediator_key:
             raise NotAuthentic("a message for this connection that is not by the mediator")
-        return opened.message
+        return _json_object(opened.plaintext, parse_answer)
 
 
 def open_for(key: KeyPair, body: bytes) -> Opened | None:
-    """What is in an envelope; None when it is not for ``key``, or one of DIDComm v2.
+    """What is in an envelope; None when it is not for ``key``, or none of DIDComm v1.
 
     Raises:
         NotAuthentic: it is for ``key`` and does not open.
         UnexpectedAnswer: it is no envelope, or its content no JSON object.
     """
+    opened = _unpacked_for(key, body)
+    return None if opened is None else Opened(_json_object(opened.plaintext), opened.sender_key)
+
+
+def _unpacked_for(key: KeyPair, body: bytes) -> OpenedEnvelope | None:
+    """The same, with what is in the envelope as it is."""
     sealed = recipients(body)
     if sealed is None:
-        if is_envelope(_json_object(body)):
+        # Whatever resembles an envelope can be sent to another key. It is for that one to refuse.
+        if "ciphertext" in _json_object(body):
             return None
         raise UnexpectedAnswer("no envelope")
     if key.public not in sealed.kids:
@@ -113,7 +120,7 @@ def open_for(key: KeyPair, body: bytes) -> Opened | None:
     unpacked = unpack(sealed, {key.public: key})
     if isinstance(unpacked, UnpackRefusal):
         raise NotAuthentic(f"an envelope that does not open: {unpacked.name}")
-    return Opened(_json_object(unpacked.plaintext), unpacked.sender_key)
+    return unpacked
 
 
 def spelled(key: Key) -> str:
@@ -121,9 +128,9 @@ def spelled(key: Key) -> str:
     return did_key(key) if isinstance(key, bytes) else key
 
 
-def _json_object(plaintext: bytes) -> Json:
+def _json_object(plaintext: bytes, read: Callable[[bytes], object] = parse) -> Json:
     try:
-        message = parse(plaintext)
+        message = read(plaintext)
     except JsonRefused as error:
         raise UnexpectedAnswer(f"no message: {error}") from error
     if not isinstance(message, dict):

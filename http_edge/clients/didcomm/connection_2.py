@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from http_edge.clients.didcomm.connection import Received
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.flat_messages import from_flat, to_flat
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
 from http_edge.didcomm.envelopes.did_documents import (
     messaging_services,
     own_document,
@@ -106,7 +106,7 @@ class Connection2:
 
     @cached_property
     def _version(self) -> V2:
-        return V2(self.own)
+        return V2(self.own, parse_content=parse_answer)
 
     @cached_property
     def _mediator(self) -> AgentAccount:

@@ -105,7 +105,7 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
             if response.status != _OK:
                 raise refused(response, body)
             return read_invitation_2(body)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
@@ -130,16 +130,17 @@ async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitati
             if response.status != _OK:
                 raise refused(response, body)
             return read_invitation(body)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
 
 
 def _url(text: str) -> URL:
     try:
         url = URL(text)
+        host = url.host  # decoded only now: one of IDNA may be none
     except ValueError as error:
         raise UnusableInvitation(f"{text!r} is no URL: {error}") from error
-    if url.scheme not in {"http", "https"} or not url.host:
+    if url.scheme not in {"http", "https"} or not host:
         raise UnusableInvitation(f"{text!r} is not an http or https URL")
     return url
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -10,7 +11,7 @@ import msgspec
 import orjson
 
 from http_edge.clients.didcomm.connection import Key, MediatorConnection, spelled
-from http_edge.clients.didcomm.errors import UnexpectedAnswer
+from http_edge.clients.didcomm.errors import NoAnswer, UnexpectedAnswer
 from http_edge.clients.didcomm.protocol_session import (
     ProtocolSession,
     check_problem,
@@ -202,16 +203,21 @@ class Live(SpeaksPickup):
         Raises:
             NoAnswer: nothing was delivered in time.
             ProblemReported: the mediator reported a problem in between.
-            ConnectionLost, NotAuthentic, UnexpectedAnswer: the socket ended, and why.
+            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
         """
-        while True:
-            received = await self.socket.receive(seconds)
-            if isinstance(received, bytes):
-                return [Picked("", received)]
-            check_problem(received)
-            kind = read_type(received.get("@type"))
-            if kind is not None and kind.family in _FAMILIES and kind.name == "delivery":
-                return delivered(received)
+        try:
+            # Over all that comes: what is no delivery does not begin the wait anew.
+            async with asyncio.timeout(seconds):
+                while True:
+                    received = await self.socket.receive(None)
+                    if isinstance(received, bytes):
+                        return [Picked("", received)]
+                    check_problem(received)
+                    kind = read_type(received.get("@type"))
+                    if kind is not None and kind.family in _FAMILIES and kind.name == "delivery":
+                        return delivered(received)
+        except TimeoutError as error:
+            raise NoAnswer(f"nothing was delivered for {seconds} s") from error
 
     async def __aiter__(self) -> AsyncIterator[Picked]:
         """Each message as it arrives, however long that takes; ends by the errors of ``next``."""

@@ -20,6 +20,7 @@ from http_edge.clients.didcomm.errors import (
     MediatorRefused,
     MediatorUnreachable,
     NoAnswer,
+    NotAuthentic,
     UnexpectedAnswer,
     WalletError,
 )
@@ -30,6 +31,10 @@ ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, besides the delay that the question allows."""
 SILENCE_S_MAX: Final = 75.0
 """A socket that says nothing for so long is dead: two and a half of the mediator's own pings."""
+UNRECEIVED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""What a socket keeps for a caller that does not receive it; with more it ends."""
+_KEPT_BYTES: Final = 1024
+"""A message that waits takes about so much more than its envelope has bytes."""
 _CONNECT_S_MAX: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _SHOWN_BYTES: Final = 200
@@ -139,9 +144,12 @@ class Http:
         )
         if not posted.body:
             return None
-        received = self._connection.open(posted.body)
+        connection, body = self._connection, posted.body
+        received = _opened(connection, body) if raw else connection.open(body)
         if isinstance(received, bytes) and not raw:
             raise UnexpectedAnswer("an envelope for another key instead of an answer")
+        if isinstance(received, dict) and _answers_another(received, message):
+            raise UnexpectedAnswer("an answer to another question")
         return received
 
     def came_about(self, message_id: str) -> None:
@@ -159,7 +167,8 @@ class Socket:
     ) -> None:
         self._connection = connection
         self.websocket: Final = websocket
-        self._inbox: deque[Received] = deque()
+        self._inbox: deque[tuple[Received, int]] = deque()
+        self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
         self._threads: dict[str, asyncio.Future[Received | None]] = {}
         self._raw: deque[asyncio.Future[Received | None]] = deque()
@@ -192,7 +201,7 @@ class Socket:
 
         Raises:
             NoAnswer: nothing came in time.
-            ConnectionLost, NotAuthentic, UnexpectedAnswer: the socket ended, and why.
+            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -203,13 +212,16 @@ class Socket:
                     await self._arrived.wait()
         except TimeoutError as error:
             raise NoAnswer(f"nothing came for {seconds} s") from error
-        return self._inbox.popleft()
+        received, size_bytes = self._inbox.popleft()
+        self._unreceived_bytes -= size_bytes
+        return received
 
     def came_about(self, message_id: str) -> Json | None:
         """See ``Transport``: the first of it, which is not received any more."""
-        for number, received in enumerate(self._inbox):
+        for number, (received, size_bytes) in enumerate(self._inbox):
             if not isinstance(received, bytes) and _thread(received) == message_id:
                 del self._inbox[number]
+                self._unreceived_bytes -= size_bytes
                 return received
         return None
 
@@ -224,7 +236,7 @@ class Socket:
     async def exchange(self, message: Json, *, raw: bool = False) -> Received | None:
         """See ``Transport``; None at once for a message that opens no return route.
 
-        Raises: ConnectionLost, NoAnswer, NotAuthentic, UnexpectedAnswer.
+        Raises: ConnectionLost, NoAnswer, UnexpectedAnswer.
         """
         if "~transport" not in message:
             await self.say(message)
@@ -232,17 +244,20 @@ class Socket:
         if self._ended is not None:
             raise self._ended
         answer: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        thread = _thread(message) or str(message["@id"])
+        thread = _thread_of_question(message)
         self._threads[thread] = answer
         if raw:
             self._raw.append(answer)
         seconds = ANSWER_S_MAX + _delay_s(message)
         try:
-            await self.say(message)
             async with asyncio.timeout(seconds):
+                await self.say(message)
                 received = await answer
-        except TimeoutError as error:
-            raise NoAnswer(f"no answer within {seconds} s") from error
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._put_back(answer)
+            if isinstance(error, TimeoutError):
+                raise NoAnswer(f"no answer within {seconds} s") from error
+            raise
         finally:
             self._threads.pop(thread, None)
             if answer in self._raw:
@@ -261,15 +276,17 @@ class Socket:
                     self._take(data.encode() if isinstance(data, str) else data)
         except WalletError as error:
             ended = error
-        code = self.websocket.close_code
-        self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
-        self._arrived.set()
-        for waiting in self._threads.values():
-            if not waiting.done():
-                waiting.set_result(None)
+        finally:
+            # Whatever ended it, also that it was cut off: no task waits for what cannot come.
+            code = self.websocket.close_code
+            self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
+            self._arrived.set()
+            for waiting in self._threads.values():
+                if not waiting.done():
+                    waiting.set_result(None)
 
     def _take(self, body: bytes) -> None:
-        received = self._connection.open(body)
+        received = _opened(self._connection, body)
         if isinstance(received, bytes):
             answered = self._raw.popleft() if self._raw else None
         else:
@@ -277,8 +294,26 @@ class Socket:
         if answered is not None and not answered.done():
             answered.set_result(received)
         else:
-            self._inbox.append(received)
+            self._keep(received, len(body) + _KEPT_BYTES)
+
+    def _put_back(self, answer: asyncio.Future[Received | None]) -> None:
+        """Let an answer wait to be received that came as its question was given up.
+
+        It may be a message that has left its queue.
+        """
+        received = answer.result() if answer.done() and not answer.cancelled() else None
+        if received is not None:
+            self._inbox.append((received, 0))
             self._arrived.set()
+
+    def _keep(self, received: Received, size_bytes: int) -> None:
+        """Let a message wait to be received. Raises: ConnectionLost."""
+        if self._unreceived_bytes + size_bytes > UNRECEIVED_BYTES_MAX:
+            reason = f"more than {UNRECEIVED_BYTES_MAX} bytes wait to be received"
+            raise ConnectionLost(reason, self.websocket.close_code)
+        self._unreceived_bytes += size_bytes
+        self._inbox.append((received, size_bytes))
+        self._arrived.set()
 
 
 @asynccontextmanager
@@ -311,8 +346,48 @@ async def open_socket(
     try:
         yield socket
     finally:
-        await websocket.close()
-        await listening
+        await _close(websocket, listening)
+
+
+async def _close(websocket: aiohttp.ClientWebSocketResponse, listening: asyncio.Task[None]) -> None:
+    """Close a socket and wait for the end of its task.
+
+    A mediator that goes on sending is cut off: aiohttp waits after each message.
+    """
+    try:
+        async with asyncio.timeout(_CLOSE_S_MAX):
+            await websocket.close()
+            await listening
+    except TimeoutError:
+        listening.cancel()
+        await asyncio.wait([listening])
+
+
+def _opened(connection: MediatorConnection, body: bytes) -> Received:
+    """What came, where an envelope of the queue may: one for the wallet's own key is such, too.
+
+    Raises:
+        UnexpectedAnswer: it is no envelope, or its content no message.
+    """
+    try:
+        return connection.open(body)
+    except NotAuthentic:
+        return body
+
+
+def _thread_of_question(message: Json) -> str:
+    """The thread in which a question is answered: its parent is another."""
+    thread = message.get("~thread")
+    named = thread.get("thid") if isinstance(thread, dict) else None
+    return str(named or message["@id"])
+
+
+def _answers_another(answer: Json, question: Json) -> bool:
+    """Whether a message is in the thread of another question; one in no thread is in none."""
+    thread = answer.get("~thread")
+    names = [thread.get("thid"), thread.get("pthid")] if isinstance(thread, dict) else []
+    named = {str(name) for name in names if name}
+    return bool(named) and named.isdisjoint({_thread_of_question(question), str(question["@id"])})
 
 
 def _thread(message: Json) -> str:

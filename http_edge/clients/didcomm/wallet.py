@@ -96,7 +96,10 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         if self.mediation is None:
             self.mediation = await self.request_mediation()
         recipient = Recipient(KeyPair.new(), self.mediation)
-        for changed in await self.update_keylist(add=[recipient.key.public]):
+        results = await self.update_keylist(add=[recipient.key.public])
+        if not results:
+            raise UnexpectedAnswer("the mediator does not say whether the key was registered")
+        for changed in results:
             if changed.result != "success":
                 raise ProblemReported(changed.result, "the key was not registered", {})
         return recipient

@@ -13,7 +13,7 @@ from http_edge.clients.didcomm.connection_2 import (
     endpoints_of,
 )
 from http_edge.clients.didcomm.documents import QUEUE
-from http_edge.clients.didcomm.errors import ProblemReported, UnusableInvitation
+from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.invitation import Invitation2, fetch_invitation_2
 from http_edge.clients.didcomm.mediation_2 import MediationVersion, SpeaksMediation2
 from http_edge.clients.didcomm.pickup import PICKUP_3, PickupVersion
@@ -110,7 +110,10 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
             WalletError: see ``ProtocolSession.request``.
         """
         recipient = Recipient2(KeyPair.new(), self.routing_did, method)
-        for changed in await self.update_recipients(add=[recipient.did]):
+        results = await self.update_recipients(add=[recipient.did])
+        if not results:
+            raise UnexpectedAnswer("the mediator does not say whether the DID was registered")
+        for changed in results:
             if changed.result != "success":
                 raise ProblemReported(changed.result, "the DID was not registered", {})
         return recipient

@@ -211,11 +211,13 @@ def read_agent_document(did: str, document: Json) -> AgentDocument:
         unread += key is None
         if len(set(methods.values())) >= KEYS_MAX or unread >= KEYS_MAX:
             break
+    # A key of Ed25519 only signs, whatever a document says of it: nothing is agreed on with one.
+    agreeing = {name: key for name, key in methods.items() if key.curve is not Curve.ED25519}
     return AgentDocument(
         did,
         account_did(did),
         _related(did, methods, document.get("authentication")),
-        _related(did, methods, document.get("keyAgreement")),
+        _related(did, agreeing, document.get("keyAgreement")),
         messaging_services(document),
     )
 

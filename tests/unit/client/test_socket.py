@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from aiohttp import WSMsgType, web
@@ -20,6 +21,7 @@ from http_edge.clients.decentrl import (
     TransportLimits,
     UnexpectedAnswer,
 )
+from http_edge.clients.decentrl import socket as client_socket
 from http_edge.clients.decentrl.errors import SOCKET_REFUSALS
 from http_edge.clients.decentrl.socket import Notice
 from http_edge.crypto.signatures import public_key, verify_object
@@ -207,6 +209,37 @@ async def test_a_socket_that_is_left_while_it_connects_again_stays_closed(
         has_left.set()
         assert await waiting is None
     assert ends == [WSMsgType.CLOSE]
+
+
+async def test_an_authentication_that_is_not_answered_ends_in_time_whatever_is_pinged(
+    alice: Account, mediator: ScriptedMediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pings(socket: web.WebSocketResponse) -> None:
+        with suppress(ConnectionError):
+            while True:
+                await socket.ping()
+                await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(client_socket, "AUTHENTICATION_S_MAX", 0.3)
+    mediator.sockets.append(pings)
+    with pytest.raises(MediatorUnreachable):
+        async with asyncio.timeout(ENDS_S_MAX), alice.socket(backoff=FEW):
+            pass
+
+
+async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
+    alice: Account, mediator: ScriptedMediator
+) -> None:
+    async def goes_on(socket: web.WebSocketResponse) -> None:
+        with suppress(ConnectionError):
+            await socket.send_json({"type": "AUTH_SUCCESS"})
+            while True:
+                await socket.send_json({"type": "CONTRACTS_UPDATED"})
+                await asyncio.sleep(0.05)
+
+    mediator.sockets.append(goes_on)
+    async with asyncio.timeout(ENDS_S_MAX), alice.socket(backoff=FEW) as socket:
+        assert await first(aiter(socket), 1) == [ContractsUpdated()]
 
 
 async def test_no_mediator_is_distinguished_from_a_refusal(

@@ -31,6 +31,7 @@ from tests.unit.client.scripted_mediator import ScriptedMediator, cut, error, pl
         (503, b'{"type":"ERROR","code":"INSUFFICIENT_STORAGE"}', CommandRefused),
         (503, b'{"code":"INSUFFICIENT_STORAGE"}', OutcomeUnknown),
         (503, b"[]", OutcomeUnknown),
+        (503, b'{"type":[],"code":{}}', OutcomeUnknown),
         (401, b'{"type":"ERROR","code":"DUPLICATE_NONCE"}', CommandRefused),
         (404, b"<html>Not Found</html>", UnexpectedAnswer),
         (200, b"[]", UnexpectedAnswer),
@@ -119,6 +120,13 @@ async def test_nothing_was_sent_where_no_mediator_listens(world: World) -> None:
             with pytest.raises(MediatorUnreachable):
                 await client.document()
     assert len(world.waits_s) == 3
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+async def test_nothing_was_sent_to_a_host_that_can_have_no_address(world: World, host: str) -> None:
+    async with MediatorClient(f"http://{host}", sources=world.sources(), backoff=ONCE) as client:
+        with pytest.raises(MediatorUnreachable):
+            await client.document()
 
 
 async def test_an_answer_that_never_comes_is_an_unknown_outcome(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import aiohttp
 import orjson
@@ -12,6 +14,7 @@ from http_edge.clients.didcomm import (
     MediatorUnreachable,
     UnusableInvitation,
     fetch_invitation,
+    fetch_invitation_2,
     read_invitation,
 )
 from http_edge.didcomm.envelopes.keys import base58, did_key
@@ -19,6 +22,7 @@ from http_edge.didcomm.envelopes.messages import OLD_PREFIX, Json
 from http_edge.didcomm.protocols.handshake import MediatorDocuments
 from tests.unit.wallet.scripted_mediator import SERVICE, ScriptedMediator
 
+Fetch: TypeAlias = Callable[[aiohttp.ClientSession, str], Awaitable[object]]
 NO_POINT = bytes([2] * 31 + [255])
 ENDPOINT = "https://mediator.example/didcomm"
 SERVICE_BLOCK: Json = {
@@ -130,7 +134,18 @@ async def test_a_short_url_that_gives_nothing_is_distinguished_from_one_that_doe
         await fetch_invitation(session, "http://127.0.0.1:1/invitation")
 
 
-@pytest.mark.parametrize("text", ["ftp://127.0.0.1", "127.0.0.1:80", "http://[", "invitation"])
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+@pytest.mark.parametrize("fetch", [fetch_invitation, fetch_invitation_2])
+async def test_a_host_that_can_have_no_address_does_not_answer(
+    session: aiohttp.ClientSession, fetch: Fetch, host: str
+) -> None:
+    with pytest.raises(MediatorUnreachable):
+        await fetch(session, f"http://{host}/invitation")
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://127.0.0.1", "127.0.0.1:80", "http://[", "http://xn--a/", "invitation"]
+)
 async def test_only_http_is_fetched(session: aiohttp.ClientSession, text: str) -> None:
     with pytest.raises(UnusableInvitation):
         await fetch_invitation(session, text)

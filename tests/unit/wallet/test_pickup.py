@@ -276,6 +276,17 @@ async def test_a_key_that_is_not_registered_is_no_recipient(
         await wallet.new_recipient()
 
 
+async def test_a_key_of_which_the_mediator_says_nothing_is_no_recipient(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    wallet.mediation = Mediation(mediator.url, (SERVICE.public,))
+    mediator.answer(
+        "coordinate-mediation/1.0/keylist-update", reply("keylist-update-response", updated=[])
+    )
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.new_recipient()
+
+
 async def test_a_denied_mediation_is_a_problem(wallet: Wallet, mediator: ScriptedMediator) -> None:
     mediator.answer("coordinate-mediation/1.0/mediate-request", reply("mediate-deny"))
     with pytest.raises(ProblemReported) as reported:

@@ -1,25 +1,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
+import orjson
 import pytest
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
 
 from http_edge.clients.didcomm import (
     Address,
     ConnectionLost,
+    Live,
     MediatorRefused,
     MediatorUnreachable,
     NoAnswer,
     NotAuthentic,
     ProblemReported,
+    Socket,
     UnexpectedAnswer,
     Wallet,
     open_socket,
+    transport,
 )
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.unit.wallet.scripted_mediator import (
+    SERVICE,
     STRANGER,
     Said,
     ScriptedMediator,
@@ -87,14 +100,32 @@ async def test_an_answer_by_another_key_is_not_taken(
     with pytest.raises(NotAuthentic):
         await wallet.ping()
     async with wallet.socket() as socket:
-        with pytest.raises(NotAuthentic):
-            await wallet.over(socket).ping()
+        asking = asyncio.create_task(wallet.over(socket).ping())
+        assert isinstance(await socket.receive(), bytes)
+        assert not asking.done()
+        asking.cancel()
 
 
 async def test_an_envelope_for_another_key_is_no_answer(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
     mediator.answer(PING, lambda _: [RAW])
+    with pytest.raises(UnexpectedAnswer):
+        await wallet.ping()
+
+
+async def test_an_answer_to_another_question_is_not_taken_over_http(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    """All of it is by the mediator, and on the way to it anyone can repeat what they have seen."""
+    seen: list[Said] = []
+
+    def first(request: Json) -> list[Said]:
+        seen.extend([in_thread(request, "ping_response")])
+        return seen
+
+    mediator.answer(PING, first, lambda _: seen)
+    await wallet.ping()
     with pytest.raises(UnexpectedAnswer):
         await wallet.ping()
 
@@ -152,6 +183,18 @@ async def test_a_problem_report_in_the_parent_thread_answers_the_question(
             await wallet.over(socket).ping()
 
 
+async def test_a_question_out_of_another_thread_is_answered_in_its_own(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    def answer(request: Json) -> list[Said]:
+        return [{**in_thread(request, "ping_response"), "~thread": {"thid": request["@id"]}}]
+
+    mediator.answer(PING, answer)
+    async with asyncio.timeout(5), wallet.socket() as socket:
+        question = {**message(PING), "~thread": {"pthid": "invitation-1"}}
+        assert await wallet.over(socket).ask(question)
+
+
 async def test_a_message_without_return_route_is_not_waited_for(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
@@ -191,6 +234,142 @@ async def test_a_silent_socket_is_lost_and_ends_every_wait(
             await socket.receive(None)
         with pytest.raises(ConnectionLost):
             await wallet.over(socket).ping()
+
+
+@asynccontextmanager
+async def mediator_whose_sockets(
+    script: Callable[[web.WebSocketResponse], Awaitable[None]], *, reads: bool = True
+) -> AsyncIterator[str]:
+    """A mediator with sockets that do what a script says: its URL."""
+
+    async def handle(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        if not reads:
+            assert isinstance(request.transport, asyncio.Transport)
+            request.transport.pause_reading()
+        with suppress(ConnectionError):
+            await script(socket)
+        if not reads and request.transport is not None:
+            request.transport.abort()
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    async with TestServer(app) as server:
+        yield str(server.make_url("/"))
+
+
+async def test_a_socket_is_left_though_the_mediator_goes_on_sending(
+    wallet: Wallet, session: aiohttp.ClientSession
+) -> None:
+    async def goes_on(socket: web.WebSocketResponse) -> None:
+        while True:
+            await socket.send_bytes(RAW)
+            await asyncio.sleep(0.05)
+
+    async with asyncio.timeout(10), mediator_whose_sockets(goes_on) as url:
+        async with open_socket(session, replace(wallet.connection, ws_url=url)) as socket:
+            assert await socket.receive() == RAW
+            waiting = asyncio.create_task(_until_it_ends(socket))
+        await waiting
+
+
+async def test_a_question_that_the_mediator_does_not_read_ends_in_time(
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def pings(socket: web.WebSocketResponse) -> None:
+        for _ in range(40):
+            await socket.ping()
+            await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(transport, "ANSWER_S_MAX", 0.5)
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(pings, reads=False) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        with pytest.raises(NoAnswer):
+            await wallet.over(socket).ask({**message(PING), "comment": "x" * 16_000_000})
+
+
+class OneFrame:
+    """A WebSocket that brings one frame, and does something before it is waited for another."""
+
+    close_code = None
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.then: Callable[[], object] = bool
+
+    async def send_bytes(self, data: bytes) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[object]:
+        yield SimpleNamespace(type=WSMsgType.BINARY, data=self.frame)
+        self.then()
+
+
+async def test_an_envelope_that_comes_as_its_question_is_cancelled_is_not_lost(
+    wallet: Wallet,
+) -> None:
+    """What a noop brings has left the queue."""
+    websocket = OneFrame(RAW)
+    socket = Socket(wallet.connection, cast("aiohttp.ClientWebSocketResponse", websocket))
+    asking = asyncio.create_task(wallet.over(socket).noop())
+    websocket.then = asking.cancel
+    await asyncio.sleep(0)
+    await socket.listen()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await socket.receive() == RAW
+
+
+async def test_a_socket_ends_that_brings_more_than_is_received(
+    wallet: Wallet, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before can be received, the rest is offered again by a queue."""
+    sent: list[int] = []
+
+    async def floods(socket: web.WebSocketResponse) -> None:
+        while True:
+            await socket.send_bytes(RAW)
+            sent.append(len(RAW))
+
+    monkeypatch.setattr(transport, "UNRECEIVED_BYTES_MAX", 1024 * 1024)
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(floods) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        await asyncio.sleep(0.3)
+        received = [one async for one in socket]
+        with pytest.raises(ConnectionLost, match="wait to be received"):
+            await socket.receive()
+    assert 0 < len(received) * len(RAW) < 1024 * 1024 < sum(sent)
+
+
+async def test_the_wait_for_a_delivery_ends_in_time_whatever_else_comes(
+    wallet: Wallet, session: aiohttp.ClientSession
+) -> None:
+    async def goes_on(socket: web.WebSocketResponse) -> None:
+        pushed = orjson.dumps(message("messagepickup/2.0/status"))
+        while True:
+            await socket.send_bytes(pack(pushed, [wallet.connection.key.public], SERVICE))
+            await asyncio.sleep(0.05)
+
+    async with (
+        asyncio.timeout(10),
+        mediator_whose_sockets(goes_on) as url,
+        open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
+    ):
+        with pytest.raises(NoAnswer):
+            await Live(wallet.connection, socket).next(0.5)
+
+
+async def _until_it_ends(socket: Socket) -> None:
+    async for received in socket:
+        assert received == RAW
 
 
 async def test_text_frames_are_sent_as_text(

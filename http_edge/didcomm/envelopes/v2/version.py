@@ -110,15 +110,18 @@ class V2:
         own: OwnDids,
         now_s: Callable[[], int] | None = None,
         fetched: Fetched | None = None,
+        parse_content: Callable[[bytes], object] = parse,
     ) -> None:
         """Pack and unpack with ``own``; with ``now_s``, our messages state their creation time.
 
         ``fetched`` returns fetched documents of web DIDs; None if fetching is not permitted.
+        ``parse_content`` parses the JSON in envelopes; it raises ``JsonRefused``.
         """
         self._own = own
         self._secrets = StaticSecrets()
         self._seen = SeenDids(fetched=fetched)
         self._now_s = now_s
+        self._parse_content = parse_content
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
         """Unpack a parsed envelope; None if it is of another version."""
@@ -277,7 +280,7 @@ class V2:
         opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
         if opened is None:
             return UnpackRefusal.UNDECRYPTABLE
-        found = _object(opened)
+        found = self._object(opened)
         return UnpackRefusal.UNDECRYPTABLE if found is None else _Opened(found, opened, own, sender)
 
     def _sender(self, kid: str) -> _Sender | None:
@@ -291,7 +294,7 @@ class V2:
     def _signed(self, opened: _Opened) -> _Opened | None:
         """Return the signed message if the sender validly signed it and it names recipients."""
         signed = read_signed(opened.value, self._seen)
-        value = None if signed is None else _object(signed.payload)
+        value = None if signed is None else self._object(signed.payload)
         if signed is None or value is None:
             return None
         # Without ``to`` the message could have been signed for anyone, and be passed on.
@@ -300,6 +303,13 @@ class V2:
         if opened.sender is not None and not _is_same(signed.did, opened.sender.did):
             return None
         return _Opened(value, signed.payload, opened.own, opened.sender)
+
+    def _object(self, text: bytes) -> Json | None:
+        try:
+            value = self._parse_content(text)
+        except JsonRefused:
+            return None
+        return value if isinstance(value, dict) else None
 
 
 def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount | None:
@@ -362,11 +372,3 @@ def _is_same(one: str, other: object) -> bool:
     """Say whether two spellings name one DID; a text without a name equals only itself."""
     name = canonical_name(other)
     return one == other or (name is not None and canonical_name(one) == name)
-
-
-def _object(text: bytes) -> Json | None:
-    try:
-        value = parse(text)
-    except JsonRefused:
-        return None
-    return value if isinstance(value, dict) else None
