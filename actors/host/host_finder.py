@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from actors.host.port import HostUnavailable
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
 _LOG = logging.getLogger(__name__)
+_READ_S_MAX: Final = 1.0
+"""A database that works answers within milliseconds; one that hangs does not for seconds."""
 
 
 class HostFinder:
@@ -25,6 +28,7 @@ class HostFinder:
         self._databases = databases
         self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
         self._ended: set[str] = set()
+        self._reads: dict[int, asyncio.Task[None]] = {}
         self._reading: asyncio.Task[None] | None = None
 
     async def living(self) -> Mapping[str, HostLease]:
@@ -68,10 +72,27 @@ class HostFinder:
         await asyncio.shield(self._reading)
 
     async def _read(self) -> None:
-        await asyncio.gather(*[self._read_one(place) for place in range(len(self._databases))])
+        """Read what each database has; one that hangs is read once at a time.
+
+        It is waited for until its rows are known, and later for a moment.
+        """
+        begun: list[asyncio.Task[None]] = []
+        for place in range(len(self._databases)):
+            if place not in self._reads:
+                self._reads[place] = asyncio.create_task(self._read_one(place))
+                begun.append(self._reads[place])
+        unknown = [read for place, read in self._reads.items() if self._rows[place] is None]
+        if unknown:
+            await asyncio.wait(unknown)
+        if begun:
+            done, _ = await asyncio.wait(begun, timeout=_READ_S_MAX)
+            for read in done:
+                read.result()
 
     async def _read_one(self, place: int) -> None:
         try:
             self._rows[place] = await asyncio.to_thread(self._databases[place].living)
         except LogUnavailable as error:
             _LOG.debug("%s", error)
+        finally:
+            del self._reads[place]

@@ -64,6 +64,7 @@ class QuestionThreads:
     def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
         """Start threads that call ``answer``; any exception from it fails the question."""
         self._answer = answer
+        self._failing: dict[type, type] = {}
         self._threads: list[threading.Thread] = []
         self._inboxes: dict[str, queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]] = {}
         for kind, count in THREADS.items():
@@ -98,10 +99,16 @@ class QuestionThreads:
     def _work(self, inbox: queue.SimpleQueue[tuple[AnyQuestion, Answered] | None]) -> None:
         while (item := inbox.get()) is not None:
             found, answered = item
+            kind = type(found)
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
             except Exception as error:  # noqa: BLE001 - reported to the caller, whatever it is
-                _LOG.warning("%s failed: %s", type(found).__name__, type(error).__name__)
+                # One line for an outage, because checks of health ask each second.
+                is_known = self._failing.get(kind) is type(error)
+                self._failing[kind] = type(error)
+                level = logging.DEBUG if is_known else logging.WARNING
+                _LOG.log(level, "%s failed: %s", kind.__name__, type(error).__name__)
                 answered(None)
             else:
+                self._failing.pop(kind, None)
                 answered(answer)

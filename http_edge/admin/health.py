@@ -71,7 +71,8 @@ class Health:
         edge cures no host, and the other edges reach the same hosts: where some still work, taking
         the edges out would end the service of those, too. So one that works is enough, and as long
         as it does no other is asked. Without a word of the placer, and of another host, it is this
-        edge that is cut off: what it reaches has other owners by now.
+        edge that is cut off: what it reaches has other owners by now. Not so where no host of a
+        database works: that database is away, for all edges.
         """
         is_silent = self._gateway.routes.silent_s() > self._silent_s_max
         if not is_silent and await self._is_one_well():
@@ -101,13 +102,21 @@ class Health:
                 self._problems = [each.problem for each in found if each.problem is not None]
                 working = [host for host, each in zip(hosts, found, strict=True) if each.serves]
                 self._working = len(working)
-                self._is_one_missing = any(each.problem and not each.serves for each in found)
+                self._is_one_missing = self._is_divided(hosts, found)
                 self._well = working[0] if working else None
                 unowned = self._gateway.routes.unowned()
                 if unowned:
                     self._problems.append(f"{unowned} shards have no host")
                 self._checked_ms = self._clock()
             return self._problems
+
+    def _is_divided(self, hosts: Sequence[str], found: Sequence[_HostState]) -> bool:
+        """Does one host of a database not work, though another of the same one is there?"""
+        missing, there = set[int](), set[int]()
+        for host, each in zip(hosts, found, strict=True):
+            is_missing = each.problem is not None and not each.serves
+            (missing if is_missing else there).add(self._gateway.placement.database_of_host(host))
+        return not missing.isdisjoint(there)
 
     async def figures(self) -> dict[str, Any]:
         """What the hosts hold and have done since they started."""

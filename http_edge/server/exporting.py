@@ -44,8 +44,9 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from http_edge.crypto.mediator_keys import KeyFileRefused, load, load_or_create
+from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load
 from http_edge.server.export_status import Reporter
+from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.log_head import HeadFile
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
@@ -83,11 +84,10 @@ def exporter_of(
     Raises:
         OtherExporter: another process exports there.
         ExportRefused: the place is of another mediator or log, or this mediator has no keys yet.
-        ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
+        KeyFileRefused: the keys cannot be used, or the log is of another mediator.
+        ExportError, LogError: as ``Exporter``.
     """
-    if not settings.keys_path.exists():
-        raise ExportRefused(f"there are no keys of a mediator at {settings.keys_path}")
-    keys = load_or_create(settings.keys_path)
+    keys = _keys_of(settings, log)
     number = log.settings().get(PLACE)
     owner = ExportOwner(
         log.setting("mediator_did", settings.mediator_did),
@@ -280,6 +280,26 @@ def _until_end(pipe: IO[bytes], stopping: threading.Event) -> None:
 
 def _log_step(step: Exported) -> None:
     _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
+
+
+def _keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
+    """The keys that sign the export: those of the mediator whose log it is.
+
+    Raises:
+        ExportRefused, KeyFileRefused: as ``exporter_of``.
+    """
+    path = settings.keys_path
+    if not path.exists():
+        raise ExportRefused(f"there are no keys of a mediator at {path}")
+    keys = load(path)
+    own = PublicKey(keys.signing_public).text
+    # A log that was restored by an earlier release, and was not served since, names none.
+    known = log.settings().get(MEDIATOR_KEY, own)
+    if known != own:
+        raise KeyFileRefused(
+            f"the log belongs to the mediator with the key {known}; {path} holds {own}"
+        )
+    return keys
 
 
 @contextlib.contextmanager

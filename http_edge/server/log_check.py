@@ -55,7 +55,7 @@ def check_log(settings: Settings) -> str:
         _check_emptiness(settings, logs[0])
         for log in logs:
             _check_constants(log, settings)
-        _check_keys(settings, logs[0])
+            _check_keys(settings, log)
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
         log_id = logs[0].setting("log_id", new_id())

@@ -22,7 +22,7 @@ from http_edge.clients.decentrl import Account, Identity, MediatorClient
 from http_edge.server import archive_status
 from http_edge.server.exits import Exit
 from http_edge.server.export_status import figures
-from http_edge.server.log_check import check_log
+from http_edge.server.log_check import MEDIATOR_KEY, check_log
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
     befriend,
@@ -151,6 +151,9 @@ def test_the_databases_of_a_log_are_named_all_and_in_their_order(
     data_dir, log = tmp_path / "data", f"{first} {second}"
     data_dir.mkdir()
     check_log(Settings(shards=SHARDS, did=MEDIATOR_DID, log=log, data_dir=data_dir))
+    for dsn in (first, second):
+        with closing(open_log(dsn)) as opened:
+            assert MEDIATOR_KEY in opened.settings(), "its export would be signed by any key"
     with here(first):
         pass  # owned a shard of it, which is a row
     for wrong in (f"{second} {first}", first, f"{first} {second} {third}", f"{first} {third}"):

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
+from http_edge.server.log_check import MEDIATOR_KEY
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.log.raw_sql import run_sql
 from tests.ports import free_port
@@ -89,6 +91,18 @@ def test_an_export_is_signed_with_the_key_of_the_mediator(run: Run, tmp_path: Pa
         load_or_create(tmp_path / "data" / "mediator-keys.json")
         other = run("export", "--data-dir", "data", "--to", "out")
         assert (other.code, "is the export of" in other.err) == (Exit.USAGE, True)
+
+
+def test_nothing_is_signed_with_a_key_that_is_not_the_logs(run: Run, tmp_path: Path) -> None:
+    own = PublicKey(load_or_create(tmp_path / "keys.json").signing_public).text
+    with _mediator(tmp_path / "data") as (log, _):
+        log.setting(MEDIATOR_KEY, own)
+        ran = run("export", "--data-dir", "data", "--to", "out")
+        assert ran.code == Exit.UNSAFE
+        assert f"the log belongs to the mediator with the key {own}" in ran.err
+        assert not list((tmp_path / "out").iterdir())
+        to = ["--to", "out", "--set", f"keys_file={tmp_path}/keys.json"]
+        assert run("export", "--data-dir", "data", *to).code == Exit.OK
 
 
 def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:

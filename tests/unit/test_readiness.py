@@ -59,13 +59,15 @@ class Routes(FixedRoutes):
 class Setting:
     """Two hosts, and what an edge says of them a second later each time."""
 
-    def __init__(self, *hosts: AnsweringHost) -> None:
+    def __init__(self, *hosts: AnsweringHost, databases: int = 1) -> None:
         self.hosts = hosts
-        self.routes = Routes(Placement(shards=16, hosts=len(hosts)))
+        placement = Placement(shards=16, hosts=len(hosts) // databases, databases=databases)
+        self.routes = Routes(placement)
         self._now_ms = 0
+        ports = dict(zip(placement.host_names, hosts, strict=True))
         gateway = Gateway(
             self.routes,
-            lambda name: hosts[int(name.removeprefix("host-"))],
+            lambda name: ports[name],
             _LIMITS,
             on_push=lambda _: None,
             on_new_incarnation=lambda _: None,
@@ -107,3 +109,16 @@ async def test_an_edge_that_hears_neither_the_placer_nor_a_host_is_cut_off_and_n
     assert not await setting.is_ready()
     setting.routes.silent_for_s = 0
     assert await setting.is_ready()
+
+
+async def test_an_edge_is_ready_while_one_database_is_away_and_with_it_the_placer() -> None:
+    shards = (f"shard-{number}" for number in range(4))
+    setting = Setting(*[AnsweringHost(shard) for shard in shards], databases=2)
+    setting.routes.silent_for_s = 5
+    for host in setting.hosts[:2]:
+        host.holds = None
+    assert await setting.is_ready()
+    setting.hosts[2].holds = None  # of the other database, of which one is there: a cut
+    assert not await setting.is_ready()
+    setting.hosts[3].holds = None
+    assert not await setting.is_ready()

@@ -1,0 +1,85 @@
+"""Who looks for hosts finds those of each database, whatever another database does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from actors.host.host_finder import HostFinder
+from actors.host.port import HostUnavailable
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.host_leases import HostLease, HostLeases
+from tests.cluster.accounts import until
+
+ANSWERED_S_MAX = 5.0
+HANGS_S = 30.0
+
+
+class Rows:
+    """The rows in a database that hangs, or is not there, for as long as a test wants."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.answers = threading.Event()
+        self.answers.set()
+        self.is_there = True
+        self.reads = 0
+
+    def living(self) -> Sequence[HostLease]:
+        self.reads += 1
+        self.answers.wait(HANGS_S)
+        if not self.is_there:
+            raise LogUnavailable("away")
+        return [HostLease(name, "node", name, "127.0.0.1", 1, b"token") for name in self.names]
+
+
+def finder_of(*databases: Rows) -> HostFinder:
+    return HostFinder([cast("HostLeases", rows) for rows in databases])
+
+
+async def found(finder: HostFinder) -> set[str]:
+    async with asyncio.timeout(ANSWERED_S_MAX):
+        return set(await finder.living())
+
+
+async def test_a_database_that_hangs_is_believed_and_holds_up_no_other() -> None:
+    works, hangs = Rows("a"), Rows("b")
+    finder = finder_of(works, hangs)
+    assert await found(finder) == {"a", "b"}
+    hangs.answers.clear()
+    hangs.names, reads = ("c",), hangs.reads
+    try:
+        works.names = ("a", "d")
+        assert await found(finder) == {"a", "b", "d"}
+        works.names = ("d",)
+        since_s = time.monotonic()
+        assert await found(finder) == {"b", "d"}
+        assert time.monotonic() - since_s < 1, "it was waited for again"
+        assert hangs.reads == reads + 1
+    finally:
+        hangs.answers.set()
+
+    async def is_read() -> bool:
+        return await found(finder) == {"c", "d"}
+
+    await until(is_read)
+
+
+async def test_a_database_that_was_never_read_is_waited_for() -> None:
+    works, away = Rows("a"), Rows("b")
+    away.is_there = False
+    finder = finder_of(works, away)
+    with pytest.raises(HostUnavailable):
+        await finder.living()
+    away.is_there = True
+    away.answers.clear()
+    finding = asyncio.create_task(found(finder))
+    await asyncio.sleep(0.1)
+    assert not finding.done()
+    away.answers.set()
+    assert await finding == {"a", "b"}

@@ -1,0 +1,58 @@
+"""What the threads of a host that answer questions write of those that fail."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from actors.host.port import AnyQuestion, Ping, QueryStats
+from actors.host.question_threads import QuestionThreads
+
+ANSWERED_S_MAX = 10.0
+LINES = ["Ping failed: OSError", "QueryStats failed: OSError"]
+
+
+class Log:
+    """What a host answers from; it is away for as long as a test wants."""
+
+    is_away = False
+
+    def answer(self, _: AnyQuestion) -> object:
+        if self.is_away:
+            raise OSError
+        return "answer"
+
+
+@contextmanager
+def threads_of(log: Log) -> Iterator[QuestionThreads]:
+    threads = QuestionThreads(log.answer)
+    try:
+        yield threads
+    finally:
+        threads.stop()
+
+
+def test_an_outage_is_one_line_for_each_kind_of_question_and_the_next_one_is_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, answers = Log(), queue.SimpleQueue[bool]()
+    with threads_of(log) as threads, caplog.at_level(logging.INFO):
+
+        def ask(question: AnyQuestion) -> bool:
+            threads.ask(
+                msgspec.msgpack.encode(question), lambda answer: answers.put(answer is not None)
+            )
+            return answers.get(timeout=ANSWERED_S_MAX)
+
+        for outage in (1, 2):
+            log.is_away = True
+            assert not any(ask(each) for each in (Ping(), Ping(), QueryStats(), Ping()))
+            assert caplog.messages == LINES * outage
+            log.is_away = False
+            assert ask(Ping())
+            assert ask(QueryStats())
