@@ -48,9 +48,9 @@ def host_finder(settings: Settings) -> HostFinder:
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:
-    """The options of the host with this index in ``Placement.host_names_on`` its node.
+    """The options of the host with this index in the node's ``Placement.host_names_on``.
 
-    They have no partitions if there is a placer, which then assigns them.
+    They name no partitions if there is a placer: then the placer assigns them.
     """
     limits, retention, placement = settings.limits, settings.retention, placement_of(settings)
     name = placement.host_names_on(settings.node or "")[index]

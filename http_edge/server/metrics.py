@@ -382,7 +382,7 @@ def _by_database(
 
 @contextlib.contextmanager
 def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
-    """Listen for scrapes at ``listen`` within the block; yield the socket, None if ``None``.
+    """Listen for scrapes at ``listen`` within the block; yield the socket, None without one.
 
     Raises:
         Stop: the address cannot be used; says what to do.
