@@ -3,8 +3,8 @@
 The log says which identities are dedicated. The placer finds out everything else as for shards: the
 living hosts from their rows, the owners from the hosts. So a placer may die between any two steps:
 the next one reads which identities are dedicated, asks the hosts, and does the rest. A dedicated
-identity without a host gets one; a host gives an identity back that is no longer dedicated, and is
-ended.
+identity without a host gets one; an identity that is no longer dedicated goes back to its shard,
+and its host is ended.
 
 A host is running, and edges know of it, before an identity moves to it: so the commands that wait
 during the move wait for two commits, not for the start of a process.
@@ -343,7 +343,7 @@ class DedicatedPlaces:
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
     async def _refused(self, did: str) -> Placed | None:
-        """Record in the log that an identity is dedicated; None, or why not.
+        """Record in the log that an identity is dedicated; return None, or the reason why not.
 
         Raises: HostUnavailable.
         """

@@ -81,9 +81,10 @@ class DedicationLoad:
         ]
 
     def named(self, known: Mapping[str, str], now_s: float) -> list[str]:
-        """The identities to dedicate, or to keep so, because the settings name them.
+        """The identities to dedicate, or to keep dedicated, because the settings name them.
 
-        Empty but once every ``NAMED_S``; ``known`` has the reason of each dedicated identity.
+        It returns them once in ``NAMED_S``, else none. ``known`` has the reason of each that is
+        dedicated.
         """
         if now_s < self._named_due_s:
             return []

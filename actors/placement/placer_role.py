@@ -1,6 +1,6 @@
-"""The placer as a role: of all processes that could have it, the one with the lease ``placer`` has.
+"""The role of the placer: the candidate process that holds the lease ``placer`` has it.
 
-This process watches the hosts and answers questions. The others stand by, and one of them takes
+That process watches the hosts and answers questions. The others stand by, and one of them takes
 over the role when the lease expires, or at once when the placer's process ends. A new placer knows
 nothing from its predecessor: it asks every host.
 """

@@ -29,7 +29,7 @@ from http_edge.listener.routes import JSON, PlainRoute, Route
 
 
 class FixedPlaces:
-    """Substitutes the placer in a mediator without one, where shards never move."""
+    """Stands in for the placer in a mediator without one, where shards never move."""
 
     def __init__(self, routes: Routes) -> None:
         """The places according to these routes."""

@@ -58,10 +58,10 @@ def erase(
 
     Its registration, contracts, connection and keylist end at once. Its waiting messages and its
     saved and public events are erased in steps, so that other identities need not wait. The log
-    keeps only that there was a message of this size at that time: the identity's names leave the
-    rows of the log and of its export within a day (poste export compact removes them at once, or
-    poste log erase-names if nothing is exported). Copies elsewhere are not reached; the guide lists
-    them on its page about erasure requests.
+    keeps only that there were messages, with sizes and times: the identity's names leave the rows
+    of the log and of its export within a day (poste export compact removes them at once, or poste
+    log erase-names if nothing is exported). Copies elsewhere are not reached; the guide lists them
+    on its page about erasure requests.
     """
     settings, records = loaded.settings, 0
     keys = existing_keys(settings)

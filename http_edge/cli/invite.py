@@ -1,7 +1,7 @@
 """``poste invite``: an invitation to this mediator, as a URL and as a QR code.
 
-The command needs only the data directory: it makes the invitation's id with the key, with which the
-server checks it, and takes the URL from the last time that a mediator was served from there.
+The command needs only the data directory: it makes the invitation's id with the mediator's key, and
+the server checks the id with the same key. The URL is the one that was last served from there.
 """
 
 from __future__ import annotations

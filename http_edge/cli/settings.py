@@ -101,7 +101,7 @@ def require_existing(dsn: str, *, to_read: bool = False) -> None:
         remedy = "Name it with --log or --data-dir."
         raise Stop(Exit.UNREACHABLE, f"there is no log at {_file_of(dsn)}", remedy)
     if to_read and dsn.startswith("sqlite:"):
-        # Import it here, for the help of a command to do without.
+        # Imported here: the help of a command does without it.
         from eventstore.stores.sqlite_connections import is_taken_as_fixed  # noqa: PLC0415
 
         if is_taken_as_fixed(_file_of(dsn)):

@@ -159,8 +159,8 @@ def verify(  # noqa: PLR0913 - one for each option
 
     Checks signatures, the table, manifests, files, rows, seals and the tree over them; and if the
     log is at hand (--data-dir, --log), that the export does not end before the log. With --live
-    also checks that each identity in the memory of the running mediator agrees with the export.
-    Then rows that are not exported yet are exported first; the mediator serves meanwhile.
+    first exports the rows that are not exported yet, and also checks that each identity in the
+    memory of the running mediator agrees with the export. The mediator serves meanwhile.
 
     With the mediator's key (--data-dir) a check that finds nothing leaves a signed mark there: the
     next check reads only rows that came since. --all reads all rows; so does --known.

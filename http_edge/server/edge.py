@@ -185,7 +185,7 @@ class Edge:
                 PublicEventsEndpoint(settings.limits, gateway, refusals),
                 settings.rates,
             ),
-            # Refusals on these routes are counted and answered as Decentrl's.
+            # Requests on these routes are counted and answered like Decentrl's.
             RouteGroup(
                 DECENTRL, [*self._health.routes(), *LogHeadEndpoint(settings, clock).routes()]
             ),

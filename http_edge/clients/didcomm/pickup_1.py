@@ -50,7 +50,7 @@ class SpeaksPickup1(ProtocolSession):
         return record_of(answer, Pickup1Status)
 
     async def batch(self, size: int, delay_ms: int | None = None) -> list[Picked]:
-        """Fetch up to ``size`` messages, oldest first; with a delay the mediator fills the batch.
+        """Fetch up to ``size`` messages, oldest first; with a delay the mediator waits for more.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
