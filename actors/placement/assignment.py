@@ -1,7 +1,7 @@
-"""Which host is to own which shard: evenly, with as few moves as possible.
+"""Assigns shards to hosts: evenly, with as few moves as possible.
 
-Rules of this file: pure arithmetic on names, the same answer for the same question. Who owns what
-now, who lives and who is to be emptied is for the caller to find out.
+Rules of this file: pure arithmetic on names, the same result for the same arguments. The caller
+finds out which host owns which shard now, which hosts live and which are draining.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def assign(
 ) -> list[Move]:
     """The moves after which the shards are spread evenly, in the order of ``shards``.
 
-    Hosts then differ by one shard at most, and so do nodes that have equally many hosts. Draining
-    hosts lose theirs; when all are draining they keep what they have, and share what has no owner.
+    Hosts then differ by one shard at most, and so do nodes with equally many hosts. Draining hosts
+    lose their shards; if all hosts are draining, they keep them and share the unowned ones.
 
     Args:
-        shards: every shard there is.
-        owners: the host that owns a shard, for those that were seen to have an owner.
-        hosts: the hosts that live; an owner that is not among them is gone.
+        shards: all shards.
+        owners: the owner of each shard that was seen to have one.
+        hosts: the living hosts; an owner that is not among them is gone.
     """
     if not hosts:
         return []
@@ -59,10 +59,10 @@ def assign(
 def _quotas(
     shards: int, takers: Sequence[HostHoldings], held: Mapping[str, Sequence[str]]
 ) -> dict[str, int]:
-    """How many shards each host is to have.
+    """The number of shards for each host.
 
-    The one more that some hosts have goes to the nodes with the fewest, and there to the hosts
-    that have it already.
+    If the shards do not divide evenly, the extra ones go to the nodes with the fewest shards, and
+    there to hosts that already own that many.
     """
     each, more = divmod(shards, len(takers))
     by_node: dict[str, list[str]] = defaultdict(list)
@@ -85,7 +85,7 @@ def _quotas(
 
 
 def _shared(shards: int, held: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Each host keeps what it has; what has no owner goes to those with the fewest."""
+    """Quotas by which each host keeps its shards and those with the fewest get the unowned ones."""
     quotas = {name: len(mine) for name, mine in sorted(held.items())}
     for _ in range(shards - sum(quotas.values())):
         quotas[min(quotas, key=lambda name: quotas[name])] += 1

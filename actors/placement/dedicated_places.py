@@ -1,13 +1,13 @@
-"""Where dedicated identities are: each on a host of its own, as the log and the load want it.
+"""Places dedicated identities, each on a host of its own, as the log and the load require.
 
-Which identities are dedicated stands in the log. Everything else is found out as for shards: who
-lives from the rows of hosts, who owns what from them. So a placer may die between any two steps:
-the next one reads who is dedicated, asks the hosts and does what is left to do. An identity that
-is dedicated and has no host gets one; a host of an identity that is not dedicated gives it back and
-is ended.
+The log says which identities are dedicated. The placer finds out everything else as for shards: the
+living hosts from their rows, the owners from the hosts. So a placer may die between any two steps:
+the next one reads which identities are dedicated, asks the hosts, and does the rest. A dedicated
+identity without a host gets one; an identity that is no longer dedicated goes back to its shard,
+and its host is ended.
 
-A host is started, and edges know of it, before an identity moves to it: what waits meanwhile
-waits for two commits, not for a process.
+A host is running, and edges know of it, before an identity moves to it: so the commands that wait
+during the move wait for two commits, not for the start of a process.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ from eventstore.log.seal import command_key
 _OPERATOR, _LOAD = DedicationReason.OPERATOR, DedicationReason.LOAD
 _LOG = logging.getLogger(__name__)
 _LATE_S: Final = 2.0
-"""A host that is not needed any more answers for so long, so that what is on its way to it is sent
-to the next owner."""
+"""How long a host that is no longer needed goes on answering, so that edges redirect commands under
+way to the new owner."""
 _START_S_MAX: Final = 20.0
-"""For a process to start, on a machine that has much to do."""
+"""Time for a process to start on a busy machine."""
 _LOOK_S: Final = 0.2
 _RETURNED_MAX: Final = 1_000
 _T = TypeVar("_T")
@@ -85,14 +85,14 @@ class DedicatedPlaces:
         tasks: Tasks,
         on_change: Callable[[], None],
     ) -> None:
-        """Nothing is known yet.
+        """Begin without knowing any identity or host; see ``act``.
 
         Args:
             shard_hosts: the hosts of shards.
             locks: a shard does not move while its lock is held.
-            hosts: where hosts of single identities are found.
+            hosts: finds the hosts of single identities.
             rules: when identities are dedicated.
-            tasks: holds what is under way.
+            tasks: holds the steps under way.
             on_change: called when the published table has changed.
         """
         self._shard_hosts = shard_hosts
@@ -115,7 +115,7 @@ class DedicatedPlaces:
         self._now_s = float("-inf")
 
     def act(self, now_s: float) -> None:
-        """Begin whatever is due, now that every host was asked."""
+        """Begin all steps that are due, after every host was asked."""
         self._now_s = now_s
         if self._list.is_due(now_s):
             _ = self._tasks.run(self._list.read(now_s))
@@ -133,10 +133,10 @@ class DedicatedPlaces:
         self._clear_away(homeless)
 
     def shown_in(self, table: PlacementTable) -> PlacementTable:
-        """This table with what edges need to know; the caller publishes it to them."""
+        """The table, completed with the places of dedicated identities; the caller publishes it."""
         living = {host.name: host.node for host in self.membership.living()}
         self._announced = frozenset(living)
-        # One that goes back is shown without an owner until the ids of its sessions are known.
+        # A returning identity is shown without an owner until the ids of its sessions are known.
         dids = sorted({*self._list.known, *self._returning})
         return msgspec.structs.replace(
             table,
@@ -146,7 +146,7 @@ class DedicatedPlaces:
         )
 
     def places(self) -> list[IdentityPlace]:
-        """Where every dedicated identity is."""
+        """The place of every dedicated identity."""
         found = []
         for did, reason in sorted(self._list.known.items()):
             owner = self._owners.get(did)
@@ -156,13 +156,13 @@ class DedicatedPlaces:
         return found
 
     async def dedicate(self, did: str) -> Placed:
-        """Give an identity a host of its own, by an operator's order; wait for it."""
+        """Give an identity a host of its own, by an operator's order; wait until it is there."""
         return await self._refused_order(did) or await self._orders.take(
             did, _OPERATOR, self._now_s
         )
 
     async def release(self, did: str) -> Placed:
-        """Give an identity back to its shard, as an operator wishes; wait for it."""
+        """Give an identity back to its shard, by an operator's order; wait until it is there."""
         if not self._list.was_read:
             return Placed.DID_NOT_ANSWER
         if did in self._orders or did in self._moving:
@@ -175,7 +175,7 @@ class DedicatedPlaces:
         return await self._begin(did, self._release(did, owner.host, _OPERATOR))
 
     def _begin(self, did: str, step: Coroutine[None, None, _T]) -> asyncio.Task[_T]:
-        """Begin a step for an identity; until it is over nothing else is done with it."""
+        """Begin a step for an identity; no other step for it begins before this one ends."""
         self._moving.add(did)
 
         async def run() -> _T:
@@ -192,7 +192,7 @@ class DedicatedPlaces:
             _ = self._orders.take(did, _OPERATOR, self._now_s)
 
     async def _refused_order(self, did: str) -> Placed | None:
-        """Why an operator's order to dedicate an identity is not taken; None if it is."""
+        """The reason to refuse an operator's order to dedicate an identity; None for none."""
         refused = self._refused_now(did)
         if refused is not None:
             return refused
@@ -219,7 +219,7 @@ class DedicatedPlaces:
         return len({*self._list.known, *self._orders}) < self._rules.identities_max
 
     def _owner_of(self, shard: str) -> OwnerPort:
-        """The way to the owner of a shard. Raises: HostUnavailable."""
+        """The port of the owner of a shard. Raises: HostUnavailable."""
         owner = self._shard_hosts.owners.get(shard)
         if owner is None:
             raise HostUnavailable(shard)
@@ -229,7 +229,7 @@ class DedicatedPlaces:
         return shard_of(did, self._rules.shards)
 
     def _order_by_load(self) -> None:
-        """Order what the settings and the rates of commands call for."""
+        """Order the dedications and releases that the settings and the command rates call for."""
         for did in self._load.named(self._list.known, self._now_s):
             _ = self._tasks.run(self._dedicate_named(did))
         for did in self._load.busy(self._shard_hosts.living(), self._now_s):
@@ -243,14 +243,14 @@ class DedicatedPlaces:
                 _ = self._begin(did, self._release(did, host, _LOAD))
 
     def _has_its_host(self, did: str) -> bool:
-        """Has this identity a host, and one that it may stay on?"""
+        """Has this identity a host on a node where it may stay?"""
         owner, takers = self._owners.get(did), self._takers(did)
         return owner is not None and (identity_of_host(owner.host)[1] in takers or not takers)
 
     def _find_host(self, did: str, held: Counter[str]) -> None:
-        """Begin the next step towards a host for this identity, if there is any to be done.
+        """Begin the next step towards a host for this identity, if there is one.
 
-        ``held`` counts the hosts of identities by node, and is kept up.
+        ``held`` counts the hosts of identities by node; it is updated.
         """
         takers = self._takers(did)
         names = {node: dedicated_host_name(did, node) for node in takers}
@@ -264,7 +264,7 @@ class DedicatedPlaces:
             _ = self._begin(did, self._start(did, node, takers[node]))
 
     def _takers(self, did: str) -> dict[str, str]:
-        """The nodes that can take an identity, each with a host there that works on its log."""
+        """The nodes that can take an identity, each with a host of shards on its database."""
         database = database_of_shard(self._shard_of(did), self._rules.databases)
         living = self._shard_hosts.living()
         hosts = [h for h in living if database_of_host(h.name, self._rules.databases) == database]
@@ -272,7 +272,7 @@ class DedicatedPlaces:
         return {host.node: host.name for host in hosts}
 
     def _clear_away(self, homeless: set[str]) -> None:
-        """Give back what is not dedicated, and end hosts that are not needed."""
+        """Give identities back that are not dedicated, and end hosts that are not needed."""
         since, self._unwanted_since = self._unwanted_since, {}
         for name in self.membership.names():
             did, _ = identity_of_host(name)
@@ -292,9 +292,9 @@ class DedicatedPlaces:
                 self._unwanted_since[name] = since.get(name, self._now_s)
 
     async def _start(self, did: str, node: str, beside: str) -> None:
-        """Start a host for an identity on a node, where a host of shards does it; until it lives.
+        """Have the host ``beside`` start a host for an identity on its node; wait until it lives.
 
-        Whether it comes or not is looked at afresh in the next tick.
+        The next tick looks afresh whether it does.
         """
         name = dedicated_host_name(did, node)
         try:
@@ -306,12 +306,12 @@ class DedicatedPlaces:
             _LOG.warning("no host started beside %s: %s", beside, error)
 
     async def _end(self, name: str) -> None:
-        """End a host; one that is not there is ended already."""
+        """End a host; one that is unavailable has ended already."""
         with contextlib.suppress(HostUnavailable):
             await self.membership.port(name).ask(EndHost())
 
     async def _carry(self, did: str, to: str) -> None:
-        """Move an identity to a host; whatever fails is looked at afresh in the next tick."""
+        """Move an identity to a host; after a failure the next tick looks at it afresh."""
         placed = Placed.DID_NOT_ANSWER
         owner = self._owners.get(did)
         try:
@@ -343,9 +343,12 @@ class DedicatedPlaces:
         _LOG.info("an identity is now on a dedicated host on %s", identity_of_host(to)[1])
 
     async def _refused(self, did: str) -> Placed | None:
-        """Have the log say that an identity is dedicated; why not. Raises: HostUnavailable."""
+        """Record in the log that an identity is dedicated; return None, or the reason why not.
+
+        Raises: HostUnavailable.
+        """
         by, shard = self._orders.by(did), self._shard_of(did)
-        if by is None:  # it was overdue, and is answered
+        if by is None:  # the order was overdue, and has been answered
             return Placed.DID_NOT_ANSWER
         reply = await self._ask(self._owner_of(shard), did, shard, DedicateIdentity(by))
         if isinstance(reply, Dedication):
@@ -355,7 +358,7 @@ class DedicatedPlaces:
         return Placed.NO_SUCH_IDENTITY if is_unknown else Placed.DID_NOT_ANSWER
 
     async def _confirm(self, did: str, host: str, by: DedicationReason) -> None:
-        """Tell an identity that is dedicated already who wants it, too."""
+        """Record another reason for an identity that is dedicated already."""
         placed = Placed.DID_NOT_ANSWER
         try:
             reply = await self._ask(self.membership.port(host), did, did, DedicateIdentity(by))
@@ -367,10 +370,10 @@ class DedicatedPlaces:
             self._orders.answer(did, placed)
 
     async def _release(self, did: str, host: str, by: DedicationReason) -> Placed:
-        """Let the log say that an identity is of its shard again, and give it back.
+        """Record in the log that an identity belongs to its shard again, and give it back.
 
-        The owner of the shard serves it only when it has what the identity had on its dedicated
-        host: what came before would be pushed to no edge.
+        The owner of the shard serves the identity only after it has taken over its sessions from
+        the dedicated host: messages before that would be pushed to no edge.
         """
         shard = self._shard_of(did)
         async with self._locks[shard]:
@@ -389,10 +392,10 @@ class DedicatedPlaces:
             return Placed.DONE
 
     async def _return(self, did: str, host: str, to: OwnerPort | None) -> None:
-        """Take an identity from its dedicated host; hand what it had there to ``to``.
+        """Take an identity from its dedicated host, and hand its sessions to ``to``.
 
-        Where no owner expects it, something may have come already that was not pushed: it starts
-        anew.
+        If no owner of its shard expects it, messages may have come that were not pushed: its
+        sessions start anew.
         """
         returned = ""
         self._owners.pop(did, None)
@@ -411,10 +414,10 @@ class DedicatedPlaces:
                 del self._returned[next(iter(self._returned))]
 
     async def _handed_out(self, did: str, *, is_first: bool) -> bytes | None:
-        """What the owner of the shard has of the identity; None if that cannot be all.
+        """The handover of an identity by the owner of its shard; None if it may be incomplete.
 
-        Where it has just left its shard, nothing means that there was nothing. Later it means that
-        another host may have had something, and is gone.
+        An empty handover is complete if the identity leaves its shard for the first time. Later it
+        may mean that another host had sessions of the identity, and is gone.
         """
         shard = self._shard_of(did)
         try:
@@ -424,7 +427,7 @@ class DedicatedPlaces:
         return handover if handover and (is_first or Handover(handover).holds_anything()) else None
 
     async def _ask(self, port: OwnerPort, did: str, partition: str, command: Command) -> Reply:
-        """Have its owner decide whether an identity is dedicated, and keep to what it decided."""
+        """Have a host decide a command on the dedication of an identity, and keep the result."""
         key = command_key(did, new_id())
         batch = msgspec.msgpack.encode([Submission(partition, did, key, command=command)])
         with self._list.changing():

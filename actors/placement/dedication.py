@@ -1,7 +1,7 @@
-"""Which identities are dedicated, by the list in the log, and which are to be, by their load.
+"""Which identities are dedicated, by the list in the log, and which should be, by their load.
 
-Rates and the time are arguments: nothing here asks a clock. What a placer remembers of quiet
-identities ends with it, and then the quiet time begins anew.
+Rates and the time are arguments: nothing here asks a clock. A placer's memory of quiet identities
+ends with it: with the next placer the quiet time begins anew.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from actors.placement.membership import Membership
 from eventstore.log.event_log import DedicatedIdentity
 
 ANY_LOAD_PER_S: Final = 1e-6
-"""A rate that one command within any window exceeds: with it every identity that registered or
-connected is dedicated while it is used."""
+"""A rate that a single command in a window exceeds: it dedicates every identity that has registered
+or connected, for as long as it is used."""
 NAMED_S: Final = 10.0
-"""What the settings name is looked at so often: it may not be registered yet."""
+"""How often the identities that the settings name are looked at: one may not be registered yet."""
 
 
 class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +34,11 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
         shards: how many shards the log has.
         databases: how many databases the log has.
         silent_s_max: a host that is silent for longer is given up.
-        identities_max: no more are dedicated, by load or by order.
+        identities_max: how many identities may be dedicated, by load and by order together.
         above_per_s: commands per second above which an identity is dedicated; 0 for never.
-        quiet_s: one that is dedicated for its load goes back after less than a quarter for so long.
-        named: those that the settings name: each is dedicated as soon as the log knows it.
+        quiet_s: how long an identity that is dedicated for its load has to stay below a quarter of
+            ``above_per_s`` until it goes back.
+        named: identities that the settings name; each is dedicated as soon as the log knows it.
     """
 
     shards: int
@@ -50,24 +51,24 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DedicationLoad:
-    """Which identities are busy enough for hosts of their own, and which no more."""
+    """Decides which identities are busy enough for hosts of their own, and which no longer."""
 
     def __init__(self, rules: DedicationRules) -> None:
-        """No identity has been quiet yet."""
+        """Begin without any quiet identity."""
         self._rules = rules
         self._quiet_since: dict[str, float] = {}
         self._rests_until: dict[str, float] = {}
         self._named_due_s = float("-inf")
 
     def released(self, did: str, now_s: float) -> None:
-        """An identity is with its shard again, and stays there for as long as quiet takes.
+        """Note that an identity is with its shard again, and keep it there for ``quiet_s``.
 
-        What its host still reports of it is from before.
+        Its host may still report a rate from before.
         """
         self._rests_until[did] = now_s + self._rules.quiet_s
 
     def busy(self, holdings: Iterable[HostHoldings], now_s: float) -> list[str]:
-        """The identities that hosts of shards tell more commands of than they are to have."""
+        """The identities above ``above_per_s`` on hosts of shards, busiest first."""
         self._rests_until = {d: until for d, until in self._rests_until.items() if until > now_s}
         above_per_s = self._rules.above_per_s
         if not above_per_s:
@@ -80,9 +81,10 @@ class DedicationLoad:
         ]
 
     def named(self, known: Mapping[str, str], now_s: float) -> list[str]:
-        """The identities that are to be dedicated, or to stay so, because the settings name them.
+        """The identities to dedicate, or to keep dedicated, because the settings name them.
 
-        Every few seconds; ``known`` says why each that is dedicated is.
+        It returns them once in ``NAMED_S``, else none. ``known`` has the reason of each that is
+        dedicated.
         """
         if now_s < self._named_due_s:
             return []
@@ -93,8 +95,8 @@ class DedicationLoad:
     def quiet(
         self, dedicated: Mapping[str, str], holdings: Iterable[HostHoldings], now_s: float
     ) -> list[str]:
-        """The identities to be given back; ``dedicated`` says why each has its host."""
-        least_per_s = self._rules.above_per_s * RELEASED_BELOW or float("inf")  # all, if it is off
+        """The identities to give back; ``dedicated`` has the reason of each dedicated identity."""
+        least_per_s = self._rules.above_per_s * RELEASED_BELOW or float("inf")  # all, if 0
         rates = {did: rate for one in holdings for did, rate in one.rates.items()}
         quiet = [
             did
@@ -107,14 +109,14 @@ class DedicationLoad:
 
 
 _LOOK_S: Final = 2.0
-"""The list is read this often; a change that is made from here is in it at once."""
+"""How often the list is read; changes by this placer are in it at once."""
 
 
 class DedicationList:
-    """The list as it was read last, with the changes made from here since."""
+    """The list of dedicated identities as last read, with this placer's changes since."""
 
     def __init__(self, hosts: Membership, databases: int) -> None:
-        """Nothing is known yet; ``hosts`` of shards read the list, one of each database."""
+        """An unread list; hosts of shards in ``hosts`` read it, one for each database."""
         self._hosts = hosts
         self._databases = databases
         self._due_s = float("-inf")
@@ -122,11 +124,11 @@ class DedicationList:
         self._is_being_read = False
         self.was_read = False
         self.known: dict[str, str] = {}
-        """The dedicated identities, each with the reason; none until the list was read."""
+        """The dedicated identities, each with its reason; empty until the list was read."""
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """It changes meanwhile: a list that is being read may be from before or after that."""
+        """Mark that the list changes within the block: do not believe it if it is read then."""
         self._changes += 1
         self._changing += 1
         try:
@@ -136,14 +138,14 @@ class DedicationList:
             self._changing -= 1
 
     def keep(self, did: str, reason: str) -> None:
-        """The log says now why an identity is dedicated; it is not, without a reason."""
+        """Note why the log has an identity as dedicated; an empty ``reason``: it has not."""
         if reason:
             self.known[did] = reason
         else:
             self.known.pop(did, None)
 
     def look_again(self) -> None:
-        """The list may have changed: it is read as soon as possible."""
+        """Make the list due at once: it may have changed."""
         self._due_s = float("-inf")
 
     def is_due(self, now_s: float) -> bool:
@@ -151,7 +153,7 @@ class DedicationList:
         return not self._is_being_read and now_s >= self._due_s
 
     async def read(self, now_s: float) -> None:
-        """Read the list from each database, and believe it if it does not change meanwhile."""
+        """Read the list from each database; discard it if this placer changes it meanwhile."""
         self._is_being_read, changes = True, self._changes
         try:
             lists = await self._lists()
@@ -164,9 +166,9 @@ class DedicationList:
             self._due_s, self.was_read = now_s + _LOOK_S, True
 
     async def _lists(self) -> list[list[DedicatedIdentity]]:
-        """That of each database. Raises: HostUnavailable."""
+        """The list in each database. Raises: HostUnavailable."""
         hosts = sorted(host.name for host in self._hosts.living())
-        # Another one each time: a host whose log has a fault must not delay it for all.
+        # Ask another host each time: one whose log has a fault must not block the list.
         self._looks += 1
         turn = self._looks % max(1, len(hosts))
         readers = {

@@ -1,4 +1,4 @@
-"""The hosts that a placer places: found by their rows, reached by their connections."""
+"""The hosts that a placer works with: found by their rows, reached by connections."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from actors.host.port import OwnerPort
 
 
 class LeasedHosts:
-    """Hosts whose names have the same beginning."""
+    """The hosts whose names have the same prefix."""
 
     def __init__(self, prefix: str, finder: HostFinder, caller: Caller) -> None:
-        """Those whose names begin with ``prefix``, in the log of ``finder``."""
+        """The hosts with this prefix in the log of ``finder``."""
         self._prefix = prefix
         self._finder = finder
         self._caller = caller
 
     async def names(self) -> Collection[str]:
-        """The hosts that live. Raises: HostUnavailable."""
+        """The living hosts. Raises: HostUnavailable."""
         return {name for name in await self._finder.living() if name.startswith(self._prefix)}
 
     def port(self, name: str) -> OwnerPort:
-        """The way to the host of this name."""
+        """The port of the host with this name."""
         return ConnectedHostPort(self._caller, name, self._finder)

@@ -1,7 +1,7 @@
 """Membership: which hosts exist, what each reported last, what it owns, and whether it is silent.
 
-Names come from the rows of the hosts that live, everything else from the hosts themselves, so a new
-``Membership`` knows all of it again as soon as each host has answered once.
+Names come from the rows of the living hosts, everything else from the hosts themselves. So a new
+``Membership`` knows everything again as soon as each host has answered once.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from actors.placement.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_S: Final = 0.4
-"""How long all wait for the answers; a later one counts when it comes."""
+"""How long to wait for the answers of all hosts; a later answer counts when it comes."""
 
 
 class Hosts(Protocol):
-    """Where hosts are found: by their rows, or in this process."""
+    """Finds hosts: by their rows, or in this process."""
 
     async def names(self) -> Collection[str]:
-        """The hosts that live.
+        """The living hosts.
 
         Raises:
-            HostUnavailable: that cannot be found out now.
+            HostUnavailable: the living hosts cannot be found out now.
         """
 
     def port(self, name: str) -> OwnerPort:
-        """The way to the host of this name."""
+        """The port of the host with this name."""
 
 
 class _Entry(msgspec.Struct):
-    """One host. ``steps`` counts the beginnings and ends of what changes what it says of itself."""
+    """One host. ``steps`` counts the starts and the ends of our changes to its holdings."""
 
     port: OwnerPort
     answered_s: float
@@ -57,7 +57,7 @@ class _Entry(msgspec.Struct):
 
 
 class Membership:
-    """What is known of every host, and by that of who owns what."""
+    """The last report of every host, and the owners of partitions that follow from these."""
 
     def __init__(
         self, hosts: Hosts, moving: Container[str], tasks: Tasks, *, silent_s_max: float
@@ -65,9 +65,9 @@ class Membership:
         """An empty membership.
 
         Args:
-            hosts: where hosts are found.
-            moving: the partitions that are on their way: hosts are not believed about them.
-            tasks: holds what is under way.
+            hosts: finds the hosts.
+            moving: the partitions that are being moved; hosts' reports on them are ignored.
+            tasks: holds the requests under way.
             silent_s_max: a host that is silent for longer is given up until it answers again.
         """
         self._hosts = hosts
@@ -78,13 +78,13 @@ class Membership:
         self._draining: dict[str, HostHoldings] = {}
         self._now_s = 0.0
         self.owners: dict[str, PartitionOwner] = {}
-        """Who owns what, as the hosts say; of what moves it is for the mover to say."""
+        """The owners of partitions, as the hosts report; for a moving one the mover sets it."""
 
     async def ask(self, now_s: float) -> None:
-        """Look who there is, ask each what it owns, and note who has been silent for too long.
+        """Find the hosts, ask each for its holdings, and note which have been silent too long.
 
         Raises:
-            HostUnavailable: who there is could not be found out; nothing has changed.
+            HostUnavailable: the hosts could not be found; nothing has changed.
         """
         names = await self._hosts.names()
         self._now_s = now_s
@@ -104,7 +104,7 @@ class Membership:
         self._disown(lambda _, owner: not self.lives(owner.host))
 
     def living(self) -> list[HostHoldings]:
-        """The hosts that have answered and are not given up, as each described itself last."""
+        """The last holdings of each host that has answered and is not given up."""
         entries = [entry for entry in self._entries.values() if not entry.is_silent]
         return [entry.holdings for entry in entries if entry.holdings is not None]
 
@@ -114,7 +114,7 @@ class Membership:
         return entry is not None and entry.holdings is not None and not entry.is_silent
 
     def names(self) -> Collection[str]:
-        """The hosts that there are, those that have not answered yet among them."""
+        """All known hosts, including those that have not answered yet."""
         return self._entries.keys()
 
     def is_silent(self, name: str) -> bool:
@@ -123,11 +123,11 @@ class Membership:
 
     @property
     def is_complete(self) -> bool:
-        """Has every host that there is either answered or been given up?"""
+        """Has every known host either answered or been given up?"""
         return all(entry.holdings or entry.is_silent for entry in self._entries.values())
 
     def port(self, name: str) -> OwnerPort:
-        """The port of a host, for what changes nothing that it says of itself.
+        """The port of a host, for questions that do not change its holdings; else see ``change``.
 
         Raises:
             HostUnavailable: there is no such host any more.
@@ -138,7 +138,7 @@ class Membership:
         return entry.port
 
     async def change(self, name: str, question: HostQuestion[A]) -> A:
-        """Have a host change what it says of itself; what it says before then counts no more.
+        """Ask a host to change its holdings; holdings that it reports before the end are ignored.
 
         Raises:
             HostUnavailable: there is no such host any more, or it did not answer.
@@ -154,10 +154,10 @@ class Membership:
             self._entries[name].steps += 1
 
     async def drain(self, node: str, *, draining: bool) -> bool:
-        """Set or clear the flag of the hosts of a node; does one live?
+        """Set or clear the draining flag of the hosts of a node; return False if none lives.
 
         Raises:
-            HostUnavailable: not every one answered.
+            HostUnavailable: a host of the node did not answer.
         """
         names = [host.name for host in self.living() if host.node == node]
         if names and not draining:
@@ -174,7 +174,7 @@ class Membership:
             holdings = await entry.port.ask(QueryHoldings())
             before = self._draining.get(holdings.name, holdings)
             if before.incarnation != holdings.incarnation and not holdings.draining:
-                # It was being emptied and has started anew: it is to be emptied still.
+                # The host was draining and has restarted: it goes on draining.
                 await entry.port.ask(SetDraining(draining=True))
                 holdings = msgspec.structs.replace(holdings, draining=True)
         except HostUnavailable:
@@ -193,7 +193,7 @@ class Membership:
             self._draining.pop(holdings.name, None)
 
     def _take(self, holdings: HostHoldings) -> None:
-        """Take over what a host says that it owns, and let it know what others own by now."""
+        """Take over the partitions that a host reports, and release those that others own now."""
         name = holdings.name
         self._disown(lambda partition, o: o.host == name and partition not in holdings.shards)
         strays = []
@@ -206,7 +206,7 @@ class Membership:
             else:
                 strays.append(partition)
         if strays:
-            # Not by its name, which may contain a DID.
+            # Do not log its name, which may contain a DID.
             _LOG.warning("a host has lost %d partitions and does not know it", len(strays))
             _ = self._tasks.run(self._take_from(name, strays))
 
@@ -216,6 +216,6 @@ class Membership:
                 del self.owners[partition]
 
     async def _take_from(self, name: str, strays: list[str]) -> None:
-        """Tell a host that it does not own these any more, which the log says already."""
+        """Tell a host that it no longer owns these partitions, as the log says already."""
         with contextlib.suppress(HostUnavailable):
             await self.change(name, ReleasePartitions(strays))

@@ -1,4 +1,4 @@
-"""Orders to dedicate identities, each until it is answered."""
+"""The orders to dedicate identities that are not answered yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.core.commands import DedicationReason
 from actors.placement.port import Placed
 
 ORDER_S_MAX: Final = 30.0
-"""An order that is not carried out by then is answered as one that did not come to its end."""
+"""An order that takes longer is answered as not carried out."""
 
 
 class _Order(msgspec.Struct):
@@ -22,10 +22,10 @@ class _Order(msgspec.Struct):
 
 
 class DedicationOrders:
-    """The orders of operators, of settings and of the load that are under way, one an identity."""
+    """The orders under way, one for each identity: by operators, by settings or by load."""
 
     def __init__(self) -> None:
-        """There is none."""
+        """Begin without orders."""
         self._orders: dict[str, _Order] = {}
 
     def __contains__(self, did: object) -> bool:
@@ -35,13 +35,13 @@ class DedicationOrders:
         return iter(list(self._orders))
 
     def take(self, did: str, by: DedicationReason, now_s: float) -> asyncio.Future[Placed]:
-        """Take an order; its answer comes when it is carried out or overdue."""
+        """Take an order; return a future for its answer, which comes when it is done or overdue."""
         done: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         self._orders[did] = _Order(by, now_s, done)
         return done
 
     def by(self, did: str) -> DedicationReason | None:
-        """Who ordered it; None if there is no order any more."""
+        """The reason of the order for an identity; None if there is no order any more."""
         order = self._orders.get(did)
         return None if order is None else order.by
 
@@ -52,7 +52,7 @@ class DedicationOrders:
             order.done.set_result(placed)
 
     def give_up_overdue(self, now_s: float) -> None:
-        """Answer those that took too long."""
+        """Answer the orders that have taken too long."""
         for did, order in list(self._orders.items()):
             if now_s - order.since_s > ORDER_S_MAX:
                 self.answer(did, Placed.DID_NOT_ANSWER)

@@ -1,13 +1,14 @@
-"""The placer: sees to it that every shard has one owner, and publishes which.
+"""The placer: gives every shard one owner, and publishes the owners.
 
-Nothing is stored here. Who lives is known from the rows of hosts, who owns what from them, and when
-two believe to own a shard the log has fenced one of them off. So a placer may die at any time:
-the next one asks every host and goes on, and meanwhile each host keeps what it has.
+The placer stores nothing. It knows the living hosts from their rows, and the owners from the hosts;
+if two hosts believe that they own a shard, the log has fenced one of them off. So a placer may die
+at any time: the next one asks every host and goes on, and meanwhile each host keeps its shards.
 
-Shards without an owner are claimed at once. Those that have one are moved only when a host comes or
-goes or is to be emptied; what an operator moved stays until then.
+A shard without an owner gets one at once. Owned shards are moved only when a host comes, goes or is
+to be drained; until then a shard stays where an operator moved it.
 
-A host works on one database of the log, so each database is placed by itself, over its own hosts.
+A host works on one database of the log, so the shards of each database are placed separately, over
+its own hosts.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from actors.placement.tasks import Tasks
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER: Final = 4
-"""Shards that change hands in one step: each waits for all of them, each step costs two commits."""
+"""Shards that move in one step: a step costs two commits, but each shard waits for all of them."""
 
 
 class Placer:
-    """Decides and carries out who owns which shard."""
+    """Decides which host owns which shard, and moves the shards."""
 
     def __init__(
         self,
@@ -55,9 +56,9 @@ class Placer:
         """A placer that knows of no host yet; see ``tick``.
 
         Args:
-            hosts: where hosts of shards are found.
-            dedicated_hosts: where hosts of single identities are found.
-            rules: what shards there are, and when identities are dedicated.
+            hosts: finds the hosts of shards.
+            dedicated_hosts: finds the hosts of single identities.
+            rules: the number of shards, and when identities are dedicated.
             version: of the first table; above that of every earlier placer.
         """
         shards = self._shards = [shard_name(number) for number in range(rules.shards)]
@@ -78,14 +79,14 @@ class Placer:
             tasks=self._tasks,
             on_change=self._publish,
         )
-        """Operators order about identities there."""
+        """Places dedicated identities, and takes operators' orders about them."""
         self._spread_over: dict[str, bool] | None = None
         self._table = PlacementTable(version, {}, {})
         self._changed = asyncio.Event()
         self._is_complete = asyncio.Event()
 
     async def tick(self, now_s: float) -> None:
-        """Look at every host and start the moves that are due; ``now_s`` never goes back."""
+        """Ask every host and start the moves that are due; ``now_s`` never goes back."""
         with contextlib.suppress(HostUnavailable):
             await asyncio.gather(self._membership.ask(now_s), self.dedicated.membership.ask(now_s))
             self._start(self._due())
@@ -95,9 +96,10 @@ class Placer:
         self._publish()
 
     async def knows_hosts(self, *, seconds_max: float) -> bool:
-        """Has it found out who there is? Those that have not answered yet are waited for.
+        """Wait until every host has answered or been given up; does the placer know its hosts?
 
-        Who acted on what it says before would take every host for lost.
+        A caller that acted on an earlier answer would take every host for lost. After
+        ``seconds_max`` one known host is enough.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
@@ -105,9 +107,9 @@ class Placer:
         return self._is_complete.is_set() or bool(self._membership.names())
 
     async def table(self, known_version: int, *, seconds_max: float) -> PlacementTable:
-        """The newest table, as soon as it is another than the one of ``known_version``.
+        """Wait until the table has another version than ``known_version``; return the table.
 
-        The same again after ``seconds_max``.
+        After ``seconds_max`` return the same table again.
         """
         if self._table.version == known_version:
             with contextlib.suppress(TimeoutError):
@@ -116,7 +118,7 @@ class Placer:
         return self._table
 
     def places(self) -> Places:
-        """Where every shard is, and every host that lives."""
+        """The places of all shards and dedicated identities, and the living hosts."""
         living = sorted(self._membership.living(), key=lambda host: (host.node, host.name))
         nodes = {host.name: host.node for host in living}
         owners = {shard: owner.host for shard, owner in self._owners.items()}
@@ -132,7 +134,7 @@ class Placer:
         )
 
     async def move(self, shard: str, to: str) -> Placed:
-        """Move a shard to a host, or to the host of a node that has the fewest; wait for it."""
+        """Move a shard to a host, or to a node's host with the fewest shards; wait for the end."""
         if shard not in self._shards:
             return Placed.NO_SUCH_SHARD
         hosts = sorted(
@@ -156,7 +158,7 @@ class Placer:
         return Placed.DONE if now and now.host == target else Placed.DID_NOT_ANSWER
 
     async def drain(self, node: str, *, draining: bool) -> Placed:
-        """Have the hosts of a node emptied, or filled again; the moves follow with the next tick.
+        """Begin or end draining the hosts of a node; the moves follow with the next tick.
 
         A node whose hosts are empty may be stopped without an interruption.
         """
@@ -185,13 +187,13 @@ class Placer:
         if spread_over != self._spread_over:
             self._spread_over = None
         if not self._membership.is_complete:
-            # A host that has not answered yet may own what looks unowned.
+            # A host that has not answered yet may own a shard that looks unowned.
             moves = [m for m in moves if m.frm is None and m.shard in self._seen_owned]
         elif self._spread_over is not None:
             moves = [move for move in moves if move.frm is None]
         elif not moves and not self._moving:
             self._spread_over = spread_over
-        # Sessions go where the edges have had time to connect: what is pushed before is missed.
+        # Move only to hosts that edges had time to connect to: they would miss earlier pushes.
         known = self._table.hosts
         moves = [move for move in moves if move.frm is None or move.to in known]
         return [move for move in moves if move.shard not in self._moving]
@@ -209,10 +211,10 @@ class Placer:
         return [self._tasks.run(self._carry(frm, to, shards)) for (frm, to), shards in together]
 
     async def _carry(self, frm: str | None, to: str, shards: Sequence[str]) -> None:
-        """Hand shards over; whatever fails is looked at afresh in the next tick.
+        """Hand shards over; after a failure the next tick looks at them afresh.
 
-        What an identity hands out of a shard, or back into it, must not be on its way meanwhile.
-        A shard without an owner has nothing to hand over and waits for none.
+        The locks keep an identity from leaving a shard, or coming back to it, meanwhile. A shard
+        without an owner has nothing to hand over and waits for no lock.
         """
         try:
             async with contextlib.AsyncExitStack() as turns:
@@ -236,10 +238,10 @@ class Placer:
             self._publish()
 
     def _publish(self) -> None:
-        """Show the edges what has changed; a shard on its way stays where they believe it to be.
+        """Publish the table if it has changed; in it a moving shard stays with its old owner.
 
-        They would learn nothing from its absence: they wait as soon as its host refuses. For a
-        shard whose host is gone they wait at once.
+        Edges would learn nothing from its absence: they wait as soon as the old owner refuses a
+        command. For a shard whose host is gone they wait at once.
         """
         moving = {
             shard: owner

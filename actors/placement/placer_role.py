@@ -1,8 +1,8 @@
-"""The placer as a role: of all processes that could, the one with the lease of its name has it.
+"""The role of the placer: the candidate process that holds the lease ``placer`` has it.
 
-That one looks at the hosts and answers; all others stand by, and one of them takes it over when
-the lease is over, or at once when its process has ended. The next one knows nothing of the last: it
-asks every host.
+That process watches the hosts and answers questions. The others stand by, and one of them takes
+over the role when the lease expires, or at once when the placer's process ends. A new placer knows
+nothing from its predecessor: it asks every host.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ PLACER: Final = "placer"
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
 _STAND_BY_S: Final = 1.0
-"""Who stands by hears of the end of the placer's process by its connection; the rest by the lease,
-a quarter of whose time this is."""
+"""How often a standby looks at the lease: a quarter of the lease time. The end of the placer's
+process it notices at once, by the end of its connection."""
 _TABLE_S: Final = 1.0
-"""How long a question for a newer table waits: who is not answered looks for another placer."""
+"""How long the placer holds back its answer to a question for a newer table; a caller without any
+answer looks for another placer."""
 _HOSTS_S_MAX: Final = 1.0
-"""For the hosts to answer a new placer: it says nothing before."""
+"""Time for the hosts to answer a new placer, which answers no question before."""
 _ANSWER_S_MAX: Final = 3.0
 _FINISH_S_MAX: Final = 3.0
-"""For moves as the role is given up: a host that stands still would have it wait for longer, and
-whatever breaks off the next one finds."""
+"""Time to finish moves before the role is given up: a host that hangs could take longer, and the
+next placer finds the moves that broke off."""
 _ORDER_S_MAX: Final = 60.0
-"""For an order: a process may have to be started, and shards to be moved."""
+"""Time for an order, which may have to start a process and move shards."""
 
 
 class FollowTable(HostQuestion[PlacementTable], frozen=True):
-    """The newest table, as soon as it is another than that of this version."""
+    """Wait for a table with another version than this one."""
 
     known_version: int
 
 
 class QueryPlaces(HostQuestion[Places], frozen=True):
-    """Where everything is."""
+    """Query the places of all shards and dedicated identities."""
 
 
 _Question = FollowTable | QueryPlaces | Order
@@ -74,12 +75,12 @@ _QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
 
 
 class PlacerRole:
-    """This process as one that can have the role."""
+    """A process that can have the role of the placer."""
 
     def __init__(
         self, make_placer: Callable[[], Placer], leases: HostLeases, *, node: str, lease_s: float
     ) -> None:
-        """It does not have it yet; see ``run``. ``make_placer`` gives one that knows nothing."""
+        """A process without the role yet; see ``run``. ``make_placer`` makes a new placer."""
         self._make_placer = make_placer
         self._leases = leases
         self._node = node
@@ -91,10 +92,10 @@ class PlacerRole:
         self._answering = Tasks()
 
     async def run(self, address: str) -> None:
-        """Listen at this address, and be the placer whenever no other is, until cancelled.
+        """Listen at this address, and be the placer whenever no other process is, until cancelled.
 
         Raises:
-            OSError: the address is none of this machine.
+            OSError: the address is not of this machine.
         """
         loop = asyncio.get_running_loop()
 
@@ -112,7 +113,7 @@ class PlacerRole:
         try:
             while True:
                 if not await self._looked(self._lease):
-                    server.close()  # who is connected here looks for the placer elsewhere
+                    server.close()  # so that callers look for the placer elsewhere
                 await self._pause()
         finally:
             server.close()
@@ -120,7 +121,7 @@ class PlacerRole:
                 self._placing.close()
 
     async def leave(self) -> None:
-        """Give the role to others; what is under way is finished, if that takes no long time."""
+        """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most."""
         self._term.ended()
         if self._placer is not None:
             with contextlib.suppress(TimeoutError):
@@ -132,7 +133,7 @@ class PlacerRole:
         await asyncio.to_thread(self._leases.close)
 
     async def _pause(self) -> None:
-        """Until it is time to look again, which it is when the process of the placer has ended."""
+        """Wait for the next look at the lease, but no longer than the placer's process lives."""
         placing = self._placing
         if self._placer is not None or placing is None or not placing.is_open:
             await asyncio.sleep(_TICK_S)
@@ -142,13 +143,13 @@ class PlacerRole:
                 await placing.ended()
 
     async def _looked(self, lease: HostLease) -> bool:
-        """Renew the lease, and look at the hosts if it is ours; False if it is ours no longer."""
+        """Renew the lease, and run the placer if it is ours; return False once it is lost."""
         sent_s = time.monotonic()
         try:
             if await asyncio.to_thread(self._leases.renew, lease, self._lease_s):
                 self._term.renewed(sent_s)
             elif await self._has_ended():
-                # Two that find it out at once both take it, and one of them has it.
+                # If two processes notice this at once, both take the lease, and one of them has it.
                 await asyncio.to_thread(self._leases.take, lease, self._lease_s)
                 self._term.renewed(sent_s)
             else:
@@ -165,14 +166,15 @@ class PlacerRole:
             self._placer = self._make_placer()
         try:
             await self._placer.tick(time.monotonic())
-        except Exception:  # noqa: BLE001 - the next look may find what this one could not
+        except Exception:  # noqa: BLE001 - the next tick may succeed
             _LOG.exception("placement not looked at")
         return True
 
     async def _has_ended(self) -> bool:
-        """Has the process that has the role ended, though its lease is not over yet?
+        """Has the placer's process ended, though its lease has not expired yet?
 
-        While it lives there is a connection to it, which ends with it; then none can be made.
+        While that process lives, this one has a connection to it. The connection ends with the
+        process; then a new one is refused.
         """
         if self._placing is not None and self._placing.is_open:
             return False
@@ -196,7 +198,7 @@ class PlacerRole:
                 if await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
                     said = await _answer_of(placer, _QUESTIONS.decode(question))
                     answer = msgspec.msgpack.encode(said)
-            except Exception:  # noqa: BLE001 - whatever failed, the caller hears that it did
+            except Exception:  # noqa: BLE001 - an empty answer reports any failure to the caller
                 _LOG.exception("the placer could not answer")
         answered(answer)
 
@@ -223,10 +225,10 @@ def _no_batches(edge: str, batch: bytes, answer: Callable[[bytes], None], incarn
 
 
 class PlacerLink(PlacerPort):
-    """The way to the process that has the role."""
+    """The port to the process that has the role of the placer."""
 
     def __init__(self, name: str, finder: HostFinder) -> None:
-        """The way from the process of this name."""
+        """The port for the calling process ``name``."""
         caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
         self._port = ConnectedHostPort(caller, PLACER, finder)
 
@@ -250,10 +252,10 @@ class PlacerLink(PlacerPort):
                 answer = await self._port.ask_packed(msgspec.msgpack.encode(question))
                 return msgspec.msgpack.decode(answer, type=kind)
         except (HostUnavailable, TimeoutError) as error:
-            # It may stand still, or be the placer no longer: the row says who is.
+            # The process may hang, or have lost the role: look up the lease again.
             self._port.close()
             raise PlacerUnavailable from error
 
 
 def _ignore(_: object) -> None:
-    """A placer pushes nothing."""
+    """Ignore a push: a placer sends none."""

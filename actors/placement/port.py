@@ -11,7 +11,7 @@ from actors.host.port import HostQuestion
 
 
 class PlacerUnavailable(Exception):
-    """The placer did not answer; what was asked of it may or may not have been done."""
+    """The placer did not answer; it may or may not have carried out the order."""
 
 
 class Placed(StrEnum):
@@ -31,7 +31,7 @@ class Placed(StrEnum):
 
 
 class ShardPlace(msgspec.Struct, frozen=True):
-    """Where a shard is: its host and node, None without one; ``to`` is where it is moving."""
+    """The host and node of a shard, None without one; ``to`` is the host that it moves to."""
 
     shard: str
     host: str | None
@@ -40,7 +40,7 @@ class ShardPlace(msgspec.Struct, frozen=True):
 
 
 class HostPlace(msgspec.Struct, frozen=True):
-    """A host that lives, its node, and how many shards it owns."""
+    """A living host, its node, and the number of shards that it owns."""
 
     host: str
     node: str
@@ -49,7 +49,7 @@ class HostPlace(msgspec.Struct, frozen=True):
 
 
 class IdentityPlace(msgspec.Struct, frozen=True):
-    """Where a dedicated identity is, None without a host; ``by`` says who ordered it."""
+    """The host and node of a dedicated identity, None without one; ``by`` is the reason."""
 
     did: str
     by: str
@@ -58,7 +58,7 @@ class IdentityPlace(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where everything is."""
+    """The places of all shards and dedicated identities, and the living hosts."""
 
     shards: list[ShardPlace]
     hosts: list[HostPlace]
@@ -66,27 +66,27 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class MoveShard(HostQuestion[Placed], frozen=True):
-    """Move a shard to a host, or to the host of a node that has the fewest; wait for it."""
+    """Move a shard to a host, or to a node's host with the fewest shards; wait for the end."""
 
     shard: str
     to: str
 
 
 class DrainNode(HostQuestion[Placed], frozen=True):
-    """Have the hosts of a node emptied, or filled again; the moves follow."""
+    """Begin or end draining the hosts of a node; the moves follow."""
 
     node: str
     draining: bool
 
 
 class Dedicate(HostQuestion[Placed], frozen=True):
-    """Give an identity a host of its own; wait for it."""
+    """Give an identity a host of its own; wait until it is there."""
 
     did: str
 
 
 class Release(HostQuestion[Placed], frozen=True):
-    """Give an identity back to its shard; wait for it."""
+    """Give an identity back to its shard; wait until it is there."""
 
     did: str
 
@@ -96,10 +96,10 @@ Order: TypeAlias = MoveShard | DrainNode | Dedicate | Release
 
 
 class PlacerPort(Protocol):
-    """A way to the placer: ``placer_role.PlacerLink``, or what stands for one alone."""
+    """The port to the placer: ``placer_role.PlacerLink``, or a substitute without a placer."""
 
     async def places(self) -> Places:
-        """Where every shard is, and every host that lives. Raises: PlacerUnavailable."""
+        """The places of all shards, and the living hosts. Raises: PlacerUnavailable."""
 
     async def order(self, order: Order) -> Placed:
-        """How an order ended. Raises: PlacerUnavailable."""
+        """Carry out an order; return how it ended. Raises: PlacerUnavailable."""

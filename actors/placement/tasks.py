@@ -1,4 +1,4 @@
-"""Work that goes on beside its caller."""
+"""Tasks that run concurrently with their caller."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Tasks that are held until they are over: the loop holds none."""
+    """Holds references to tasks until they are done: the event loop itself keeps none."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
+        """Begin without tasks."""
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Begin this."""
+        """Run ``work`` in a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return task
 
     async def finish(self) -> None:
-        """Wait for what is under way, and for what that begins."""
+        """Wait for all tasks, and for those that they begin."""
         while under_way := [*self._under_way]:
             await asyncio.gather(*under_way)
-            # Their callbacks need a turn of the loop, which this does not give where all were done.
+            # Their callbacks need a turn of the loop, which ``gather`` skips if all were done.
             self._under_way.difference_update(under_way)

@@ -1,1 +1,1 @@
-"""What operators ask on loopback: health, queues, identities in memory, shards and orders."""
+"""Endpoints for operators: health, queues, identities in memory, shards and orders."""

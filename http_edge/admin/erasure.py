@@ -1,4 +1,4 @@
-"""The erasure of an identity by an operator: ordered step by step, so that no request is long."""
+"""The erasure of an identity by an operator: in steps, so that no request takes long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.listener.routes import JSON, PlainRoute, Route
 
 _STEPS: Final = 32
-"""Of one request: some tenths of a second."""
+"""Steps in one request: together some tenths of a second."""
 
 
 class ErasureEndpoint:
@@ -36,7 +36,7 @@ class ErasureEndpoint:
         records_max: int,
         new_id: NewId,
     ) -> None:
-        """``records_max`` records leave in one transaction."""
+        """Each step erases up to ``records_max`` records in one transaction."""
         self._access = access
         self._identities = identities
         self._erased = erased
@@ -48,9 +48,9 @@ class ErasureEndpoint:
         return [PlainRoute("POST", "/identities/erase", self._access.authorized(self._erase))]
 
     async def _erase(self, request: web.Request) -> web.Response:
-        """``POST /identities/erase?did=``: some steps of an erasure; ``is_over`` after the last.
+        """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.
 
-        What was begun comes to its end, also where no one asks again.
+        An erasure that has begun is completed even if the operator sends no further request.
         """
         did = request.query.get("did", "")
         if not did.startswith("did:"):
@@ -75,7 +75,7 @@ class ErasureEndpoint:
         return _json({"did": did, "known": True, "is_over": False, "records": records})
 
     async def _is_freed(self, did: str, key: bytes) -> bool:
-        """Was a DID to speak for an account that is none any more? It is let go then."""
+        """Release a DID that speaks for an account that no longer exists; was it one?"""
         found = await self._identities.ask(
             did, FindAccount([]), key, AccountFound, by_mediator=True
         )

@@ -1,7 +1,7 @@
-"""Is the mediator able to do its work, and what does it hold now.
+"""The health of the mediator, and the figures of what it holds.
 
-``/health``, ``/livez`` and ``/readyz`` answer every client yes or no; operators hear why, and have
-``/status``.
+``/health``, ``/livez`` and ``/readyz`` answer every client yes or no. Operators also get the
+reason, and ``/status``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from http_edge.listener.routes import JSON, PlainRoute, Route
 Figures: TypeAlias = dict[str, Any]
 
 _CACHE_MS: Final = 1_000
-"""A check asks hosts: strangers asking for health must not be able to keep them busy."""
+"""A check asks hosts: strangers must not be able to keep hosts busy with requests for health."""
 _CHECK_S_MAX: Final = 5.0
 _UNEXPLAINED: Final = "not all of this mediator works now"
-"""What strangers hear, because DCTRL-0004 3.3 asks for a description."""
+"""The detail for strangers: DCTRL-0004 3.3 asks for a description."""
 
 
 class _HostState(msgspec.Struct, frozen=True):
-    """What is wrong with a host, None if nothing is; ``serves``: it does a part of its work."""
+    """The problem of a host, None without one; ``serves``: does it do at least part of its work?"""
 
     problem: str | None
     serves: bool
@@ -46,7 +46,7 @@ class Health:
     def __init__(self, gateway: Gateway, *, clock: Clock, silent_s_max: float) -> None:
         """A health check over the hosts that the gateway reaches.
 
-        ``silent_s_max``: after so long without a word of the placer another one would be.
+        After ``silent_s_max`` without an answer of the placer, another placer may have taken over.
         """
         self._gateway = gateway
         self._clock = clock
@@ -60,19 +60,19 @@ class Health:
         self._lock = asyncio.Lock()
 
     async def detail(self) -> str | None:
-        """None when every shard has a host that answers and whose log takes writes, else why."""
+        """None if every shard has a host that answers and whose log takes writes; else why not."""
         return "; ".join(await self._check()) or None
 
     async def unready(self) -> str | None:
-        """None when any host with shards answers and its log takes writes, else what does not.
+        """None if any host with shards answers and its log takes writes; else why not.
 
-        A host without a shard serves no one: on a machine that is cut off from the others, but not
-        from the log, it is the one that this edge still reaches. To send no more requests to this
-        edge cures no host, and the other edges reach the same hosts: where some still work, taking
-        the edges out would end the service of those, too. So one that works is enough, and as long
-        as it does no other is asked. Without a word of the placer, and of another host, it is this
-        edge that is cut off: what it reaches has other owners by now. Not so where no host of a
-        database works: that database is away, for all edges.
+        One working host is enough: sending no more requests to this edge mends no host, and the
+        other edges reach the same hosts, so taking the edges out would end the service of the
+        working hosts as well. As long as that host works, no other is asked. A host without shards
+        does not count: on a machine that is cut off from the others, but not from the log, it is
+        the host that this edge still reaches. If neither the placer nor some host answers, this
+        edge itself is cut off: the shards that it reaches have other owners by now. The exception
+        is a database of which no host works: that database is away for all edges.
         """
         is_silent = self._gateway.routes.silent_s() > self._silent_s_max
         if not is_silent and await self._is_one_well():
@@ -83,7 +83,7 @@ class Health:
         return "; ".join(problems) or "no host with a shard is known"
 
     async def _is_one_well(self) -> bool:
-        """Does the host that worked when it was asked last still work?"""
+        """Does the host still work that worked at the last check?"""
         async with self._lock:
             now_ms, host = self._clock(), self._well
             if host is None or abs(now_ms - self._well_ms) < _CACHE_MS:
@@ -111,7 +111,7 @@ class Health:
             return self._problems
 
     def _is_divided(self, hosts: Sequence[str], found: Sequence[_HostState]) -> bool:
-        """Does one host of a database not work, though another of the same one is there?"""
+        """Whether a database has hosts that work and hosts that do not answer."""
         missing, there = set[int](), set[int]()
         for host, each in zip(hosts, found, strict=True):
             is_missing = each.problem is not None and not each.serves
@@ -119,7 +119,7 @@ class Health:
         return not missing.isdisjoint(there)
 
     async def figures(self) -> dict[str, Any]:
-        """What the hosts hold and have done since they started."""
+        """The figures of the hosts: what they hold, and what they have done since their start."""
         routes = self._gateway.routes
         stats, own = await asyncio.gather(
             self._stats_of(routes.hosts()), self._stats_of(routes.dedicated_hosts())
@@ -140,7 +140,7 @@ class Health:
         figures["commits_per_s"] = sum(s.commits_per_s for s in every)
         figures["commands"] = sum(s.commands for s in every)
         figures["commands_per_s"] = sum(s.commands_per_s for s in every)
-        # Their names contain DIDs, which are for operators with a token.
+        # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [
             {
@@ -182,11 +182,12 @@ class Health:
 
 
 class HealthEndpoint:
-    """The checks of health, and the figures of the mediator.
+    """Serves the health checks and the figures of the mediator.
 
-    ``refused`` is the number of requests that this edge has refused. ``outbound`` are the figures
-    of deliveries to endpoints, ``export`` those of the export, from the figures of ``/status`` so
-    far, ``archive`` those of archiving; None where this mediator does not do so.
+    ``refused`` returns the number of requests that this edge has refused, ``outbound`` the figures
+    of deliveries to endpoints, ``archive`` those of archiving. ``export`` computes the figures of
+    the export from the other figures of ``/status``. The last three are None if this mediator does
+    no such work.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class HealthEndpoint:
         self._archive = archive
 
     def routes(self) -> Sequence[Route]:
-        """``/health``, ``/livez`` and ``/readyz`` for every client: without what is wrong."""
+        """``/health``, ``/livez`` and ``/readyz`` for every client, without reasons."""
         return [
             PlainRoute("GET", "/health", self._check_health),
             PlainRoute("GET", "/livez", self._check_alive),
@@ -215,7 +216,7 @@ class HealthEndpoint:
         ]
 
     def operator_routes(self, access: OperatorAccess) -> Sequence[Route]:
-        """``/health`` and ``/readyz`` with what is wrong, and ``/status``."""
+        """``/health`` and ``/readyz`` with reasons, and ``/status``."""
         return [
             PlainRoute("GET", "/health", access.authorized(self._explain_health)),
             PlainRoute("GET", "/readyz", access.authorized(self._explain_ready)),
@@ -227,11 +228,11 @@ class HealthEndpoint:
         return _check(await self._health_fault())
 
     async def _check_alive(self, _: web.Request) -> web.Response:
-        """This process takes requests; a supervisor would restart it otherwise."""
+        """Answer that this process takes requests: without an answer a supervisor restarts it."""
         return _check(None)
 
     async def _check_ready(self, _: web.Request) -> web.Response:
-        """Requests are worth sending here: some of them, at least, can be answered."""
+        """Answer whether this edge can serve at least some requests."""
         return _check(await self._ready_fault())
 
     async def _explain_health(self, _: web.Request) -> web.Response:
@@ -247,7 +248,7 @@ class HealthEndpoint:
         return self._draining() or await self._health.unready()
 
     async def _status(self, _: web.Request) -> web.Response:
-        """What the hosts and this edge hold and have done."""
+        """Answer with the figures of the hosts and of this edge."""
         figures = await self._health.figures()
         figures["refusals_of_this_edge"] = self._refused()
         if self._outbound is not None:
@@ -263,7 +264,7 @@ class HealthEndpoint:
 
 
 def _check(fault: str | None, *, explained: bool = False) -> web.Response:
-    """The answer to a check of health: whether anything is wrong, and what if it is to be said."""
+    """The answer to a health check; it names the fault only if ``explained``."""
     found = {"status": "ok"}
     if fault is not None:
         found = {"status": "error", "detail": fault if explained else _UNEXPLAINED}

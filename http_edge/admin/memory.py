@@ -1,7 +1,7 @@
-"""What the hosts have in memory, for operators: one question to the hosts that it concerns.
+"""What the hosts have in memory, for operators: passes each question to the hosts concerned.
 
-An answer is bounded: so many identities at most, of each so many bytes, a larger one alone; and
-one edge answers one question at a time.
+Answers are bounded: in the number of identities and in the bytes of each; a larger identity comes
+alone. One edge answers one question at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from actors.host.port import HostUnavailable, Inspect
 from http_edge.dispatch.gateway import Gateway
 
 TARGETS_MAX: Final = 256
-"""Identities in one answer. More would hold up the commands of one host for longer."""
+"""Identities in one answer: more would delay the commands of a host for longer."""
 STATE_BYTES_MAX: Final = 64 * 1024
-"""A state in an answer with others: 16 MiB for all of them."""
+"""Bytes of one state in an answer with several: 16 MiB in all."""
 _CALLS_MAX: Final = 16
 _QUESTIONS: Final[msgspec.msgpack.Decoder[InspectionQuestion]] = msgspec.msgpack.Decoder(
     InspectionQuestion
@@ -40,23 +40,23 @@ _A = TypeVar("_A")
 
 
 class QuestionRefused(Exception):
-    """No question, or one whose answer would have no bound."""
+    """The text is no question, or its answer would have no bound."""
 
 
 class Memory:
     """Asks the hosts of one mediator, one question at a time."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """The memory of the hosts of shards, and of those with one identity each."""
+        """The memory of the hosts of shards and of the dedicated hosts."""
         self._gateway = gateway
         self._alone = asyncio.Lock()
         self._calls = asyncio.Semaphore(_CALLS_MAX)
 
     async def answer(self, question: bytes) -> bytes:
-        """The msgpack of an ``InspectionAnswer`` to that of an ``InspectionQuestion``.
+        """Answer an ``InspectionQuestion`` in msgpack with an ``InspectionAnswer`` in msgpack.
 
         Raises:
-            QuestionRefused: it is none, or asks for too much at once.
+            QuestionRefused: it is no question, or asks for too much at once.
             HostUnavailable: a host did not answer.
         """
         try:
@@ -67,7 +67,7 @@ class Memory:
             return msgspec.msgpack.encode(await self._ask(decoded))
 
     async def knows(self, did: str) -> bool:
-        """Does the log have an identity of this name: has it ever registered or connected here?
+        """Does the log have this identity: has it ever registered or connected here?
 
         Raises:
             HostUnavailable: its host does not answer or has just lost its shard.

@@ -1,7 +1,7 @@
-"""What operators may see and do: on a listener of their own, with the token of the data directory.
+"""Access for operators, on a listener of their own, with the token in the data directory.
 
-A process that can read the token's file passes. No other user of the machine learns who has a queue
-here, no page in a browser of this machine can empty one, and no proxy leads here.
+A process that can read the token's file has access. Other users of the machine do not learn who has
+a queue here, no page in a browser on this machine can empty a queue, and no proxy leads here.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.routes import JSON, Handler, PlainRoute, Route
 
 _OF_PROXIES: Final = (hdrs.FORWARDED, hdrs.X_FORWARDED_FOR, hdrs.X_FORWARDED_HOST, "X-Real-IP")
-"""Who sends one of these is a proxy, or wants to be taken for another."""
+"""Headers of proxies: a sender of one is a proxy, or pretends to be another client."""
 QUEUES_MAX: Final = 10_000
-"""Queues in one answer; an operator looks at those that wait longest."""
+"""Queues in one answer, those with the longest waits first."""
 
 
 class OperatorAccess:
-    """Lets operators alone pass: with their token, and not through a proxy."""
+    """Admits only operators: requests with their token that come through no proxy."""
 
     def __init__(self, token: str) -> None:
         self._authorization = f"Bearer {token}".encode()
 
     def authorized(self, handle: Handler) -> Handler:
-        """The handler for operators alone.
+        """Restrict a handler to operators.
 
-        It raises HTTPNotFound for what a proxy forwards, and HTTPUnauthorized without the token.
+        The result raises HTTPNotFound for requests through a proxy, HTTPUnauthorized without the
+        token.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -57,7 +58,7 @@ class OperatorAccess:
 
 
 class OperatorEndpoint:
-    """The queues of the mediator, and what its hosts have in memory."""
+    """Serves the queues of the mediator, and what its hosts have in memory."""
 
     def __init__(
         self,
@@ -85,9 +86,9 @@ class OperatorEndpoint:
         ]
 
     async def _show(self, request: web.Request) -> web.Response:
-        """``GET /queues``: what waits longest; with ``did`` the one queue in full.
+        """``GET /queues``: the queues with the longest waits; with ``did`` one queue in full.
 
-        ``known`` says whether the log has an identity of that name.
+        ``known`` says whether the log has the identity ``did``.
         """
         did = request.query.get("did")
         try:
@@ -105,7 +106,7 @@ class OperatorEndpoint:
         return _json(answer)
 
     async def _purge(self, request: web.Request) -> web.Response:
-        """``POST /queues/purge?did=``: remove all that waits; its owner never gets it.
+        """``POST /queues/purge?did=``: remove all waiting messages; their owner never gets them.
 
         An identity that the log does not have stays unknown.
         """
@@ -125,7 +126,7 @@ class OperatorEndpoint:
         return _json({"did": did, "known": True, "purged": purged.messages})
 
     async def _inspect(self, request: web.Request) -> web.Response:
-        """``POST /memory``: what the hosts know; msgpack of ``actors.host.inspection``."""
+        """``POST /memory``: the memory of the hosts; msgpack of ``actors.host.inspection``."""
         try:
             answer = await self._memory.answer(await request.read())
         except QuestionRefused as error:
@@ -144,7 +145,7 @@ class OperatorEndpoint:
         }
 
     async def _agent(self, did: str) -> dict[str, Any] | None:
-        """The identity as a DIDComm agent, None if it is none."""
+        """The figures of the identity as a DIDComm agent; None if it is no agent."""
         connected = await self._identities.ask(did, QueryConnection(), b"", Connected)
         state = await self._identities.ask(did, QueryQueue(), b"", QueueState)
         if isinstance(connected, Refusal) or isinstance(state, Refusal):

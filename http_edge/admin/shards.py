@@ -1,4 +1,4 @@
-"""What operators may see and order about shards and dedicated identities: where they go."""
+"""Endpoints for operators: where shards and dedicated identities are, and orders to move them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from http_edge.listener.routes import JSON, PlainRoute, Route
 
 
 class FixedPlaces:
-    """Takes the place of a placer on one machine alone, where shards never move."""
+    """Stands in for the placer in a mediator without one, where shards never move."""
 
     def __init__(self, routes: Routes) -> None:
-        """The places that these routes name."""
+        """The places according to these routes."""
         self._routes = routes
 
     async def places(self) -> Places:
-        """Where every shard is, and every host."""
+        """The places of all shards, and all hosts."""
         shards = [shard_name(index) for index in range(self._routes.placement.shards)]
         owners = [self._routes.host_of(shard) for shard in shards]
         return Places(
@@ -48,13 +48,13 @@ class FixedPlaces:
         )
 
     async def order(self, order: Order) -> Placed:
-        """Nothing moves here."""
+        """Refuse the order: nothing moves here."""
         del order
         return Placed.NO_CLUSTER
 
 
 class PlacementEndpoint:
-    """Where shards and dedicated identities are, and the orders to move them."""
+    """Serves the places of shards and dedicated identities, and orders to move them."""
 
     def __init__(self, access: OperatorAccess, placer: PlacerPort) -> None:
         self._access = access

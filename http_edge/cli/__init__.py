@@ -1,1 +1,1 @@
-"""The command ``poste``: one module per command, imported when it is called."""
+"""The command ``poste``: one module per command, imported when the command is called."""

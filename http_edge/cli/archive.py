@@ -28,17 +28,17 @@ from http_edge.settings.sources import Loaded
 def archive(loaded: Loaded, *, as_json: bool) -> int:
     """Let old rows leave the log for its archive.
 
-    The archive is the export: where export.to says, else the folder archive of the data directory.
-    What is not exported yet is exported first. Then rows leave that the archive has, that are older
-    than archive.rows_age_s_min, and that nothing refers to which lives: messages that were removed,
-    with all that happened to them, and seals. What stays is whole: poste log verify checks it
-    without the archive. A serving mediator does the same by itself (archive.enabled); this may run
-    beside it, and be interrupted.
+    The archive is the export: at export.to, else in the folder archive of the data directory. Rows
+    that are not exported yet are exported first. Then rows leave that are in the archive, are older
+    than archive.rows_age_s_min, and are no longer referred to by anything current: those of removed
+    messages, with all their events, and seals. The remaining log is whole: poste log verify checks
+    it without the archive. A serving mediator does the same by itself (archive.enabled); this
+    command may run beside it, and may be interrupted.
 
-    Of a log in PostgreSQL the archive is the export alone (export.to). What leaves is free in its
-    table when autovacuum was there.
+    For a log in PostgreSQL the archive has to be the export (export.to). The space of rows that
+    have left its table is free after the next autovacuum.
 
-    From then on the archive is the only place with what has left: save it like the log itself.
+    From then on only the archive has the rows that have left: back it up like the log itself.
     """
     settings = loaded.settings
     if not settings.log_dsn.startswith("sqlite:") and settings.export.to is None:
@@ -48,7 +48,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
             "Name a place that all nodes reach: --set export.to=PLACE.",
         )
     require_existing(settings.log_dsn)
-    existing_keys(settings)  # they sign what has left
+    existing_keys(settings)  # they sign the seam
     require_owner(settings)
     records = [_archived(one) for one in settings.each_database()]
     if as_json:
@@ -60,7 +60,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
 
 
 def _archived(settings: Settings) -> dict[str, Any]:
-    """Let rows leave one database of the log; what was done."""
+    """Let rows leave one database of the log; return a record of the result."""
     with _explained(), progress_bar("Archiving") as progress:
         archived = archive_once(
             settings,
@@ -86,7 +86,7 @@ def _record(archived: Archived, place: ExportPlace) -> dict[str, Any]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What it means for the user that rows stay."""
+    """Explain to the user why rows stay in the log."""
     try:
         yield
     except TurnLost as error:

@@ -1,4 +1,4 @@
-"""Arguments that name something: an id or a DID is text, which a word of a shell need not be."""
+"""Arguments for ids and DIDs: these are text, but a word in a shell may be any bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import click
 
 
 def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
-    """The value of an argument, as its callback.
+    """Check that an argument is UTF-8, as its callback; return its value.
 
     Raises:
-        BadParameter: it is not UTF-8.
+        BadParameter: the argument is not UTF-8.
     """
     try:
         value.encode()
@@ -22,7 +22,7 @@ def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
 
 
 def did_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A command with the argument ``did``, which is refused unless it is one."""
+    """Give a command the argument ``did``, which is refused unless it is a DID."""
     return click.argument("did", required=required, callback=_did)
 
 

@@ -1,8 +1,8 @@
-"""``poste audit``: asks an export and prints what it says.
+"""``poste audit``: asks an export a question and prints the answer.
 
-One message or identity is looked up here (``eventstore.parquet.audit.answering``), without Java;
-what reads much is asked of Spark, and with ``--master`` all: the program ``projections`` answers
-the same question with the same records.
+One message or identity is looked up here (``eventstore.parquet.audit.answering``), without Java.
+Questions that read much, and with ``--master`` all questions, go to Spark: the program
+``projections`` answers the same question with the same records.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100
 _EVENTS_MAX: Final = 100_000
-"""Of one message; it is delivered again only after a lease has ended."""
+"""Events of one message: few, since it is delivered again only after a lease has ended."""
 _OLD_S: Final = 86_400
 _OFTEN: Final = 5
 _MS: Final = 1_000
 
 
 class _Query(NamedTuple):
-    """The export to read, and how; the options that all commands have."""
+    """The options that all commands have: the export, and how to read it."""
 
     source: str
     as_of: str | None
@@ -102,13 +102,13 @@ def audit() -> None:
     """Show from an export what happened to a message or an identity.
 
     Payloads are never shown. Times are in UTC. A message or an identity is looked up without Spark,
-    and what is shown of it is proven by its seals; with --master Spark reads the same. Refusals,
-    replays and stuck messages are found by Spark, in files as they were signed.
+    and its seals prove what is shown; with --master Spark reads the same. Spark finds refusals,
+    replays and stuck messages, in files as they were signed.
     """
 
 
 def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the options of ``_Query``, which it gets as its first argument."""
+    """Give a command the options of ``_Query``, and pass it the query as first argument."""
 
     @functools.wraps(command)
     def run(**options: Any) -> Any:
@@ -174,8 +174,9 @@ _limit_option: Final = click.option(
 def message_command(query: _Query, *, message_id: str, file: Path | None) -> int:
     """Show the life of one message, and the seals that prove it.
 
-    A proof holds all rows of the transactions in which something happened to the message, those of
-    other messages too: who wrote to whom, and in rows of earlier releases their encrypted payloads.
+    A proof contains all rows of the transactions with an event of the message, also rows of other
+    messages: their senders and recipients, and in rows of earlier releases their encrypted
+    payloads.
     """
     if file is not None and query.key_file is not None:
         raise click.UsageError("a proof has names as they are: --proof or --pseudonymise")
@@ -202,9 +203,9 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 @_limit_option
 @_query_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:
-    """Show what an identity did, what it was given, and what was refused to it.
+    """Show what an identity did, what it received, and what was refused to it.
 
-    DID may be the pseudonym of one, with the key of the pseudonyms; then every row is read.
+    DID may be a pseudonym, with the key of the pseudonyms; then every row is read.
     """
     if did.startswith(PREFIX) and query.key_file is None:
         raise click.UsageError("a pseudonym is understood with its key alone: --pseudonymise")
@@ -226,10 +227,10 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
 def refused_command(
     query: _Query, *, since: datetime | None, until: datetime | None, limit: int
 ) -> int:
-    """Show what was refused to whom and why, most refusals first.
+    """Show which commands were refused, to whom and why, most refusals first.
 
-    Commands are counted by the edges over short periods; a count is shown whole if a part of its
-    period is in the time that is named. Queues are listed that began to refuse messages.
+    The edges count refused commands over short periods; a count is shown whole if its period
+    overlaps the named time. Also lists queues that began to refuse messages.
     """
     said = _answer(query, OfRefusals(since=since, until=until), limit)
     titles = {"refused": "Refused commands", "queues": "Queues that began to refuse messages"}
@@ -243,9 +244,9 @@ def refused_command(
 def replays_command(
     query: _Query, *, since: datetime | None, until: datetime | None, limit: int
 ) -> int:
-    """Show commands that were refused as replays, or as too old to be known.
+    """Show commands that were refused as replays, or because their time is out of range.
 
-    DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a later one, or a wrong clock.
+    DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a late replay, or a wrong clock.
     """
     said = _answer(query, OfReplays(since=since, until=until), limit)
     return _show(query, said, limit, {"refused": "Refused as replays"})
@@ -272,8 +273,8 @@ def replays_command(
 def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
     """Show messages that wait for long or are handed out again and again, worst first.
 
-    With --since and --until those that were queued then. The age is what it was at the time of
-    --as-of, else when the newest event was recorded.
+    With --since and --until, shows messages that were queued then. Ages are those at the time of
+    --as-of, else at the time of the newest event.
     """
     subject = OfStuck(**bounds)
     kept = f"Messages that wait for more than {subject.older_than_s:,} s"
@@ -282,7 +283,7 @@ def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
 
 
 def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
-    """What the export says to a question; looked up here unless Spark is named or needed."""
+    """Answer a question from the export: here, unless Spark is named or needed."""
     question = Question(
         source=query.source,
         subject=subject,
@@ -306,7 +307,7 @@ def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
 
 
 def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file: Path) -> None:
-    """Prove what was found of a message, which is in one database."""
+    """Write the proof of what was found of a message, which is in one database."""
     if any(event["seal_position"] is None for event in events):
         why = "rows around those of this message were removed from the archive, and with them what"
         said = "their seals cover; the signed manifest of that removal stands for it: poste verify"
@@ -378,7 +379,7 @@ def _cell(value: Any) -> Any:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What a look-up that could not be done, or found damage, means for the user."""
+    """Explain to the user why a look-up could not be done, or that it found damage."""
     try:
         yield
     except NoExport as error:

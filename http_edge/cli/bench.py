@@ -1,4 +1,4 @@
-"""``poste bench``: a load on a running mediator, with ordinary clients."""
+"""``poste bench``: puts a load on a running mediator, with ordinary clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _GENERATIONS: Final[Mapping[str, type[DidCommAgents | DidComm2Agents]]] = {
 }
 PROTOCOLS: Final = ("decentrl", *_GENERATIONS)
 _PREPARED: Final = 4_000
-"""Messages that are signed or packed before the clock runs; any further ones while it does."""
+"""Messages that are signed or packed before the clock runs; further ones are while it runs."""
 _NS_PER_MS: Final = 1_000_000
 _PERCENT: Final = 100
 
@@ -46,7 +46,7 @@ Bar: TypeAlias = Callable[[str, int], Callable[[int], None]]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a load, for each protocol: bounded in count and in time."""
+    """The size of the load for each protocol, bounded in count and in time."""
 
     messages: int
     size_bytes: int
@@ -56,19 +56,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load of one protocol measured.
+    """The measurements of a load of one protocol.
 
     Attributes:
         protocol: ``decentrl``, ``didcomm`` or ``didcomm-v2``.
         accepted: Messages that the mediator accepted.
-        seconds: How long that took.
-        accepted_per_s: Accepted messages in a second.
-        median_ms: Half of them were answered sooner; None without any.
-        p99_ms: One in a hundred was answered later; None without any.
-        refused: How many messages were not accepted, by status and code.
+        seconds: From the first request to the last answer.
+        accepted_per_s: Accepted messages per second.
+        median_ms: Median latency of accepted messages; None without any.
+        p99_ms: 99th percentile of their latency; None without any.
+        refused: Numbers of messages that were not accepted, by status and code.
         drained: Messages that were fetched and acknowledged afterwards.
-        drained_per_s: The same in a second.
-        load_cpu_percent: What the load itself spent, of one core: near 100 it is the bound.
+        drained_per_s: Drained messages per second.
+        load_cpu_percent: CPU of the load itself, in percent of one core: near 100 it is the limit.
     """
 
     protocol: str
@@ -132,8 +132,9 @@ def bench(  # noqa: PLR0913 - one argument for each option
     """Put a bounded load on a running mediator and show how it answers.
 
     For each protocol fresh agents register, write to each other over a few connections at once,
-    fetch what waits and acknowledge it. The registrations stay until they expire after a day. The
-    load keeps to no rate of its own: what the mediator's rate limits refuse is shown by its code.
+    fetch the waiting messages and acknowledge them. The registrations stay until they expire after
+    a day. The load has no rate of its own: messages that the mediator's rate limits refuse are
+    shown by their code.
     """
     protocols = [protocol] if protocol else list(PROTOCOLS)
     wanted = Wanted(
@@ -161,10 +162,10 @@ def bench(  # noqa: PLR0913 - one argument for each option
 
 
 def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> None:
-    """Say what will be done; another machine's mediator needs a consent.
+    """Print what the load will do; ask for consent if the mediator is on another machine.
 
     Raises:
-        Stop: it was not given, or there is nothing to load at such a URL.
+        Stop: consent was not given, or the URL is no http or https URL.
     """
     host = split_url(url).hostname or ""
     click.echo(
@@ -190,7 +191,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _measure(url: str, protocol: str, wanted: Wanted, bar: Bar) -> Figures:
-    """Load, then drain.
+    """Put the load on the mediator, then drain the queues.
 
     Raises: ClientError, WalletError, ValueError.
     """
@@ -235,7 +236,7 @@ async def _agents(url: str, protocol: str, count: int, bar: Bar) -> AsyncIterato
 
 
 def _percentile_ms(ordered: array[int], percent: int) -> float | None:
-    """The value that so many percent do not exceed (nearest rank)."""
+    """The percentile by nearest rank, in ms; None without values."""
     if not ordered:
         return None
     return ordered[-(-len(ordered) * percent // _PERCENT) - 1] / _NS_PER_MS

@@ -35,6 +35,6 @@ def show(loaded: Loaded, *, as_json: bool) -> None:
 def reference(form: str) -> None:
     """Print every setting with its default, bounds, environment variable and reason.
 
-    Of --toml and --markdown the last one counts.
+    If --toml and --markdown are both given, the last one counts.
     """
     click.echo(toml_reference() if form == "toml" else markdown_reference(), nl=False)

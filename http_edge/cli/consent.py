@@ -1,4 +1,4 @@
-"""The consent to what cannot be undone, or may harm others."""
+"""The consent to actions that cannot be undone or may harm others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def require_consent(question: str, *, yes: bool) -> None:
-    """Ask on the terminal, unless ``yes`` has answered already.
+    """Ask for consent on the terminal, unless ``yes`` gives it.
 
     Raises:
         Stop: there is no terminal to ask on, or the answer is no.

@@ -42,9 +42,8 @@ def demo(
 
     decentrl, which is the default: they register, agree on a contract, exchange a private
     message, keep and publish events. didcomm: they connect by the mediator's invitation, register
-    keys, write, and fetch by every generation of pickup from one queue. All of it over HTTP and
-    WebSocket as any client would. Each step says what it proves; the walk ends with 0 only if
-    every proof held.
+    keys, write, and fetch by every generation of pickup from one queue. They use HTTP and WebSocket
+    as any client would. Each step says what it proves; the exit code is 0 only if every proof held.
     """
     console = Console(highlight=False, quiet=as_json)
     walk = _didcomm if protocol == "didcomm" else partial(_decentrl, invitation=invitation)

@@ -1,4 +1,4 @@
-"""``poste identities erase``: an identity is erased, and the receipt of it."""
+"""``poste identities erase``: erases an identity, and shows, writes and checks the receipt."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ receipt_option = click.option(
 def erase(
     loaded: Loaded, *, did: str, yes: bool, to: Path | None, url: str | None, as_json: bool
 ) -> None:
-    """Erase the identity DID: all that it has, for ever.
+    """Erase the identity DID and all its data, for ever.
 
-    Its registration, contracts, connection and keylist end at once; what waits for it, its saved
-    and its public events are erased in steps, so that others wait for none. What the log keeps is
-    that there was a message of this size then: its names leave the rows of the log and of its
-    export within a day (poste export compact does it at once, poste log erase-names where nothing
-    is exported). Copies elsewhere are not reached. The guide says which, on its page about erasure
-    requests.
+    Its registration, contracts, connection and keylist end at once. Its waiting messages and its
+    saved and public events are erased in steps, so that other identities need not wait. The log
+    keeps only that there were messages, with sizes and times: the identity's names leave the rows
+    of the log and of its export within a day (poste export compact removes them at once, or poste
+    log erase-names if nothing is exported). Copies elsewhere are not reached; the guide lists them
+    on its page about erasure requests.
     """
     settings, records = loaded.settings, 0
     keys = existing_keys(settings)
@@ -103,9 +103,9 @@ def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None
 @json_option
 @with_settings("data_dir", "log")
 def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
-    """Hold the receipt FILE against the log: was this erased, and is it gone?
+    """Check the receipt FILE against the log: was the identity erased, and is its data gone?
 
-    Exit code 1 where this mediator has not signed it, or the log says otherwise.
+    Exit code 1 if this mediator has not signed the receipt, or the log does not agree with it.
     """
     settings = loaded.settings
     key = PublicKey(existing_keys(settings).signing_public)
@@ -129,10 +129,10 @@ def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
 def erase_names(loaded: Loaded, *, as_json: bool) -> int:
     """Take the names of erased identities out of the rows of the log.
 
-    For a log that is not exported: of another one poste export compact takes them out of log and
-    export. In place of each name its digest stands, which is what the seals cover, so the log
-    verifies as before. A name stays as long as something that lives refers to it: a message that
-    waits, a contract that is in force. May run beside the mediator, be interrupted, and run again.
+    For a log that is not exported; for an exported one, poste export compact takes them out of log
+    and export. Each name is replaced by its digest, which the seals cover, so the log verifies as
+    before. A name stays as long as something current refers to it, such as a waiting message or a
+    contract in force. May run beside the mediator, be interrupted, and run again.
     """
     settings = loaded.settings
     if settings.exported_place is not None:
@@ -161,10 +161,10 @@ def _names_erased(settings: Settings) -> dict[str, Any]:
 
 
 def _refuse(did: str, answer: dict[str, Any]) -> None:
-    """Let no answer pass that is not about an erasure.
+    """Refuse an answer that is not about an erasure.
 
     Raises:
-        Stop: there is no such identity, or it is not an identity of its own.
+        Stop: there is no such identity, or the DID speaks for the account of another DID.
     """
     if answer.get("speaks_for"):
         remedy = "Erase that account: the DID that it began with. See: poste audit identity DID"
@@ -175,10 +175,10 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
 
 
 def _receipt(settings: Settings, did: str, keys: MediatorKeys) -> ErasureReceipt:
-    """The receipt of an erasure, from whichever database has it.
+    """The receipt of an erasure, from the database that has it.
 
     Raises:
-        Stop: none has.
+        Stop: no database has it, or its rows have left the log.
     """
     key = PublicKey(keys.signing_public)
     stream, refused = identity_stream(did), ""
@@ -197,7 +197,7 @@ def _receipt(settings: Settings, did: str, keys: MediatorKeys) -> ErasureReceipt
 
 
 def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> str | None:
-    """What is wrong with a receipt, None for nothing; of several databases one has the erasure."""
+    """Check a receipt against each database, one of which has the erasure; None, or the fault."""
     refused: str | None = None
     for one in settings.each_database():
         require_existing(one.log_dsn)

@@ -1,4 +1,4 @@
-"""``poste export``: the event log as Parquet files, for Spark and for everything else."""
+"""``poste export``: writes the event log as Parquet files, for Spark and other programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _Shown: TypeAlias = Callable[[Exported], None]
 
 @dataclass
 class _Written:
-    """What this run wrote."""
+    """The amounts that this run has written."""
 
     rows: int = 0
     files: int = 0
@@ -91,13 +91,13 @@ def export(
 ) -> int:
     """Write the event log as Parquet files, each once, and sign what was written.
 
-    Continues where the last export to this place ended, up to where the log ends now. May run
-    beside a running mediator, with SQLite on its machine. A place is a folder or a URI that
-    pyarrow knows, for example s3://bucket/folder?region=eu-west-1. Where the log has several
-    databases, each is an export of its own in a folder there: db-0, db-1 and so on.
+    Continues where the last export to this place ended, up to the present end of the log. May run
+    beside a running mediator; with SQLite, on its machine. A place is a folder or a URI that
+    pyarrow knows, for example s3://bucket/folder?region=eu-west-1. If the log has several
+    databases, each has an export of its own in a folder there: db-0, db-1 and so on.
 
-    With --watch and archive.enabled=on it lets old rows leave a log in PostgreSQL from time to
-    time, too: then the export is their archive.
+    With --watch and archive.enabled=on the command also lets old rows leave a log in PostgreSQL
+    from time to time: then the export is their archive.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
@@ -122,13 +122,13 @@ def export(
 def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
     """Write files of an export again without contents and names that were erased since.
 
-    These are contents of messages, contract requests and events that were acknowledged, expired or
-    removed, as the log says, and the names of identities that were erased, which leave the log,
-    too. Rows, seals and proofs stay as they are. Small files are put together
-    first; what was replaced is removed at the end, so no program should be reading meanwhile. Each
-    file is replaced by one version of the table: this may be interrupted, and run again.
+    These are the contents of messages, contract requests and events that were acknowledged, expired
+    or removed according to the log, and the names of erased identities, which also leave the log.
+    Rows, seals and proofs stay as they are. Small files are merged first. Replaced files are
+    removed at the end, so no program should be reading meanwhile. Each file is replaced by one
+    version of the table: the command may be interrupted, and run again.
 
-    A mediator that exports by itself does the same by itself (export.erased_every_s). Without --to
+    A mediator that exports does the same by itself (export.erased_every_s). Without --to
     and export.to the place is the archive in the data directory.
     """
     target = to or loaded.settings.exported_place
@@ -143,7 +143,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
     """The settings of each database of the log, with the place of its export.
 
     Raises:
-        Stop: no place is named, or there is no log or key.
+        Stop: no place is named, or the log or the key is missing.
     """
     if to is not None:
         export = settings.export.model_copy(update={"to": to})
@@ -209,7 +209,7 @@ def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str
 
 
 def _compact(exporter: Exporter) -> int:
-    """Put files together as long as it helps, as if no program read meanwhile."""
+    """Merge files as long as that helps, on the assumption that no program reads meanwhile."""
     fewer = 0
     while found := exporter.compact(files_min=_TWO):
         fewer += found
@@ -236,7 +236,7 @@ def _address(metrics: str | None) -> str | None:
     """The address to listen at, if any.
 
     Raises:
-        Stop: it is none.
+        Stop: the text is no address.
     """
     try:
         if metrics is not None:
@@ -248,17 +248,17 @@ def _address(metrics: str | None) -> str | None:
 
 
 def _watch(each: Sequence[Settings], metrics: str | None, *, as_json: bool) -> None:
-    """Export until interrupted; a line for each step."""
-    # A container and a service manager end it so, and each time it would look like a failure.
+    """Export until interrupted; print a line for each step."""
+    # Containers and service managers send SIGTERM: that end must not look like a failure.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     stopping = threading.Event()
     works: list[Callable[[threading.Event], None]] = []
-    # Not in the data directory: a mediator beside it reports of its own export there.
+    # Not in the data directory, where a mediator beside this process reports its own export.
     shown = [StatusReporter(None, system_clock) for _ in each]
     for number, settings in enumerate(each):
         title = "" if len(each) == 1 else f"db-{number}: "
         works.append(_watching(settings, title, shown[number], as_json=as_json).run)
-        # Beside a log in SQLite a mediator does it, which may have another archive.
+        # For a log in SQLite the mediator archives, perhaps to another archive.
         if settings.lets_rows_leave and not settings.log_dsn.startswith("sqlite:"):
             database = None if len(each) == 1 else number
             reporter = Reporter(settings.data_dir, system_clock, database)
@@ -314,7 +314,7 @@ def _progress_bar(first: int, end: int) -> Iterator[_Shown]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What an export that failed means for the user."""
+    """Explain to the user why an export failed."""
     try:
         yield
     except ExportUnavailable as error:

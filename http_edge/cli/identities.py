@@ -1,4 +1,4 @@
-"""``poste identities``: which identities have dedicated hosts, orders to change it, erasure."""
+"""``poste identities``: the identities with dedicated hosts, orders to change that, erasure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _CODES: Final[Mapping[str, Exit]] = {
     Placed.NO_SUCH_IDENTITY: Exit.FINDING,
     Placed.DID_NOT_ANSWER: Exit.UNREACHABLE,
 }
-"""How the command ends after a refusal; else the order is the mistake."""
+"""Exit codes of refusals; any other refusal means that the order is wrong."""
 
 
 @click.group()
 def identities() -> None:
     """Give identities dedicated hosts, and back to their shards; erase identities.
 
-    It answers its operators alone: run this with its data directory at hand.
+    The mediator answers only operators: run this command where its data directory is.
     """
 
 
@@ -79,8 +79,8 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
     """Give the identity DID a dedicated host, a process on the node with the fewest.
 
-    Commands wait during the move and none is refused. It stays there, whatever its load,
-    until it is released; if its node is drained or lost, it gets a host on another.
+    During the move commands wait, and none is refused. The identity stays there, whatever its
+    load, until it is released; if the node is drained or lost, it gets a host on another node.
     """
     already = "It has a dedicated host already, by an operator's order."
     _order(loaded.settings, url, "dedicate", did, already)
@@ -92,7 +92,7 @@ def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
 @url_option
 @with_settings("data_dir")
 def release(loaded: Loaded, *, did: str, url: str | None) -> None:
-    """Give the identity DID back to its shard. Commands wait meanwhile and none is refused."""
+    """Give the identity DID back to its shard. Meanwhile commands wait, and none is refused."""
     already = "It has no dedicated host: it is with its shard already."
     _order(loaded.settings, url, "release", did, already)
     click.echo(f"{did} is with its shard")
@@ -102,7 +102,7 @@ def _order(settings: Settings, url: str | None, order: str, did: str, already: s
     """Give an order.
 
     Raises:
-        Stop: it was not carried out; says why.
+        Stop: the order was not carried out; says why.
     """
     console = Console(stderr=True)
     path = f"/identities/{order}?did={quote(did, safe='')}"

@@ -1,7 +1,7 @@
 """``poste invite``: an invitation to this mediator, as a URL and as a QR code.
 
-It needs the data directory alone: an invitation is known by its id, which the key makes and the
-server checks, and its URL is the one that was served from there.
+The command needs only the data directory: it makes the invitation's id with the mediator's key, and
+the server checks the id with the same key. The URL is the one that was last served from there.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from http_edge.settings.sources import DEFAULT, Loaded
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PERIOD: Final = re.compile(r"([0-9]{1,9})([smhd]?)")
 _PERIOD_S_MAX: Final = 3_650 * _SECONDS["d"]
-"""Ten years; what shall last longer has no expiry."""
+"""Ten years; for a longer time, leave the expiry out."""
 _BORDER: Final = 2
-"""Light modules around a QR code on a terminal; four are the rule, and few terminals that wide."""
+"""Light modules around a QR code; the standard has four, but few terminals are that wide."""
 _PNG_SCALE: Final = 6
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -56,7 +56,7 @@ class Period(click.ParamType[int]):
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Its seconds."""
+        """The period in seconds."""
         if isinstance(value, int):
             return value
         found = _PERIOD.fullmatch(value)
@@ -107,12 +107,12 @@ def invite(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Make an invitation to this mediator, as a URL and a QR code for wallets.
 
-    A Decentrl identity registers with its id, where protocol.registration asks for one.
+    A Decentrl identity registers with its id, if protocol.registration asks for an invitation.
 
     The URL is for wallets of both generations, unless --protocol says otherwise.
 
-    It is valid for the server that has the same key file, at once and without a word to it. It
-    cannot be taken back; give an expiry to what is handed to strangers.
+    The invitation is valid at once at the server with the same key file, which need not be
+    informed. It cannot be taken back: give an invitation for strangers an expiry.
 
     The QR code holds a short URL, at which a wallet asks the mediator for the invitation.
     """
@@ -148,7 +148,7 @@ def invite(  # noqa: PLR0913 - one argument for each option
 
 
 def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> dict[str, object]:
-    """The invitation for programs; ``base`` is the mediator's URL."""
+    """The invitation as a record for programs; ``base`` is the mediator's URL."""
     terms = invitation.terms
     return {
         "id": terms.id,
@@ -164,14 +164,14 @@ def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> di
 
 
 def _check(settings: Settings) -> None:
-    """Refuse to invite to a mediator that takes no wallet.
+    """Refuse to invite to a mediator that accepts no wallets.
 
     Raises:
-        Stop: says which setting is the reason.
+        Stop: names the setting that is the reason.
     """
     didcomm = settings.didcomm
     if settings.protocol.registration == "invitation":
-        return  # its id is of use to Decentrl identities
+        return  # Decentrl identities use its id
     if not didcomm.enabled:
         raise Stop(Exit.USAGE, "didcomm.enabled is off: there is nothing to invite to")
     if didcomm.registration == "closed":
@@ -180,10 +180,10 @@ def _check(settings: Settings) -> None:
 
 
 def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
-    """Where wallets reach the mediator: as it says at ``url``, else as set or as it was served.
+    """The URL for wallets: the one that the mediator at ``url`` names, else ``served_url``.
 
     Raises:
-        Stop: the mediator that runs has other keys, or does not answer at ``url``.
+        Stop: the running mediator has other keys, or does not answer at ``url``.
     """
     base = served_url(loaded) if url is None else _url_at(url, loaded.settings, keys)
     is_set = url is None and loaded.sources["public_url"] != DEFAULT
@@ -197,10 +197,10 @@ def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
 
 
 def _url_at(url: str, settings: Settings, keys: MediatorKeys) -> str:
-    """What the mediator that listens at ``url`` says that its own is.
+    """The public URL that the mediator listening at ``url`` names.
 
     Raises:
-        Stop: it does not answer, or has other keys.
+        Stop: the mediator does not answer, or has other keys.
     """
     _, body = exchange("GET", url, "/.well-known/did.json")
     found = _url_of_document(body, keys)
@@ -228,7 +228,7 @@ def _url_of_document(body: bytes, keys: MediatorKeys) -> str | None:
 
 
 def _print_code(code: segno.QRCode) -> None:
-    """The QR code in half blocks, light on dark whatever the colours of the terminal are."""
+    """Print the QR code in half blocks, light on dark whatever colours the terminal has."""
     columns = code.symbol_size(border=_BORDER)[0]
     if columns > shutil.get_terminal_size().columns:
         note = f"poste: the QR code needs {columns} columns; widen the terminal, or use --png FILE"

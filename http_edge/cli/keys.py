@@ -1,4 +1,4 @@
-"""``poste keys``: the mediator's identity, as the data directory has it."""
+"""``poste keys``: the mediator's identity according to its data directory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from http_edge.settings.sources import DEFAULT, Loaded
 def keys(loaded: Loaded, *, as_json: bool) -> None:
     """Show the mediator's DID and public keys; make the keys at first use.
 
-    DID and URL are those of the mediator that was served from the data directory; before its first
-    start, those that the settings give it. The signing key is what auditors name with --public-key;
-    verifier keys are the same as tools for signed notes take it, one for each database of the log.
-    Private keys are never shown. Back up the file: contracts are bound to its keys.
+    DID and URL are those with which the mediator was last served from the data directory; before
+    its first start they come from the settings. Auditors name the signing key with --public-key;
+    the verifier keys are the same key in the form for tools of signed notes, one for each database
+    of the log. Private keys are never shown. Back up the file: contracts are bound to its keys.
     """
     settings = loaded.settings
     path = settings.keys_path
@@ -74,10 +74,10 @@ def _origins(did: str, databases: int) -> Sequence[str]:
 
 
 def _did(loaded: Loaded) -> str:
-    """The mediator's DID: of the log in the data directory, which keeps it, else as settings say.
+    """The mediator's DID: the one in the log of the data directory, else the settings'.
 
     Raises:
-        LogError: the log is there and cannot be read.
+        LogError: the log exists and cannot be read.
     """
     settings = loaded.settings
     if settings.log_dsn.startswith("sqlite:") and not is_missing(settings.log_dsn):
@@ -89,7 +89,7 @@ def _did(loaded: Loaded) -> str:
 
 
 def served_url(loaded: Loaded) -> str:
-    """Where clients reach the mediator: as set, else as it was served last, else as it would be."""
+    """The URL for clients: as set, else as served last, else as it would be served."""
     path = loaded.settings.served_url_path
     if loaded.sources["public_url"] == DEFAULT and path.exists():
         return path.read_text("utf-8").strip()
@@ -100,8 +100,8 @@ def existing_keys(settings: Settings) -> MediatorKeys:
     """The mediator's keys, for a command that must not make new ones.
 
     Raises:
-        Stop: there are none.
-        KeyFileRefused: the file cannot be used as it is.
+        Stop: there are no keys.
+        KeyFileRefused: the key file cannot be used as it is.
     """
     path = settings.keys_path
     if not path.exists():
@@ -115,12 +115,12 @@ def existing_keys(settings: Settings) -> MediatorKeys:
 
 
 def require_owner(settings: Settings) -> None:
-    """Refuse root where the keys are another user's, before it makes files beside them.
+    """Refuse to run as root in another user's data directory, before root makes files there.
 
-    A mediator that runs as that user could not use these: its archive would end there.
+    A mediator that runs as that user could not use these files: its archive would end there.
 
     Raises:
-        Stop: says as whom to run it.
+        Stop: names the user to run the command as.
     """
     owner = settings.keys_path.stat().st_uid
     if os.geteuid() == 0 and owner != 0:

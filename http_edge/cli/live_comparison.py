@@ -1,9 +1,9 @@
-"""``poste verify --live``: the memory of a running mediator against its exports.
+"""``poste verify --live``: compares the memory of a running mediator with its exports.
 
 Each database of the log has an export of its own. First the exports are brought up to the log's
-end. Then the mediator answers all that its hosts have in memory, a part at a time: of the
-identities that the exports name, and of those that the hosts name themselves. The answers go into
-a dump (``http_edge.cli.live_dump``), which Spark compares with the tables of the exports.
+end. Then the mediator reports, a part at a time, what its hosts have in memory: of the identities
+that the exports name, and of those that the hosts themselves name. The answers go into a dump
+(``http_edge.cli.live_dump``), which Spark compares with the tables of the exports.
 """
 
 from __future__ import annotations
@@ -59,45 +59,45 @@ _ANSWER_S_MAX: Final = 60.0
 _ANSWER_BYTES_MAX: Final = 1024 * 1024 * 1024
 _LOOK_S: Final = 0.3
 _GRACE_S: Final = 120.0
-"""Beyond the lag that the exporter is allowed: the time to write what has come together."""
+"""Time in addition to the exporter's allowed lag, to write the rows that have accumulated."""
 _PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _ALONE_BYTES_MAX: Final = 1 << 40
 _AHEAD: Final = 2
-"""Questions under way: one is answered while the answer before it is written down."""
+"""Questions under way: the mediator answers one while we write the answer to the one before."""
 _ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Decoder(
     InspectionAnswer
 )
 _A = TypeVar("_A")
 
 Ask: TypeAlias = Callable[[bytes], bytes]
-"""Msgpack of a ``InspectionQuestion`` to that of its ``InspectionAnswer``; raises ``NotNow``."""
+"""Answers an ``InspectionQuestion`` by an ``InspectionAnswer``, in msgpack; raises ``NotNow``."""
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the identities that were answered and how many there are."""
+"""Called with two numbers of identities: answered, and in all."""
 
 
 class LiveOptions(NamedTuple):
-    """Where operators are answered, None as the data directory says, and how Spark is started."""
+    """The address for operators, None for the data directory's, and the arguments for Spark."""
 
     url: str | None
     spark: Sequence[str]
 
 
 class _Database(NamedTuple):
-    """One database of the log and where it is exported to."""
+    """One database of the log, and the place of its export."""
 
     settings: Settings
     log: EventLog
     place: ExportPlace
 
     def covered(self, position: int) -> Catalog:
-        """The catalog of the export as soon as it reaches ``position``, the end of a transaction.
+        """The catalog of the export, once it reaches ``position``, the end of a transaction.
 
-        What is missing is exported here. Where ``poste serve`` or ``poste export --watch`` exports
-        already, no other process may; then this waits for it.
+        Export the missing rows. If ``poste serve`` or ``poste export --watch`` exports already, no
+        other process may: then wait for that process.
 
         Raises:
-            ExportRefused: the export is of another mediator, or the other exporter does not get
-                there.
+            ExportRefused: the export is of another mediator, or the other exporter does not reach
+                the position.
             ExportError, LogError, KeyFileRefused: as ``exporter_of``.
         """
         give_up_s = time.monotonic() + self.settings.export.lag_s_max + _GRACE_S
@@ -121,9 +121,9 @@ class _Database(NamedTuple):
 
 
 def export_rest(each: Sequence[Settings]) -> None:
-    """Export what is missing of each database, as far as its export is sound.
+    """Export the missing rows of each database whose export is sound.
 
-    If it is not, a check of the export says so. Raises as ``_covered``.
+    A damaged export is left to the check that follows. Raises as ``_Database.covered``.
     """
     for settings in each:
         require_existing(settings.log_dsn)
@@ -137,12 +137,12 @@ def export_rest(each: Sequence[Settings]) -> None:
 
 
 def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) -> dict[str, Any]:
-    """What ``projections compare`` found; ``projections/compare/compare.py`` says what is in it.
+    """Run ``projections compare``; return its result, see ``projections/compare/compare.py``.
 
     ``target`` is the place of the export, or of the exports of all databases.
 
     Raises:
-        Stop: the mediator does not answer, or Spark does not answer.
+        Stop: the mediator or Spark does not answer.
         NotServed: a host does not answer.
         ExportError, LogError, KeyFileRefused: as ``exporter_of``.
     """
@@ -206,15 +206,15 @@ def _opened(each: Sequence[Settings], stack: ExitStack) -> list[_Database]:
 
 
 class NotNow(Exception):
-    """The mediator cannot answer now, perhaps soon."""
+    """The mediator cannot answer now, but perhaps soon."""
 
 
 class NotServed(Exception):
-    """The mediator did not answer for too long; says for what."""
+    """The mediator did not answer for too long; the text says why."""
 
 
 def exported_identities(place: ExportPlace) -> set[str]:
-    """Every target that events of the export name.
+    """The identities that events of the export name.
 
     Raises:
         ExportError: as ``catalog_of``.
@@ -224,7 +224,7 @@ def exported_identities(place: ExportPlace) -> set[str]:
         try:
             return {name for file in catalog.files for name in _identities(place, file.path)}
         except FileNotFoundError as error:
-            # A compaction has put files together since; others are damage.
+            # A compaction may have merged files meanwhile; otherwise the export is damaged.
             if catalog_of(place, None).files == catalog.files:
                 raise ExportUnavailable(str(error.filename), "the file is gone") from error
 
@@ -238,10 +238,10 @@ def _identities(place: ExportPlace, path: str) -> Iterator[str]:
 
 
 class Collector:
-    """Writes down what a mediator has in memory."""
+    """Writes what a mediator has in memory to a dump."""
 
     def __init__(self, ask: Ask, writer: DumpWriter) -> None:
-        """A collector that asks by ``ask`` and writes to ``writer``."""
+        """A collector that sends questions with ``ask`` and writes answers to ``writer``."""
         self._ask = ask
         self._writer = writer
 
@@ -266,9 +266,9 @@ class Collector:
             self._writer.add_nonces(held)
 
     def _note_nameless(self, targets: AbstractSet[str]) -> AbstractSet[str]:
-        """Those of the targets that are none: the export has lost their names, and so has memory.
+        """Note and return the targets that are digests of erased names, which memory lacks as well.
 
-        Where memory has the name yet, it is another one of the targets.
+        If memory still has the name, the name itself is another of the targets.
         """
         nameless = set(filter(is_erased_name, targets))
         if nameless:
@@ -288,7 +288,7 @@ class Collector:
                 yield answer
 
     def _states(self, targets: Sequence[str]) -> StatesDescribed:
-        """The states of all of these, also of those that change their owner meanwhile."""
+        """The states of all targets, including those whose owner changes meanwhile."""
         states: list[DescribedState] = []
         asleep: list[str] = []
         left = list(targets)
@@ -304,7 +304,7 @@ class Collector:
         return StatesDescribed(states, asleep)
 
     def _whole(self, described: DescribedState) -> DescribedState:
-        """The state of an identity that was too large to come with others."""
+        """The state itself; ask for it alone if it was too large for an answer with others."""
         if described.state or not described.version:
             return described
         question = DescribeStates([described.target], _ALONE_BYTES_MAX)

@@ -1,12 +1,13 @@
 """A dump: what the hosts have in memory, as Parquet tables in a folder of this machine.
 
-    <folder>/dump.json              written last: figures, and between which positions it was made
+    <folder>/dump.json              written last: figures, and the positions between which it was
+                                    made
     <folder>/<table>.parquet        a table of ``actors.core.state_rows``, with ``identity`` first
-    <folder>/watermarks.parquet     stream, identity and version of every identity that was there
-    <folder>/asleep.parquet         identities in no process now, which were not woken
+    <folder>/watermarks.parquet     stream, identity and version of every identity in memory
+    <folder>/asleep.parquet         identities that no process has in memory; they were not loaded
     <folder>/unserved.parquet       identities that their host cannot serve, and why
     <folder>/partitions.parquet     shards as their owners know them, up to which seal
-    <folder>/seals.parquet          their newest seals
+    <folder>/seals.parquet          the newest seals of the shards
     <folder>/nonces.parquet         nonces in force, in the bucket of their expiry
 
 ``projections/compare/compare.py`` reads it.
@@ -44,7 +45,7 @@ class WatermarkRow(NamedTuple):
 
 
 class AsleepRow(NamedTuple):
-    """An identity in no process."""
+    """An identity that no process has in memory."""
 
     stream: bytes
     identity: str
@@ -107,14 +108,14 @@ _SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     **{name: pa.schema([_IDENTITY, *_fields(row)]) for name, row in TABLES.items()},
     **{name: pa.schema(_fields(row)) for name, row in _OWN.items()},
 }
-"""The schema of each file, by the classes of its rows."""
+"""The schema of each file, from the class of its rows."""
 
 
 class Dumped(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dump holds; ``dump.json``.
+    """The contents of ``dump.json``: the figures of a dump.
 
-    It was made after the log had reached ``after`` and before it went beyond ``before``, each of
-    its databases a position of its own.
+    The dump was made after the log had reached ``after`` and before it went beyond ``before``;
+    each database has a position of its own.
     """
 
     after: Sequence[int]
@@ -128,7 +129,7 @@ class DumpWriter:
     """Writes a dump row by row, in bounded memory; a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` exists and is empty."""
+        """A writer to ``folder``, which exists and is empty."""
         self._folder = folder
         self._waiting: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
         self._count = 0
@@ -148,13 +149,13 @@ class DumpWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Write what waits and close the files."""
+        """Write the waiting rows and close the files."""
         self._flush()
         for file in self._files.values():
             file.close()
 
     def add_state(self, described: DescribedState) -> None:
-        """One identity and all its rows; one without a version is none.
+        """Add one identity and all its rows; one without a version has none.
 
         Raises:
             ValueError: the state is of another release than this program.
@@ -175,11 +176,11 @@ class DumpWriter:
             self._flush()
 
     def add_asleep(self, targets: Sequence[str]) -> None:
-        """Identities in no process, which do not describe themselves; also without their names."""
+        """Add identities that no process has in memory, by name or by digest of an erased name."""
         self._add("asleep", [AsleepRow(stream_of(target), target) for target in targets])
 
     def add_nonces(self, held: NoncesHeld) -> None:
-        """A partition and its nonces, but those that may have expired by now."""
+        """Add a partition and its nonces, without those that may have expired by now."""
         first = held.at_ms // held.bucket_ms + 1
         partition, version = held.partition, held.version
         known = PartitionRow(partition, version, held.window_ms, held.bucket_ms, first)
@@ -190,7 +191,7 @@ class DumpWriter:
                 self._write("nonces", _nonces(held.partition, bucket, joined))
 
     def finish(self, *, after: Sequence[int], before: Sequence[int]) -> Dumped:
-        """Make the dump count; when all files are closed."""
+        """Write ``dump.json``, which makes the dump valid; call this after closing the files."""
         dumped = Dumped(
             after=after,
             before=before,
@@ -224,7 +225,7 @@ class DumpWriter:
 
 
 def _nonces(partition: str, bucket: int, joined: bytes) -> pa.RecordBatch:
-    """The keys as they stand in memory, without an object for each."""
+    """The keys in a batch that shares their memory, without an object for each."""
     count = len(joined) // _KEY_BYTES
     keys = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(_KEY_BYTES), count, [None, pa.py_buffer(joined)]

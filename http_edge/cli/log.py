@@ -1,4 +1,4 @@
-"""``poste log``: is the event log still the one that was written? Old rows leave it."""
+"""``poste log``: checks that the event log is as it was written, and lets old rows leave it."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def verify(
 ) -> int:
     """Read the whole log and check every row against the seals.
 
-    Where old rows have left, their archive is checked too: that it is as it was written, and ends
-    with the seals from which the log goes on. What was verified of it before is not read again.
-    For this the mediator's key has to be known, from its data directory or --public-key. Without it
-    nothing says that it was the mediator who let rows leave, and the archive is not checked.
+    If old rows have left, check their archive too: that it is as it was written, and ends with the
+    seals from which the log goes on. Rows of it that were verified before are not read again. This
+    needs the mediator's key, from its data directory or --public-key. Without the key nothing
+    proves that the mediator let the rows leave, and the archive is not checked.
 
     Then check what is made from the rows: tables that answer queries, and snapshots. Exit code 1
-    when a row was changed, removed, added or moved, which is named, or when a table or a snapshot
-    is not what the rows say. May run beside a running mediator: it checks up to where the log ends
-    now.
+    if a row was changed, removed, added or moved, which is named, or if a table or a snapshot
+    does not agree with the rows. May run beside a running mediator: it checks the log up to its
+    present end.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn, to_read=True)
@@ -131,17 +131,17 @@ def _is_wrong(checked: Mapping[str, Any]) -> bool:
 
 
 def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dict[str, Any] | None:
-    """What is wrong with the archive, or where it meets the log; None if nothing can be said.
+    """Check the archive, and that it meets the log; None if the seam is refused.
 
     Raises:
-        Stop: it cannot be read now.
+        Stop: the archive cannot be read now.
     """
     place = open_place(settings.archive_place)
     with closing(opened_to_read(settings)) as opened:
         try:
             seam = seam_of(opened, key)
         except SeamRefused:
-            return None  # which is a finding of the log
+            return None  # the check of the log reports it
     assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
     try:
@@ -195,7 +195,7 @@ def _check(
 
 
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
-    """What is wrong with the tables and snapshots that are made from the rows."""
+    """The faults of the tables and snapshots that are made from the rows."""
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
         tables = wrong_read_models(store, progress=progress)
         snapshots = wrong_snapshots(RecorderLog(store))
@@ -218,7 +218,7 @@ def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
-    """The store of one database, with empty tables in place of those that are missing."""
+    """Open the store of one database, with empty tables in place of missing ones."""
     with closing(
         open_store(
             settings.log_dsn,
@@ -236,8 +236,9 @@ def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
 def rebuild(loaded: Loaded) -> int:
     """Make the tables that answer queries anew from the rows of the log.
 
-    These are saved and public events, depths of queues, and dedicated identities; snapshots are
-    dropped. All of it or nothing is done. Stop the mediator first: it would wait for the end.
+    These tables have saved and public events, depths of queues, and dedicated identities; snapshots
+    are dropped. The command does all of this or nothing. Stop the mediator first: it would have to
+    wait for the end.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn)
@@ -316,22 +317,22 @@ class _EarlierSummary(msgspec.Struct):
 
 
 class _Earlier(msgspec.Struct):
-    """The JSON of an earlier check of one database, or of its export."""
+    """The JSON of an earlier check of one database or of its export."""
 
     summary: _EarlierSummary
 
 
 class _EarlierOfAll(msgspec.Struct):
-    """The same of several."""
+    """The JSON of an earlier check of several databases."""
 
     databases: list[_Earlier] = []
 
 
 def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, Head]]:
-    """The heads of each database in the JSON of an earlier check; none without one.
+    """The heads of each database in the JSON of an earlier check; empty without a file.
 
     Raises:
-        Stop: the file is no such JSON, or of another number of databases.
+        Stop: the file is no such JSON, or is of another number of databases.
     """
     if path is None:
         return [{}] * databases

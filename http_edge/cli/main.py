@@ -1,7 +1,7 @@
 """``poste``: the group of commands, and how every command ends.
 
-Only the module of the command that was called is imported: ``poste --help`` knows the others by
-their summaries and imports neither Ray nor the server.
+Only the module of the called command is imported: ``poste --help`` shows the summaries below and
+imports neither Ray nor the server.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def poste() -> None:
 
 
 def explained(error: Exception) -> Stop | None:
-    """What an expected failure means for the user; None for a fault of the program."""
+    """The explanation of an expected failure for the user; None for a fault of the program."""
     from eventstore.log import errors  # noqa: PLC0415
     from http_edge.crypto.mediator_keys import KeyFileRefused  # noqa: PLC0415
     from http_edge.settings.sources import SettingRefused  # noqa: PLC0415
@@ -92,7 +92,7 @@ def explained(error: Exception) -> Stop | None:
         case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
             return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
         case BrokenPipeError():
-            return None  # what read the output has ended; click and rich see to that
+            return None  # the reader of the output has ended; click and rich handle that
         case PermissionError(filename=str(path)):
             remedy = "Run it as the user whose file it is, or name a place that this user may use."
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
@@ -105,7 +105,7 @@ def explained(error: Exception) -> Stop | None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; never with a traceback for what a user can mend."""
+    """Run the command line and exit, without a traceback for a failure that a user can mend."""
     try:
         code = poste.main(args, prog_name="poste", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_arguments:
@@ -118,7 +118,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         click.echo("poste: interrupted", err=True)
         code = _INTERRUPTED
     except SystemExit:
-        # So click and rich end, without words, where what reads the output has ended before.
+        # Click and rich exit so, without a message, if the reader of the output has ended.
         code = _NOT_READ
     except Exception as error:  # noqa: BLE001 - the last resort: name it as our fault
         code = _shown(error)
@@ -126,7 +126,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _shown(error: Exception) -> int:
-    """Say what a failure means for the user; its exit code."""
+    """Print the explanation of a failure; return its exit code."""
     stop = explained(error)
     if stop is None:
         traceback.print_exc()

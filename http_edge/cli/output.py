@@ -1,7 +1,7 @@
-"""What commands print: tables or JSON on stdout, progress on stderr.
+"""The output of commands: tables or JSON on stdout, progress on stderr.
 
-Text that comes from elsewhere (a server, a log) is shown with its control characters escaped, so
-that it cannot drive the terminal.
+Control characters in text from elsewhere (a server, a log) are escaped, so that it cannot drive the
+terminal.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under columns; a column of numbers stands right.
+    """Print rows under columns; columns of numbers are aligned right.
 
-    A value is never broken: one that is too long for its column stands whole on a line of its own
-    below the row, where it can be copied, and an arrow in its place. Where not even the heads fit
-    beside each other, each row is a record of names and values.
+    A value is never broken: if it is too long for its column, an arrow takes its place, and the
+    value is printed whole on a line below the row, where it can be copied. If not even the heads
+    fit beside each other, each row is printed as a record of names and values.
     """
     console = Console()
     heads = [escaped(column) for column in columns]
@@ -76,12 +76,12 @@ def _print_rows(console: Console, heads: Sequence[str], values: Sequence[Sequenc
 
 
 def _room(console: Console, heads: Sequence[str]) -> int:
-    """What a line of the terminal has for the cells of these columns."""
+    """The width of a line of the terminal without the gaps between these columns."""
     return console.width - 1 - len(_GAP) * (len(heads) - 1)
 
 
 def _widths(heads: Sequence[str], lines: Sequence[Sequence[str]], room: int) -> list[int]:
-    """The widths of the columns within ``room``: as wide as needed, the widest cut first."""
+    """The widths of the columns within ``room``: as wide as needed, with the widest cut first."""
     least = [max(cell_len(head), 1) for head in heads]
     widths = [
         max([least[index], *(cell_len(line[index]) for line in lines)])
@@ -102,7 +102,7 @@ def _print_line(
     right: Sequence[bool],
     style: str = "",
 ) -> None:
-    """One line of a table; ``right`` says which columns stand right."""
+    """Print one line of a table; ``right`` says which columns are aligned right."""
     padded = []
     for cell, width, is_right in zip(cells, widths, right, strict=True):
         space = " " * (width - cell_len(cell))
@@ -111,12 +111,12 @@ def _print_line(
 
 
 def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One record for each database of a log as one: itself, where the log has one."""
+    """Join the records of each database of a log into one; a single record is returned itself."""
     return records[0] if len(records) == 1 else {"databases": records}
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things in words."""
+    """A number with its noun, in the plural if needed."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -127,9 +127,9 @@ def print_record(title: str, record: Mapping[str, object]) -> None:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr within the block, on a terminal alone; yields how to move it.
+    """Show a bar on stderr within the block, only on a terminal; yield the function that moves it.
 
-    The arguments are what is done and of how much.
+    Its arguments are the amount done and the total.
     """
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -1,4 +1,4 @@
-"""Files and folders that options name, for a command to write what it made."""
+"""Files and folders that options name for the output of a command."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def write_file(path: Path, content: bytes, option: str) -> None:
     """Write the file that this option names.
 
     Raises:
-        Stop: it cannot be written.
+        Stop: the file cannot be written.
     """
     with _explained(path, option):
         path.write_bytes(content)
 
 
 def require_writable(path: Path, option: str) -> None:
-    """Refuse a file that could not be written, before what cannot be undone; leaves it as it is.
+    """Refuse a file that cannot be written, before an irreversible action; leave it as it is.
 
     Raises:
-        Stop: it cannot be written.
+        Stop: the file cannot be written.
     """
     with _explained(path, option):
         is_new = not path.exists()
@@ -35,10 +35,10 @@ def require_writable(path: Path, option: str) -> None:
 
 
 def require_folder(path: Path, option: str) -> None:
-    """Make a folder if it is not there, and refuse one that could not be written.
+    """Make a folder if it is missing, and refuse one that cannot be written.
 
     Raises:
-        Stop: it cannot be made or written.
+        Stop: the folder cannot be made or written.
     """
     with _explained(path, option):
         path.mkdir(parents=True, exist_ok=True)

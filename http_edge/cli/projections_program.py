@@ -1,8 +1,8 @@
-"""The program ``projections``, with Spark: ``poste rebuild`` and ``report``, and who asks it.
+"""Runs the program ``projections``, with Spark, for ``poste rebuild``, ``report`` and others.
 
-It is a program of its own, so that the mediator needs neither Spark nor Java. ``rebuild`` and
-``report`` understand their arguments themselves and call themselves by the name that was typed;
-``poste audit`` and ``poste verify --live`` ask and print the answer.
+It is a separate program, so that the mediator needs neither Spark nor Java. ``rebuild`` and
+``report`` parse their arguments there, and show the name that was typed in their messages.
+``poste audit`` and ``poste verify --live`` ask the program and print its answer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from projections.spark.session import interrupted
 signal.signal(signal.SIGINT, interrupted)
 projections(prog_name="poste")
 """
-"""An interrupt while modules are imported ends it without a traceback."""
+"""An interrupt during the imports ends the program without a traceback."""
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that starts Spark, with the options ``master`` and ``memory_mib``."""
+    """Give a command that starts Spark the options ``master`` and ``memory_mib``."""
     for option in (
         click.option(
             "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
@@ -50,13 +50,13 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def spark_arguments(master: str | None, memory_mib: int | None) -> list[str]:
-    """The same as arguments of the program."""
+    """The values of ``spark_options`` as arguments of the program."""
     where = [] if master is None else ["--master", master]
     return where if memory_mib is None else [*where, "--memory-mib", str(memory_mib)]
 
 
 def projections_command(name: str) -> click.Command:
-    """The command of this name; it takes all arguments, ``--help`` too, as they are."""
+    """The command of this name, which passes all arguments on, also ``--help``."""
 
     def run(arguments: Sequence[str]) -> None:
         run_program([name, *arguments])
@@ -72,7 +72,7 @@ def projections_command(name: str) -> click.Command:
 
 
 def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
-    """Exit code and output of the program ``projections`` with these arguments.
+    """Run the program ``projections`` with these arguments; return its exit code and output.
 
     Raises:
         Stop: Spark is not installed.
@@ -83,10 +83,10 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Run the program ``projections`` with these arguments; it reads and writes as we do.
+    """Run the program ``projections`` with these arguments, on our own stdin and stdout.
 
     Raises:
-        Exit: with its exit code, if that is not 0.
+        Exit: with the program's exit code, if that is not 0.
         Stop: Spark is not installed.
     """
     with _running(arguments) as program:
@@ -99,7 +99,7 @@ def run_program(arguments: Sequence[str]) -> None:
 def _running(
     arguments: Sequence[str], stdout: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program, which has ended after the block, with the Java that it has started."""
+    """Run the program within the block; at its end the program and its Java have ended."""
     command = _command(arguments)
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -107,7 +107,7 @@ def _running(
             try:
                 yield program
             except BaseException:
-                # A terminal interrupts it, too: then it heeds this one no more.
+                # If a terminal has interrupted the program as well, it ignores this signal.
                 program.send_signal(signal.SIGINT)
                 program.wait()
                 raise

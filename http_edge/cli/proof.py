@@ -1,4 +1,4 @@
-"""``poste proof``: what a proof shows, checked without the mediator, its log or any network."""
+"""``poste proof``: checks proofs without the mediator, its log or any network."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def proof() -> None:
 def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
     """Check a proof that poste audit message --proof or poste proof consistency wrote.
 
-    Reads FILE and nothing else. Exit code 0: all of it holds, and with --public-key the mediator of
-    that key has signed it. Without --public-key it only holds in itself: the key is the one in the
-    proof, and whose that is, the proof cannot say. Exit code 1: something is wrong, which is named,
-    or it was made with another key.
+    Reads FILE and nothing else. Exit code 0: the proof holds, and with --public-key the mediator
+    with that key has signed it. Without --public-key the proof is only consistent in itself: it
+    cannot say whose key it contains. Exit code 1: something is wrong, which is named, or the proof
+    was made with another key.
     """
     try:
         proven = check_proof(file.read_bytes(), public_key)
@@ -90,9 +90,10 @@ def consistency(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Show that the signed head in OLD is the beginning of the one in NEW.
 
-    Both are answers of GET /log/head, or tree/checkpoint of an export. The proof is made of a few
-    hashes of the export. Exit code 1: it is not, so the mediator signed two logs, or a signature is
-    not that of --public-key; without that option the key is the one that the export names.
+    Both are answers of GET /log/head, or tree/checkpoint of an export. The proof consists of a few
+    hashes of the export. Exit code 1: OLD is not the beginning of NEW, so the mediator signed two
+    logs, or a signature is not that of --public-key; without that option the key is the one that
+    the export names.
     """
     target = source or loaded.settings.exported_place
     if target is None:
@@ -112,13 +113,13 @@ def consistency(  # noqa: PLR0913 - one for each option
 
 
 def _consistency(target: str, old: bytes, new: bytes, named: PublicKey | None) -> ConsistencyProof:
-    """The proof by the export at a place, or by that of the database that the heads are of.
+    """Make the proof from the export at a place, or from that of the heads' database there.
 
     Raises:
-        Stop: there is none, or it cannot be read or is damaged.
-        ProofRefused: one head is not the beginning of the other, or not signed.
+        Stop: there is no export, or it cannot be read or is damaged.
+        ProofRefused: one head is not the beginning of the other, or is not signed.
     """
-    # Not for poste proof check: pyarrow takes half a second.
+    # Import pyarrow only here: it takes half a second, and poste proof check needs none.
     from eventstore.parquet.errors import ExportError, ExportUnavailable  # noqa: PLC0415
     from eventstore.parquet.proofs import NotConsistent, consistency_in  # noqa: PLC0415
 
@@ -195,5 +196,5 @@ def _time(at_ms: int) -> str:
     try:
         at = datetime.fromtimestamp(at_ms / 1_000, UTC)
     except (ValueError, OverflowError, OSError):
-        return f"{at_ms} ms"  # no clock of ours says that
+        return f"{at_ms} ms"  # out of the range of datetime
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""``--public-key``: how auditors name the mediator whose signatures they want to see."""
+"""``--public-key``: with it auditors name the mediator whose signatures they expect."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ public_key_option = click.option(
 
 
 def own_key(loaded: Loaded) -> PublicKey | None:
-    """The key of the data directory; None if there is none.
+    """The public key in the data directory; None if there is none.
 
-    An auditor names no directory: what is another user's in ``./data`` is none then.
+    Also None if no directory is named, as by an auditor, and ``./data`` is another user's.
 
     Raises:
-        KeyFileRefused, OSError: it cannot be used.
+        KeyFileRefused, OSError: the key file cannot be used.
     """
     path = loaded.settings.keys_path
     try:
@@ -48,6 +48,6 @@ def own_key(loaded: Loaded) -> PublicKey | None:
 
 
 def signer_of(key: PublicKey, named: PublicKey | None) -> dict[str, Any]:
-    """Who signed, as commands say it: the key, whether it was named, and what that means."""
+    """The signer for the output of commands: the key, whether it was named, and what that means."""
     is_named = named is not None
     return {"public_key": key.text, "is_named": is_named, "said": NAMED if is_named else NOT_KNOWN}

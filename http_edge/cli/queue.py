@@ -1,4 +1,4 @@
-"""``poste queue``: what waits for whom, and the operator's way to remove it."""
+"""``poste queue``: the waiting messages of each identity, and their removal by an operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
 def queue() -> None:
     """Show what waits for whom in a running mediator; empty a queue.
 
-    It answers its operators alone: run this with its data directory at hand.
+    The mediator answers only operators: run this command where its data directory is.
     """
 
 
@@ -37,9 +37,9 @@ def queue() -> None:
 @url_option
 @with_settings("data_dir")
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
-    """Show the queues that wait longest, or all about the one of DID.
+    """Show the queues with the longest waits, or the queue of DID in full.
 
-    Exit code 1 where the mediator knows no such identity. Payloads are never shown: the mediator
+    Exit code 1 if the mediator knows no such identity. Payloads are never shown: the mediator
     cannot read them.
     """
     which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
@@ -63,9 +63,9 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 @url_option
 @with_settings("data_dir")
 def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool) -> None:
-    """Remove everything that waits for DID: its owner never gets it.
+    """Remove all messages that wait for DID: their owner never gets them.
 
-    The log keeps that it was there, and that it was purged.
+    The log still records that they were queued, and that they were purged.
     """
     if not yes:
         waiting = f"/queues?did={quote(did, safe='')}"
@@ -81,7 +81,7 @@ def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool
 
 
 def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
-    """Let an answer about an unknown identity not pass for one about an empty queue.
+    """Refuse an answer about an unknown identity, which would look like one about an empty queue.
 
     Raises:
         Stop: the mediator knows no such identity.

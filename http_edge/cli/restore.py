@@ -1,4 +1,4 @@
-"""``poste restore``: a mediator's log from its export, or from one store to the other."""
+"""``poste restore``: rebuilds a mediator's log from its export, or moves it to another store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ERASED: Final = (
 
 
 def _point_in_log(text: str) -> AsOf:
-    """A position of the log, or a time in ISO 8601; in UTC if it names no zone."""
+    """Parse a position of the log, or a time in ISO 8601, in UTC if it names no zone."""
     if text.isascii() and text.isdigit() and int(text):
         return int(text)
     try:
@@ -98,9 +98,9 @@ def restore(  # noqa: PLR0913 - one for each option
     """Build a log anew from its export, or move it to another store.
 
     Every row is checked against the seals before it is stored, and the files of an export against
-    their signed manifests. Rows that have left a log for its archive are read there. Until all is
-    stored nothing opens the new log; a restore that was interrupted begins anew when it is run
-    again. Stop the mediator before its log is moved.
+    their signed manifests. Rows that have left a log for its archive are read from the archive. No
+    program opens the new log until all is stored; an interrupted restore begins anew when it is run
+    again. Stop the mediator before you move its log.
 
     With a URL as --to, --data-dir is the directory of the mediator that will use that log.
     """
@@ -164,7 +164,7 @@ def _progress_bar(end: int) -> Iterator[OnProgress]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What a restore that failed means for the user."""
+    """Explain to the user why a restore failed."""
     try:
         yield
     except ImportRefused as error:

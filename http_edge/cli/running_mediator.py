@@ -1,6 +1,6 @@
-"""Requests to a mediator that runs: as its operator, or as any client.
+"""Requests to a running mediator: as its operator, or as any client.
 
-Where operators are answered, and the token that they need, stand in the mediator's data directory.
+The mediator's data directory has the address for operators and the token that they need.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def ask(
     token: str | None = None,
     seconds_max: float = _ANSWER_S_MAX,
 ) -> dict[str, Any]:
-    """The JSON object that the mediator at ``url`` answers at ``path``, within ``seconds_max``.
+    """Send a request to the mediator at ``url``; return the JSON object that it answers with.
 
     ``token`` is the operator's.
 
     Raises:
-        Stop: it cannot be reached, or does not answer as poste does.
+        Stop: the mediator cannot be reached, or does not answer as poste does.
     """
     status, body = exchange(method, url, path, token=token, seconds_max=seconds_max)
     refuse_unless_ok(status, url, path)
@@ -75,20 +75,20 @@ def ask_as_operator(
     *,
     seconds_max: float = _ANSWER_S_MAX,
 ) -> dict[str, Any]:
-    """As ``ask``, where ``url`` or the data directory says that operators are answered.
+    """``ask`` at the address for operators: ``url``, or the one in the data directory.
 
     Raises:
-        Stop: as ``ask``, or no mediator runs there, or it has no token.
+        Stop: as ``ask``, or no mediator runs there, or there is no token.
     """
     address, token = operators_access(settings, url)
     return ask(method, address, path, token=token, seconds_max=seconds_max)
 
 
 def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:
-    """Where the mediator of these settings answers operators, and the token that it asks for.
+    """The address at which the mediator of these settings answers operators, and their token.
 
     Raises:
-        Stop: none runs there, or there is no token yet.
+        Stop: no mediator runs there, or there is no token yet.
         KeyFileRefused: the file of the token cannot be used as it is.
     """
     path = settings.operators_token_path
@@ -108,7 +108,7 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
             " --data-dir.",
         )
     if url is None and was_left(settings.data_dir):
-        # Another program may listen there by now, and is not to be shown the token.
+        # Another program may listen there by now, and must not see the token.
         raise Stop(
             Exit.UNREACHABLE,
             f"no mediator runs on {settings.data_dir}: the last one was killed, or ended with its"
@@ -128,12 +128,12 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
     seconds_max: float = _ANSWER_S_MAX,
     bytes_max: int = _ANSWER_BYTES_MAX,
 ) -> tuple[int, bytes]:
-    """Status and body of an answer of the mediator at ``url``.
+    """Send a request to the mediator at ``url``; return the status and the body of its answer.
 
     The proxies of the environment are not used: the mediator is on this machine.
 
     Raises:
-        Stop: it cannot be reached.
+        Stop: the mediator cannot be reached.
     """
     parts = split_url(url)
     https = parts.scheme == "https"
@@ -152,10 +152,10 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of the URL of a mediator.
+    """Split the URL of a mediator into its parts.
 
     Raises:
-        Stop: it is no such URL.
+        Stop: the text is no such URL.
     """
     with suppress(ValueError):  # brackets that do not close
         parts = urlsplit(url)

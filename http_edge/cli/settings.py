@@ -1,4 +1,4 @@
-"""The options that make settings: the same on every command that needs them."""
+"""The options for settings, which are the same on every command that needs settings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Give a command ``--config``, ``--set`` and a flag per named setting; it gets ``loaded``.
+    """Give a command ``--config``, ``--set`` and a flag per named setting, and pass it ``loaded``.
 
-    This is the one place that reads the environment.
+    Only this function reads the environment.
 
     Raises:
-        SettingRefused: from the command, when a source is refused.
+        SettingRefused: from the command, if a source is refused.
     """
 
     def decorate(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -39,7 +39,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[...
 
         for name in reversed(names):
             flag = "--" + name.replace("_", "-")
-            if name in RETIRED:  # taken, and refused with what to set
+            if name in RETIRED:  # accepted here, then refused with the setting to use
                 run = click.option(flag, name, hidden=True)(run)
                 continue
             setting = every_setting()[name]
@@ -57,7 +57,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., Result]], Callable[...
 
 
 def _metavar(setting: Setting) -> str:
-    """What stands for the value in the help: the choices, where there are some."""
+    """The placeholder for the value in the help: the choices, if there are any."""
     match setting.kind:
         case {"enum": choices}:
             return f"[{'|'.join(choices)}]"
@@ -70,7 +70,7 @@ def _metavar(setting: Setting) -> str:
 
 
 def _help(setting: Setting) -> str:
-    """The reason of a setting, its default and what fits; what is unset says so in its reason."""
+    """The reason of a setting, its default and its bounds; the reason explains an unset default."""
     facts = [] if setting.default is None else [f"default: {setting.default}"]
     if _metavar(setting) == "NUMBER" or "expected" in setting.kind:
         facts.append(in_words(setting.kind))
@@ -85,14 +85,14 @@ def _assignment(text: str) -> tuple[str, str]:
 
 
 def is_missing(dsn: str) -> bool:
-    """Is it the log of a file that is not there, which opening would make?"""
+    """Is the log a file that is missing, so that opening would make it?"""
     return urlsplit(dsn).scheme == "sqlite" and not _file_of(dsn).is_file()
 
 
 def require_existing(dsn: str, *, to_read: bool = False) -> None:
-    """Refuse a log that opening would make: an empty log has nothing wrong with it.
+    """Refuse a missing log: opening would make an empty one, in which no check finds a fault.
 
-    ``to_read``: say what it means where the file cannot be written, as that of a backup.
+    ``to_read`` prints what it means if the file cannot be written, such as that of a backup.
 
     Raises:
         Stop: there is no such file.
@@ -101,7 +101,7 @@ def require_existing(dsn: str, *, to_read: bool = False) -> None:
         remedy = "Name it with --log or --data-dir."
         raise Stop(Exit.UNREACHABLE, f"there is no log at {_file_of(dsn)}", remedy)
     if to_read and dsn.startswith("sqlite:"):
-        # The help of a command need not import it.
+        # Imported here: the help of a command does without it.
         from eventstore.stores.sqlite_connections import is_taken_as_fixed  # noqa: PLC0415
 
         if is_taken_as_fixed(_file_of(dsn)):

@@ -1,4 +1,4 @@
-"""``poste shards``: where the shards are, and the operator's way to move them."""
+"""``poste shards``: the places of the shards, and orders of an operator to move them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REFUSALS: Final = {
 def shards() -> None:
     """Show where the shards of a running mediator are; move them.
 
-    It answers its operators alone: run this with its data directory at hand.
+    The mediator answers only operators: run this command where its data directory is.
     """
 
 
@@ -62,9 +62,10 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @url_option
 @with_settings("data_dir")
 def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
-    """Move SHARD to HOST, or to the emptiest host of the node HOST.
+    """Move SHARD to HOST, or to the host with the fewest shards on the node HOST.
 
-    Commands wait meanwhile and none is refused. It stays there until a host comes or goes.
+    During the move commands wait, and none is refused. The shard stays there until a host comes,
+    goes or is drained.
     """
     _order(loaded.settings, url, f"move?shard={quote(shard, safe='')}&to={quote(host, safe='')}")
     click.echo(f"{shard} moved")
@@ -77,8 +78,8 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Move all shards and dedicated identities of NODE away; wait until it is empty.
 
-    It gets no new ones. Then it can be stopped and no client notices. poste serve does this by
-    itself at SIGTERM.
+    The node gets no new ones. After that it can be stopped without any client noticing. poste serve
+    does this by itself at SIGTERM.
     """
     settings = loaded.settings
     _order(settings, url, f"drain?node={quote(node, safe='')}")
@@ -91,7 +92,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 @url_option
 @with_settings("data_dir")
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
-    """Give NODE its part of the shards again."""
+    """Give NODE its share of the shards again."""
     _order(loaded.settings, url, f"undrain?node={quote(node, safe='')}")
     click.echo(f"{node} takes shards again")
 
@@ -135,7 +136,7 @@ def _order(settings: Settings, url: str | None, order: str) -> None:
     """Give an order.
 
     Raises:
-        Stop: it was not carried out; says why.
+        Stop: the order was not carried out; says why.
     """
     answer = ask_as_operator("POST", settings, url, f"/shards/{order}")
     placed = answer.get("placed")

@@ -21,7 +21,7 @@ from http_edge.settings.sources import Loaded
 def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
-    It answers its operators alone: run this with its data directory at hand.
+    The mediator answers only operators: run this command where its data directory is.
     """
     answer = fetch_status(loaded.settings, url)
     if as_json:
@@ -35,10 +35,10 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
 
 def fetch_status(settings: Settings, url: str | None = None) -> dict[str, Any]:
-    """The JSON object at ``/status`` of the mediator of these settings, or at ``url``.
+    """Fetch the JSON object at ``/status`` of the mediator of these settings, or at ``url``.
 
     Raises:
-        Stop: it cannot be reached, or does not answer with a status.
+        Stop: the mediator cannot be reached, or does not answer with a status.
     """
     return ask_as_operator("GET", settings, url, "/status")
 
@@ -48,7 +48,7 @@ def _is_table(value: object) -> bool:
 
 
 def _table(records: list[dict[str, Any]]) -> tuple[list[str], list[list[object]]]:
-    """Columns and rows: a record a row, or a record a column where there are more fields."""
+    """Columns and rows: one row for each record, or one column if fields outnumber records."""
     fields = list(dict.fromkeys(field for record in records for field in record))
     if len(fields) <= len(records):
         return fields, [[record.get(field) for field in fields] for record in records]

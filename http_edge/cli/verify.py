@@ -1,4 +1,4 @@
-"""``poste verify``: is the export what was written, and is it what the mediator knows?"""
+"""``poste verify``: checks that the export is as it was written, and agrees with the mediator."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ _NAMED: Final = {
     "known_to": "earlier_check_up_to",
     "asleep": "not_in_memory",
 }
-"""Figures whose names in the JSON say too little beside their number."""
+"""Clearer names, in tables, for figures of the JSON."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
 
 
 class _Checked(NamedTuple):
-    """What the check of one export found; its name is empty where it is the only one."""
+    """The result of the check of one export; its name is empty if it is the only one."""
 
     name: str
     summary: ExportSummary
@@ -71,21 +71,22 @@ class _Checked(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """What the checks are held to, from elsewhere than the exports."""
+    """What the exports are checked against, from elsewhere than the exports themselves."""
 
     key: PublicKey | None
     own: PublicKey | None
-    """The key of the data directory, whose log may be compared."""
+    """The key of the data directory; an export that it signed is compared with the log there."""
     known: Path | None
     notes: Mapping[str, bytes]
     """Signed heads that others hold, by the name of their file."""
     marks: VerifiedMarks | None
-    """What was verified before; None where all is to be verified, or nothing says it."""
+    """The marks of what was verified before; None if there are none."""
 
     def witnessed_of(self, name: str) -> dict[str, bytes]:
-        """Those that the export of this name has to continue.
+        """The signed heads that the export of this name has to continue.
 
-        Of several exports each has those of its own origin, and the first one also those of none.
+        If there are several exports, each has to continue the heads with its own origin, and the
+        first one also those whose origin names no database.
         """
         if not name:
             return dict(self.notes)
@@ -99,7 +100,7 @@ class _Expected(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """All that the check found; ``wrong`` is what is wrong with exports that are sound alone."""
+    """The results of all checks; ``wrong`` has faults between exports that are sound alone."""
 
     checked: list[_Checked]
     wrong: list[ExportFinding]
@@ -156,19 +157,20 @@ def verify(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Check an export, and with --live the memory of the mediator against it.
 
-    Of the export: signatures, the table, manifests, files, rows, seals and the tree over them; and
-    where its log is at hand (--data-dir, --log), that the export does not end before it. With
-    --live also whether each identity in the memory of the running mediator is as the export says.
-    What is not exported yet is exported first; the mediator serves meanwhile.
+    Checks signatures, the table, manifests, files, rows, seals and the tree over them; and if the
+    log is at hand (--data-dir, --log), that the export does not end before the log. With --live
+    first exports the rows that are not exported yet, and also checks that each identity in the
+    memory of the running mediator agrees with the export. The mediator serves meanwhile.
 
     With the mediator's key (--data-dir) a check that finds nothing leaves a signed mark there: the
-    next one reads the rows that came since. --all reads all; so does --known.
+    next check reads only rows that came since. --all reads all rows; so does --known.
 
-    Exit code 1 when anything is wrong or differs, also an export that another key has signed than
-    the one of --public-key or of the data directory, and one that ends before a head of --witnessed
-    or differs from it. Without either key exit code 0 does not say whose key has signed the export.
+    Exit code 1 if anything is wrong or differs, if the export is signed by another key than that of
+    --public-key or of the data directory, and if it ends before a head of --witnessed or differs
+    from it. Without either key exit code 0 does not say whose key has signed the export.
 
-    Of a log of several databases name the place of all exports: each is checked, and all together.
+    If the log has several databases, name the place of all exports: each is checked, then all
+    together.
     """
     settings = loaded.settings
     target = _target(settings, source)
@@ -205,7 +207,7 @@ def _target(settings: Settings, source: str | None) -> str:
     """The place of the export.
 
     Raises:
-        Stop: none is named.
+        Stop: no place is named.
     """
     target = source or settings.exported_place
     if target is None:
@@ -217,7 +219,7 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
     """The settings of each database of the log, with the place of its export.
 
     Raises:
-        Stop: other exports are there than those of this log.
+        Stop: the place has other exports than those of this log.
     """
     export = settings.export.model_copy(update={"to": target})
     each = settings.model_copy(update={"export": export}).each_database()
@@ -238,7 +240,7 @@ def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
     """The signed heads in these files.
 
     Raises:
-        Stop: one holds none.
+        Stop: a file is no signed head.
     """
     notes = {}
     for path in paths:
@@ -252,11 +254,11 @@ def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
 
 
 def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
-    """Check the export at a place, or those of all databases there.
+    """Check the export at a place, or the exports of all databases there.
 
     Raises:
-        Stop: there is none, or ``expected.known`` is not of as many.
-        ExportUnavailable: it cannot be read now.
+        Stop: there is no export, or ``expected.known`` is of another number of databases.
+        ExportUnavailable: an export cannot be read now.
     """
     targets = exports_in(target)
     place = open_place(target)
@@ -310,17 +312,17 @@ def _check(
 def _beside(
     settings: Settings, checked: _Checked, own: PublicKey | None, *, is_named: bool
 ) -> _Checked:
-    """The same with what the log of the export says about its end, if that log is at hand."""
+    """Compare the end of an export with its log, if that is at hand; add the findings."""
     summary = checked.summary
     if own is None or summary.signed_by != own.text:
-        return checked  # of another mediator, and reported as such
+        return checked  # the export is of another mediator, and reported as such
     if is_missing(settings.log_dsn):
         return checked
     export = settings.export
     lag_ms = round((export.settled_s + export.lag_s_max) * _MS)
     try:
         with closing(opened_to_read(settings)) as log:
-            # What is an archive alone has what has left, and nothing says when more comes.
+            # A mere archive has the rows that have left; when it gets more is not known.
             until_ms = system_clock() - lag_ms if export.to is not None or is_named else 0
             found = [*compare_end(log, summary, recorded_before_ms=until_ms)]
     except LogError as error:
@@ -332,7 +334,7 @@ def _beside(
 
 
 def _together(targets: Sequence[str]) -> list[ExportFinding]:
-    """What is wrong with sound exports as those of all databases of one log."""
+    """The faults between exports, each sound alone, as those of all databases of one log."""
     try:
         check_one_log([catalog_of(open_place(target), None) for target in targets])
     except ExportDamaged as error:
@@ -342,7 +344,7 @@ def _together(targets: Sequence[str]) -> list[ExportFinding]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What a check that could not be done means for the user."""
+    """Explain to the user why a check could not be done."""
     try:
         yield
     except ExportUnavailable as error:

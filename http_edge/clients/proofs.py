@@ -1,4 +1,4 @@
-"""Steps that prove something, one after the other: what the walks of ``poste demo`` are made of."""
+"""Steps that prove something, one after the other: the walks of ``poste demo`` consist of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 PUSH_S_MAX: Final = 10.0
-"""How long a step waits for what is pushed."""
+"""How long a step waits for a push."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One step of a walk: what was done, what it proves, whether it held, and the evidence."""
+    """One step of a walk: what was done, what it proves, whether that held, and the evidence."""
 
     step: str
     proves: str
@@ -21,11 +21,11 @@ class Proof:
 
 
 Step: TypeAlias = tuple[str, str, Callable[[], Awaitable[str]]]
-"""What is done, what it proves, and how; the last gives the evidence."""
+"""What is done, what it proves, and the function that does it and returns the evidence."""
 
 
 class NotProven(Exception):
-    """The mediator answered, and not as it should."""
+    """The mediator did not answer as it should."""
 
 
 def check(condition: object, reason: str) -> None:
@@ -37,7 +37,7 @@ def check(condition: object, reason: str) -> None:
 async def prove(steps: Sequence[Step], failure: type[Exception]) -> AsyncIterator[Proof]:
     """Run the steps up to the first that does not hold.
 
-    One does not hold that raises NotProven, TimeoutError or ``failure``.
+    A step does not hold if it raises NotProven, TimeoutError or ``failure``.
     """
     for step, proves, run in steps:
         try:

@@ -1,6 +1,6 @@
-"""What the client takes from outside: time, ids, chance and waiting.
+"""The client's sources of time, ids, chance and waiting.
 
-Everything else in the package is a function of its arguments; tests hand in their own sources.
+Everything else in the package is a function of its arguments; tests pass sources of their own.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Sources:
     Attributes:
         now_ms: The current time in Unix milliseconds.
         new_nonce: A fresh UUID v4 (DCTRL-0004 4.2).
-        chance: A number in [0, 1) that spreads retries.
-        sleep: Waits that many seconds.
+        chance: A random number in [0, 1), to spread retries.
+        sleep: Waits for a number of seconds.
     """
 
     now_ms: Callable[[], int] = _system_now_ms

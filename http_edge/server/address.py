@@ -16,19 +16,19 @@ from http_edge.settings.settings import split_listen
 _RETRY_S: Final = 0.2
 _ADDRESS_S_MAX: Final = 20.0
 AUTO: Final = "auto"
-"""In place of an address: the one towards the database."""
-_DISCARD: Final = 9  # nothing is sent there; a route is asked for
+"""Setting value for the address of this machine towards the database."""
+_DISCARD: Final = 9  # only to look up a route; nothing is sent to this port
 
 
 @contextlib.contextmanager
 def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[int]:
-    """Keep an address for the edges, which share it, within the block; its port.
+    """Reserve an address for the edges, which share it, within the block; yield its port.
 
-    ``option`` names another one. The processes of a mediator that was killed need some time to end:
-    ``patient`` waits for them.
+    ``option`` is the option that sets the address. ``patient`` waits for an address in use: the
+    processes of a killed mediator need some time to end.
 
     Raises:
-        Stop: another process listens there, or the address is none of this machine.
+        Stop: another process listens there, or the address is not of this machine.
     """
     host, port = split_listen(address)
     deadline = time.monotonic() + (_ADDRESS_S_MAX if patient else 0)
@@ -50,10 +50,10 @@ def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[in
 
 
 def address_towards(dsn: str) -> str:
-    """The address of this machine on the network of the server of a PostgreSQL log.
+    """The address from which this machine reaches the server of a PostgreSQL log.
 
     Raises:
-        Stop: the server has no name in the URL, or is not found.
+        Stop: the URL names no server, or the server is not found.
     """
     server = (urlsplit(dsn).hostname or "").partition(",")[0]
     try:
@@ -71,9 +71,9 @@ def address_towards(dsn: str) -> str:
 
 
 def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen, so that no connection ever comes to it."""
+    """Bind a socket that does not listen, so that it never gets a connection."""
     with socket.socket(family) as unshared:
-        # The edges share the port, so a second mediator could too, unnoticed.
+        # Bind without SO_REUSEPORT first: else a second mediator could share the port unnoticed.
         unshared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         unshared.bind((host, port))
         port = unshared.getsockname()[1]

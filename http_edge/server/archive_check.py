@@ -1,9 +1,9 @@
-"""The check of a log together with its archive: what has left is there, and the chains meet.
+"""The check of a log with its archive: the archive has the rows that left, and the chains meet.
 
 The archive is checked like any export (``eventstore.parquet.verify.export``): its seals form one
-chain for each partition, from the first one on. Those of the log go on behind the seam. What ties
-the two is the newest seals that the seam names: the rows of the archive up to its position have to
-end with them.
+chain for each partition, from the first one on. The log's chains go on after the seam. The seam
+names the newest seals before it, which tie the two together: the rows of the archive up to the
+seam's position have to end with these seals.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Progress = Callable[[int, int], None]
 
 
 def seam_of(log: EventLog, key: PublicKey) -> Seam | None:
-    """The seam of a log; None of one that no rows have left.
+    """The seam of a log; None if no rows have left it.
 
     Raises:
-        SeamRefused: it is not the mediator's.
+        SeamRefused: the seam is not the mediator's.
         LogUnavailable: the log cannot be read now.
     """
     text = log.settings().get(SEAM)
@@ -47,13 +47,13 @@ def check_archive(
     marks: VerifiedMarks | None,
     progress: Progress | None = None,
 ) -> Iterator[ExportFinding | ExportSummary]:
-    """Check an archive, and that it goes up to the seam as this says; last the summary.
+    """Check an archive, and that it agrees with the seam; yield findings, then the summary.
 
-    ``marks`` say what was verified before, whose rows are not read again.
+    Rows that ``marks`` say were verified before are not read again.
 
     Raises:
-        ExportUnavailable: it cannot be read now.
-        ExportDamaged: it changed meanwhile.
+        ExportUnavailable: the archive cannot be read now.
+        ExportDamaged: the archive changed meanwhile.
     """
     summary: ExportSummary | None = None
     is_sound = True
@@ -76,9 +76,9 @@ def check_archive(
 
 
 def heads_at(place: ExportPlace, catalog: Catalog, position: int) -> Mapping[str, Head]:
-    """The newest seals of an export up to a position, which it has, by its rows.
+    """The newest seals in the rows of an export up to a position that the export contains.
 
-    Only the manifest that has the position is read; ``catalog`` has every manifest with its heads.
+    Only the rows of the manifest with the position are read; ``catalog`` has the heads of all.
 
     Raises:
         ExportDamaged, ExportUnavailable: as ``manifest_table``.
@@ -93,7 +93,7 @@ def heads_at(place: ExportPlace, catalog: Catalog, position: int) -> Mapping[str
 
 
 def sections_to(place: ExportPlace, catalog: Catalog, seam: Seam) -> Iterator[LogSection]:
-    """The rows of an archive up to the seam, the last of them with the seals that it names.
+    """The rows of an archive up to the seam; the last section has the heads that the seam names.
 
     ``catalog`` has every manifest with its heads. Raises as ``exported_sections``.
     """
@@ -114,7 +114,7 @@ def _heads_within(
     check = RowCheck(heads=before, part_after=manifest.first - 1)
     rows = log_rows(manifest_table(place, manifest))
     for _ in check.follow(row for row in rows if row.position <= position):
-        return {}  # a seal that does not fit: nothing here ends as the seam says
+        return {}  # a seal does not fit, so these heads cannot be the seam's
     return check.heads
 
 

@@ -1,7 +1,7 @@
-"""The process that lets old rows leave beside a serving mediator: one for each round.
+"""The parent's side of archiving beside a serving mediator: a child process for each round.
 
-A process of its own, so that the work does not slow down the hosts and edges, and one that ends:
-between two rounds it takes no memory.
+Rounds run in processes of their own, so that the work does not slow down the hosts and edges. The
+process ends with its round: between two rounds archiving takes no memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 FIRST_S: Final = 60.0
-"""After the start of the mediator, when its clients have come back."""
+"""Time from the start of the mediator to the first round: by then its clients are back."""
 CHILD: Final = (sys.executable, "-c", "from http_edge.server.archive_round import main; main()")
 """The command of the child; its settings come as one line of JSON on stdin."""
 
@@ -27,16 +27,16 @@ class ArchiveProcess:
     def __init__(
         self, settings: Settings, database: int | None = None, first_s: float = FIRST_S
     ) -> None:
-        """One for the log in ``settings``, whose first round begins after ``first_s`` at most.
+        """Archiving of the log in ``settings``; the first round begins after ``first_s`` at most.
 
-        It is one database of several where it has a number.
+        ``database`` is the number of the log's database if there are several.
         """
         self._settings = settings
         self._child = CHILD if database is None else (*CHILD, str(database))
         self._first_s = first_s
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Start rounds until ``stopping`` is set; one that is under way ends then."""
+        """Start rounds until ``stopping`` is set, which also ends a round under way."""
         settings_line = self._settings.model_dump_json().encode() + b"\n"
         every_s = self._settings.archive.every_s
         stopped = asyncio.create_task(stopping.wait())

@@ -1,10 +1,10 @@
-"""One round of archiving: what is old is exported, then leaves the log.
+"""One round of archiving: export old rows, then let them leave the log.
 
-``poste log archive`` does one; ``poste serve`` starts a process for each (``main``,
-``http_edge.server.archive_process``), of the nodes of a cluster one at a time. That one gives way
-to the mediator: it works in transactions of few rows with pauses between them, and looks first
-whether anything is old enough. It ends between two transactions when its parent does: it reads the
-pipe that the parent holds.
+``poste log archive`` runs one round. ``poste serve`` starts a process for each round (``main``,
+``http_edge.server.archive_process``); in a cluster one node at a time does so. That process gives
+way to the mediator: it first checks whether any row is old enough, then works in transactions of
+few rows with pauses between them. It reads a pipe that its parent holds, so it ends between two
+transactions when the parent ends.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from http_edge.telemetry.logs import configure
 _LOG = logging.getLogger(__name__)
 _MS: Final = 1_000
 _GIVE_WAY: Final = 10
-"""Nice value: below the export, which others may wait for."""
+"""Nice value: less priority than the export, for which others may be waiting."""
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 1024 * 1024
 
 
 class Interrupted(Exception):
-    """The round is to end here; the next one goes on."""
+    """The round has to end here; the next one goes on."""
 
 
 def archive_once(  # noqa: PLR0913 - what is done, and how
@@ -66,18 +66,18 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     progress: Progress = lambda _seam, _end: None,
     clock: Callable[[], int] = system_clock,
 ) -> Archived | None:
-    """Export what is old and not in the archive yet, then let it leave; None if nothing is old.
+    """Export old rows that the archive lacks, then let them leave; None if there is nothing to do.
 
     Args:
-        settings: of the mediator, with one database.
-        is_checked: as of ``let_rows_leave``.
-        takes_out_erased: take names of erased identities out of the log, and write files of the
-            archive again that have these or contents which were erased since, where it is
-            nothing but an archive.
-        prunes: remove what the archive keeps no longer.
-        after_step: called after each transaction; what it raises ends the round there.
-        progress: as of ``let_rows_leave``.
-        clock: tells Unix milliseconds.
+        settings: the mediator's, with one database.
+        is_checked: see ``let_rows_leave``.
+        takes_out_erased: take names of erased identities out of the log. In an archive that is
+            not an export as well, rewrite the files with such names or with contents that were
+            erased since.
+        prunes: remove rows from the archive that it no longer keeps.
+        after_step: called after each transaction; an exception from it ends the round there.
+        progress: see ``let_rows_leave``.
+        clock: returns Unix milliseconds.
 
     Raises:
         KeyFileRefused, OSError: the keys cannot be used.
@@ -135,12 +135,12 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     takes_out_erased: bool,
     prunes: bool,
 ) -> bool:
-    """Export what is not in the archive yet, and remove what it keeps no longer.
+    """Export rows that the archive lacks, and remove rows that it no longer keeps.
 
-    False where another process exports there, as a mediator that exports by itself: it does both.
+    Return False if another process exports there, such as an exporting mediator: it does both.
 
-    A folder that is nothing but the archive gets what is old alone: so contents that are erased
-    before never come there. Once an identity was erased, it gets all, so that its names can leave.
+    An archive that is not an export as well gets old rows only, so contents that are erased before
+    never reach it. After the erasure of an identity it gets all rows, so that names can leave.
     """
     bound_ms = until_ms if settings.export.to is None else None
     export = settings.export.model_copy(update={"to": settings.archive_place})
@@ -169,7 +169,7 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
 
 
 def main() -> None:
-    """The child: one round, which ends early when stdin does."""
+    """Run one round, which ends early when stdin does: the program of the child process."""
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
     configure(settings.log_level, process="archive")
     os.nice(_GIVE_WAY)
@@ -182,9 +182,9 @@ def main() -> None:
 
 
 def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter) -> None:
-    """One round beside the mediator; whatever is wrong, it says so and the mediator serves.
+    """Run one round beside the mediator; report any fault, and let the mediator go on serving.
 
-    Where another node has one under way, that one does it.
+    Do nothing if another node has a round under way.
     """
 
     def pause() -> None:
@@ -226,7 +226,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
 
 
 def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event) -> None:
-    """Rounds in this process, until ``stopping`` is set."""
+    """Run rounds in this process, until ``stopping`` is set."""
     every_s = settings.archive.every_s
     wait_s = min(FIRST_S, every_s)
     while not stopping.wait(wait_s):
@@ -240,13 +240,13 @@ def _turn(settings: Settings) -> AbstractContextManager[object]:
 
 
 def _seam(settings: Settings) -> Seam | None:
-    """The seam of the log now, which another node may have moved."""
+    """Read the current seam of the log, which another node may have moved."""
     with closing(opened_to_read(settings)) as log:
         return stored_seam(log)
 
 
 def _until_end(pipe: int, stopping: threading.Event) -> None:
-    # Of a buffered reader Python would want the lock when this process ends before the pipe.
+    # Not a buffered reader: Python needs its lock if this process ends before the pipe does.
     while os.read(pipe, 1):
         pass
     stopping.set()

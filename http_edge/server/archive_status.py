@@ -1,7 +1,7 @@
-"""What operators are shown of archiving: how far it is, and what keeps rows in the log.
+"""The status of archiving for operators: how far it is, and which fault keeps rows in the log.
 
-It is one small file of the data directory for each database of the log, which each round replaces;
-edges read it for ``/status``, so this module does without pyarrow.
+The status is one small file of the data directory for each database of the log. Each round replaces
+it; edges read it for ``/status``, so this module does without pyarrow.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from actors.host.clock import Clock
 
 _MS: Final = 1_000
 NAME: Final = "archive-status{}.json"
-"""With the number of the database where the log has several."""
+"""Contains the number of the database if the log has several."""
 
 
 class ArchiveStatus(msgspec.Struct, kw_only=True):
-    """How archiving stands. Positions are those of the log, times Unix ms.
+    """The status of archiving. Positions are those of the log, times Unix ms.
 
-    ``position`` is that of the seam, ``rows_left`` counts the rows that have left in all,
-    ``rows_stayed`` those before the seam that are still in the log; None until a round found rows
-    that are old enough. ``ended_at_ms`` is when a round last came to its end, ``erased_at_ms`` when
-    contents that were erased were last taken out of the archive, ``pruned_at_ms`` when it was last
-    looked for what it keeps no longer; ``fault`` is empty while nothing
-    is wrong.
+    ``position`` is that of the seam, ``rows_left`` counts all rows that have left, ``rows_stayed``
+    those before the seam that are still in the log; all None until a round has found rows that are
+    old enough. ``ended_at_ms`` is when a round last completed, ``erased_at_ms`` when erased
+    contents were last taken out of the archive, ``pruned_at_ms`` when the archive was last pruned.
+    ``fault`` is empty while nothing is wrong.
     """
 
     position: int | None = None
@@ -42,46 +41,49 @@ class ArchiveStatus(msgspec.Struct, kw_only=True):
 
 
 class Reporter:
-    """Keeps the file up to date. A file that cannot be written stops no round."""
+    """Keeps the status file up to date. A file that cannot be written stops no round."""
 
     def __init__(self, data_dir: Path, clock: Clock, database: int | None = None) -> None:
-        """Goes on from what an earlier process reported, of one database of several."""
+        """A reporter that goes on from the status of an earlier process.
+
+        ``database`` is the number of the log's database if there are several.
+        """
         self._path = data_dir / _name(database)
         self._clock = clock
         self._status = _read(self._path) or ArchiveStatus()
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
-        """A round has moved the seam; the figures are those of ``ArchiveStatus``."""
+        """Note the seam after a round; see ``ArchiveStatus`` for the figures."""
         status = self._status
         status.position, status.rows_left, status.rows_stayed = position, rows_left, rows_stayed
 
     def is_erasing_due(self, every_s: float) -> bool:
-        """Whether erased contents are to be taken out of the archive again; 0: never."""
+        """Is it time to take erased contents out of the archive? Never if ``every_s`` is 0."""
         last_ms = self._status.erased_at_ms or 0
         return every_s > 0 and self._clock() - last_ms >= every_s * _MS
 
     def on_erased(self) -> None:
-        """Erased contents were taken out of the archive."""
+        """Note that erased contents were taken out of the archive."""
         self._status.erased_at_ms = self._clock()
 
     def is_pruning_due(self, keep_s: float, every_s: float) -> bool:
-        """Whether it is to be looked for what the archive keeps no longer."""
+        """Is it time to prune the archive again? Never if ``keep_s`` is 0."""
         last_ms = self._status.pruned_at_ms or 0
         return keep_s > 0 and self._clock() - last_ms >= every_s * _MS
 
     def on_pruned(self) -> None:
-        """Nothing is left in the archive that it keeps no longer."""
+        """Note that the archive was pruned."""
         self._status.pruned_at_ms = self._clock()
 
     def on_end(self) -> None:
-        """A round has come to its end."""
+        """Note that a round has completed."""
         status = self._status
         status.ended_at_ms = self._clock()
         status.fault, status.fault_since_ms = "", None
         self._write()
 
     def on_fault(self, error: Exception) -> None:
-        """Rows stay because of this; the next round tries again."""
+        """Note the fault because of which rows stay; the next round tries again."""
         if not self._status.fault:
             self._status.fault_since_ms = self._clock()
         self._status.fault = str(error)
@@ -95,7 +97,7 @@ class Reporter:
 
 
 def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
-    """How archiving stands, as ``/status`` shows it; ages in seconds, None for what is unknown."""
+    """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     status = _read(data_dir / _name(database)) or ArchiveStatus()
 
     def age_s(at_ms: int | None) -> float | None:
@@ -112,7 +114,7 @@ def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[st
 
 
 def figures_by_database(data_dir: Path, now_ms: int, databases: int) -> Sequence[dict[str, Any]]:
-    """The same of each database of the log."""
+    """The ``figures`` of each database of the log."""
     if databases == 1:
         return [figures(data_dir, now_ms)]
     return [figures(data_dir, now_ms, number) for number in range(databases)]

@@ -1,12 +1,12 @@
-"""Makes the states that stand for rows which have left anew, by the archive, for a new release.
+"""Makes the states that stand for archived rows anew from the archive, for a new release.
 
-A release that folds events otherwise has another layout of states (``FOLD``), and knows the ones
-that stand in the log no more. Their rows are in the archive: it is read once for each
-``STREAMS_AT_ONCE`` of them, and each state is folded up to the version that it had. The seam says
-in which layout all states are, so a log that has them in the present one costs no look at them.
+A release that folds events in another way has another layout of states (``FOLD``), and cannot read
+those in the log. Their rows are in the archive, which is read once for each ``STREAMS_AT_ONCE``
+states; each state is folded up to the version that it had. The seam names the layout of all states,
+so a log with the current layout needs no look at its states.
 
-Each step is one transaction with a newly signed seam, as when rows leave: a kill between two of
-them leaves a log that verifies, and the next run does what is left.
+Each step is one transaction with a newly signed seam, as when rows leave: a kill between two steps
+leaves a log that verifies, and the next run does the rest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys
 
 STREAMS_AT_ONCE: Final = 20_000
-"""States in memory, some kilobytes each as a rule."""
+"""States in memory at once, usually some kilobytes each."""
 _STATES_AT_ONCE: Final = 100
 _PAGE: Final = 100
 
 Progress = Callable[[int, int], None]
-"""Called with the states that were made anew and those that were found to be outdated."""
+"""Called with two numbers of states: made anew, and found outdated."""
 
 
 def states_are_current(log: EventLog, key: PublicKey) -> bool:
-    """Whether this release knows all states that stand for rows which have left.
+    """Can this release read the states that stand for archived rows?
 
     Raises:
         SeamRefused: the seam is not the mediator's.
@@ -62,13 +62,13 @@ def fold_again(
     clock: Callable[[], int] = system_clock,
     progress: Progress = lambda _done, _all: None,
 ) -> int:
-    """Bring the states that stand for rows which have left into the layout of this release.
+    """Bring the states that stand for archived rows into the layout of this release.
 
     Args:
         log: the log.
-        open_archive: opens its archive, if it is needed.
+        open_archive: opens its archive; called only if needed.
         keys: the mediator's.
-        clock: tells Unix milliseconds.
+        clock: returns Unix milliseconds.
         progress: called after each step.
 
     Returns:
@@ -101,7 +101,7 @@ def fold_again(
 
 
 class _Folding:
-    """Replaces states, each step with a new seam."""
+    """Replaces states; each step writes a new seam."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _Folding:
 
 
 def _outdated(log: EventLog) -> Iterator[tuple[UUID, Snapshot]]:
-    """The states of another layout; one that was damaged is passed over, and found by a check."""
+    """The states of another layout; damaged ones are skipped, for a check to find them."""
     after = b""
     while page := log.read_archived_states(after=after, limit=_PAGE):
         for stream, state in page:
@@ -146,10 +146,10 @@ def _outdated(log: EventLog) -> Iterator[tuple[UUID, Snapshot]]:
 def _folded(
     place: ExportPlace, catalog: Catalog, wanted: Mapping[UUID, Snapshot]
 ) -> Mapping[UUID, Snapshot]:
-    """The states of these streams at the versions of these, by the rows of an archive.
+    """The states of the ``wanted`` streams at their old versions, folded from an archive.
 
     Raises:
-        RowsStay: it lacks a row.
+        RowsStay: the archive lacks a row.
     """
     states = {stream.bytes: Identity() for stream in wanted}
     until = {stream.bytes: state.version for stream, state in wanted.items()}

@@ -1,8 +1,8 @@
 """Lets the old rows of a log leave for its archive, which is an export of it.
 
-Only what stands in a signed manifest, in files with the SHA-256 that it names, leaves: each row is
-compared with the one in the archive, and both with their seals, before
-``actors.host.archiving.Archiver`` takes it. May run beside the mediator.
+A row leaves only if a signed manifest covers it, and its file has the SHA-256 that the manifest
+names: each row is compared with the archive's, and both with their seals, before
+``actors.host.archiving.Archiver`` takes it. This may run beside the mediator.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _ARCHIVED_AT_ONCE: Final = 16_384
 WINDOW_MS: Final = 3_600_000
-"""The widest that ``protocol.timestamp_window_ms`` can be set to."""
+"""The largest value to which ``protocol.timestamp_window_ms`` can be set."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the position of the seam and that of the end of the archive."""
+"""Called with two positions: of the seam, and of the end of the archive."""
 
 
 class Archived(NamedTuple):
-    """What a run has done: the seam before and after it, and rows that left in it."""
+    """The result of a run: the seam before and after it, and the rows that left."""
 
     before: int
     seam: int
@@ -56,7 +56,7 @@ class Archived(NamedTuple):
     stayed: int
     states: int
     has_written: bool = True
-    """Whether the archive was written to; another process may have had it."""
+    """Was the archive written to? Not if another process was exporting there."""
 
 
 def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until when
@@ -74,26 +74,26 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     after_step: Callable[[], None] = lambda: None,
     progress: Progress = lambda _seam, _end: None,
 ) -> Archived:
-    """Let leave what is older and stands in the archive.
+    """Let the rows leave that are old enough and stand in the archive.
 
     Args:
         log: the log.
         place: its archive.
         keys: the mediator's.
         mediator_did: the mediator's.
-        until_ms: Unix milliseconds; no transaction that was recorded later is touched.
-        clock: tells Unix milliseconds.
+        until_ms: Unix milliseconds; transactions recorded later stay.
+        clock: returns Unix milliseconds.
         window_ms: the widest window of timestamps that the mediator may be given.
-        section_rows: how many rows are looked at together.
+        section_rows: how many rows are compared together.
         rows_per_step_max: rows that leave in one transaction.
-        is_checked: compare what stands before the seam with its sums first, which reads all of
-            it. Without that nothing is hidden: sums of which something wrong is taken away stay
+        is_checked: first compare everything before the seam with its sums, which reads all of
+            it. Skipping this hides no damage: a sum from which a wrong entry is subtracted stays
             wrong, and ``poste log verify`` finds it.
-        after_step: called after each transaction; what it raises ends the work there.
+        after_step: called after each transaction; an exception from it ends the work there.
         progress: called after each section.
 
     Raises:
-        TurnLost: another process does the same.
+        TurnLost: another process archives as well.
         RowsStay: the log or its archive is not as it should be.
         SeamRefused: the seam of the log is not the mediator's.
         ExportError: the archive is damaged or cannot be read now.
@@ -118,10 +118,10 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
 
 @contextmanager
 def _turn(log: EventLog, archiver: Archiver) -> Iterator[None]:
-    """Tell what is wrong with rows from rows that another process let leave meanwhile.
+    """Distinguish damaged rows from rows that another process let leave meanwhile.
 
     Raises:
-        TurnLost: another process does the same.
+        TurnLost: another process archives as well.
     """
     try:
         yield
@@ -132,11 +132,11 @@ def _turn(log: EventLog, archiver: Archiver) -> Iterator[None]:
 
 
 def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
-    """What the archive has.
+    """The catalog of the archive.
 
     Raises:
-        RowsStay: it lacks rows that have left.
-        ExportError: it is damaged or cannot be read now.
+        RowsStay: the archive lacks rows that have left.
+        ExportError: the archive is damaged or cannot be read now.
     """
     catalog = catalog_of(place, key.verify, is_whole=True)
     if catalog.last < seam.position:
@@ -157,10 +157,10 @@ def _archived(before: Seam, after: Seam) -> Archived:
 
 
 def _verified(log: EventLog, key: PublicKey, mediator_did: str) -> tuple[str | None, Seam]:
-    """The seam of a log as it has it and in parts.
+    """The seam of a log: its text as stored, None for a new one, and the parsed seam.
 
     Raises:
-        RowsStay: it is of another mediator or release.
+        RowsStay: the seam is of another mediator or release.
         SeamRefused: the seam is not the mediator's.
         LogUnavailable: the log cannot be read.
     """
@@ -183,7 +183,7 @@ def _sections(
     until_ms: int,
     rows_max: int,
 ) -> Iterator[Section]:
-    """The rows behind the seam, as log and archive have them, in parts that end with seals."""
+    """The rows after the seam that log and archive agree on, in sections that end with seals."""
     check = RowCheck(heads=seam.heads, part_after=seam.position)
     heads = dict(seam.heads)
     for statement in catalog.statements:
@@ -216,10 +216,10 @@ def _sections(
 def _checked(
     rows: Iterator[LogRow], check: RowCheck
 ) -> Iterator[tuple[LogRow, BatchSealed | None]]:
-    """Rows that are as they were sealed, with the seals among them.
+    """Rows that match their seals; each seal also in decoded form.
 
     Raises:
-        RowsStay: one is not.
+        RowsStay: a row does not match its seal.
     """
     for row in rows:
         for wrong in check.follow([row]):
@@ -232,10 +232,10 @@ def _checked(
 def _same_rows(
     log: EventLog, place: ExportPlace, manifest: Manifest, after: int
 ) -> Iterator[LogRow]:
-    """The rows of a manifest behind a position, each the same in log and archive.
+    """The rows of a manifest after a position, which are the same in log and archive.
 
     Raises:
-        RowsStay: one is not.
+        RowsStay: a row differs.
         ExportDamaged, ExportUnavailable: a file is not what the manifest says, or cannot be read.
         LogUnavailable: the log cannot be read.
     """
@@ -262,7 +262,7 @@ def _rows_behind(table: pa.Table, after: int) -> Iterator[LogRow]:
 
 
 def _is_same(row: LogRow, other: LogRow | None) -> bool:
-    """Whether two rows are the same but for names that were erased in one of them."""
+    """Are two rows the same, apart from names that were erased in one of them?"""
     if other is None or _place(row) != _place(other):
         return False
     if row.state == other.state:

@@ -1,10 +1,10 @@
-"""The clock of this machine beside the database's, which is the same for all nodes of a log.
+"""Compares the clock of this machine with the database's, which all nodes of a log share.
 
-Who lives is decided by the database's time alone, and no clock that is off lets a nonce in twice.
-But times of events, ages of retention and the window of timestamps are by the clock of the host
-that stores them: one that is months ahead removes for good what is not over, and one that is
-minutes behind refuses honest commands. So a node with such a clock does not start, and one that
-drifts away says so.
+The database's time alone decides which hosts live, and no wrong clock lets a nonce in twice. But a
+host takes times of events, ages for retention and the window of timestamps from its own clock: a
+clock that is months ahead removes for good what has not expired, and one that is minutes behind
+refuses honest commands. So a node with a wrong clock does not start, and a node whose clock drifts
+away logs a warning.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ClockWatch:
         self._is_off = False
 
     def off_s(self) -> float:
-        """Seconds that this clock is certainly ahead; negative for behind.
+        """Seconds by which this clock is certainly ahead; negative if it is behind.
 
-        What the answer was under way is allowed for. 0 where the database has no other clock. No
-        connection is kept until the next look: a database has a number of them for all nodes.
+        The time of the call itself is allowed for. 0 if the database has no clock of its own. The
+        connection is closed after each look: all nodes share the database's number of connections.
 
         Raises:
             LogUnavailable: the database did not answer.
@@ -54,7 +54,7 @@ class ClockWatch:
         """Refuse a clock that is off.
 
         Raises:
-            Stop: it is off by more than may be.
+            Stop: the clock is off by more than ``off_s_max``.
         """
         try:
             off_s = self.off_s() if self._off_s_max else 0.0
@@ -69,7 +69,7 @@ class ClockWatch:
             )
 
     def look(self) -> None:
-        """Log that the clock is off, and that it is right again: once each."""
+        """Log once that the clock is off, and once that it is right again."""
         try:
             off_s = self.off_s()
         except LogUnavailable:
@@ -89,7 +89,7 @@ class ClockWatch:
 
 
 def clock_watch(settings: Settings) -> ClockWatch:
-    """The watch of a mediator with these settings, by the first database of its log."""
+    """The watch of a mediator, which compares with the first database of its log."""
     leases = open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
     return ClockWatch(leases, settings.limits.clock_off_s_max)
 

@@ -1,7 +1,7 @@
-"""This node's part in a cluster: its name, its agreement with the others, its leave.
+"""This node's part in a cluster: how it joins, stands by as the placer, and leaves.
 
-A node stands by as the placer, and leaves by giving its shards away. Who it is together with is
-who has rows in the same log.
+A cluster consists of the nodes whose hosts have rows in the same log. A node leaves by giving its
+shards away.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from http_edge.settings.settings import Settings
 
 _POLL_S: Final = 0.1
 _LATE_S: Final = 1.0
-"""An edge may have sent commands to a host that had given their shard away: they are answered, so
-that they go to the new owner, for as long as the news takes."""
+"""How long a host goes on answering after it has given its shards away: until an edge knows the new
+owner, it may send commands to the old one, whose answer redirects them."""
 _NAME_CHARS_MAX: Final = 63
 _ENDING_S_MAX: Final = 6.0
-"""For the processes of a node that was killed: while they end, they renew their leases."""
+"""Time for the processes of a killed node to end: until then they renew their leases."""
 _CALL_S_MAX: Final = 10.0
-"""For a step of a move: it waits for the transaction that runs, and stores a claim."""
+"""Time for a step of a move, which waits for a running transaction and then stores a claim."""
 
 
 def node_name() -> str:
-    """The name of this machine, in the letters that a node's name has."""
+    """The name of this machine, in the letters that a node's name may have."""
     name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())
     return name[:_NAME_CHARS_MAX].strip(".-") or "node"
 
 
 class ClusterNode:
-    """One node among others, or the only one of a mediator that serves alone and has a placer."""
+    """One node of a cluster, or the only node of a mediator with a placer."""
 
     def __init__(self, settings: Settings) -> None:
-        """A node that has not joined yet; ``settings.node`` names it, nothing where it is alone."""
+        """A node that has not joined yet; ``settings.node`` is its name, None if it is alone."""
         self.name = settings.node or ""
         self._finder = host_finder(settings)
         self._placer = PlacerLink(f"serve-{self.name}", self._finder)
-        # One name for every placer of this process: the next one's connections end the last one's.
+        # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX, _no_pushes, _no_pushes)
         self._rules = dedication_rules(settings)
         self._role = PlacerRole(
@@ -65,10 +65,10 @@ class ClusterNode:
         self._running: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
-        """Stand by as the placer, or be it, once no other node has the name of this one.
+        """Stand by as the placer, or become it, once no other living node has this node's name.
 
         Raises:
-            Stop: another node has it for longer than one that was killed keeps it.
+            Stop: another node keeps the name for longer than a killed node would.
         """
         deadline_s = time.monotonic() + self._name_s_max
         while self.name and (other := await self._namesake()) is not None:
@@ -82,7 +82,7 @@ class ClusterNode:
         self._running = asyncio.create_task(self._role.run(self._address))
 
     async def _namesake(self) -> str | None:
-        """A host of shards of a node of this name that lives, of an earlier process or another."""
+        """A living host of shards whose node has this name: of an earlier process or another."""
         try:
             living = await self._finder.living()
         except HostUnavailable:
@@ -91,9 +91,9 @@ class ClusterNode:
         return next((name for name in hosts if living[name].node == self.name), None)
 
     async def until_served(self) -> None:
-        """Return when every shard has an owner, and the hosts of this node may have some.
+        """Return when every shard has an owner, and no host of this node is being drained.
 
-        A node that was emptied and stopped is filled again when it starts.
+        A node that was drained and stopped gets shards again when it starts.
         """
         while True:
             with contextlib.suppress(PlacerUnavailable):
@@ -106,7 +106,7 @@ class ClusterNode:
             await asyncio.sleep(_POLL_S)
 
     async def leave(self) -> None:
-        """Give all shards to other nodes; return when none is left here, or no node is left."""
+        """Give all shards to other nodes; return when none is left here or no node takes them."""
         with contextlib.suppress(PlacerUnavailable):
             while True:
                 places = await self._placer.places()
@@ -125,7 +125,7 @@ class ClusterNode:
                 await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Be the placer no longer, and leave that to others."""
+        """Give up the role of the placer, and stop standing by."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -142,4 +142,4 @@ class ClusterNode:
 
 
 def _no_pushes(_: object) -> None:
-    """A placer has no sessions."""
+    """Ignore a push: a placer has no sessions."""

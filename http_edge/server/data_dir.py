@@ -1,4 +1,4 @@
-"""The data directory of a mediator, which one process at a time may work in."""
+"""The data directory of a mediator, in which one process at a time may work."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextlib.contextmanager
 def named_disk_faults(data_dir: Path, option: str = _OPTION) -> Iterator[None]:
-    """Say what is wrong with the disk of the data directory when something within fails by it.
+    """Turn an ``OSError`` of the data directory within the block into a reason and a remedy.
 
-    ``option`` is the one that named the directory.
+    ``option`` is the option that names the directory.
 
     Raises:
-        Stop: it is full, or the directory cannot be made or written.
+        Stop: the disk is full, or the directory cannot be made or written.
     """
     try:
         yield
@@ -46,10 +46,10 @@ def named_disk_faults(data_dir: Path, option: str = _OPTION) -> Iterator[None]:
 
 
 def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:
-    """Make the directory, for its owner alone, if it is not there, and see that it takes bytes.
+    """Make the directory if it is missing, for its owner alone, and test that it can be written.
 
     Raises:
-        Stop: it cannot be made or written, or its disk is full.
+        Stop: the directory cannot be made or written, or its disk is full.
     """
     with named_disk_faults(data_dir, option):
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,9 +60,9 @@ def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:
 
 @contextlib.contextmanager
 def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
-    """Two mediators on one data directory would fence each other off all the time.
+    """Lock the directory: two mediators on it would fence each other off all the time.
 
-    Yields whether the last one here ended without cleaning up: killed, or with the machine.
+    Yields whether the last mediator here ended without cleaning up: killed, or with the machine.
 
     Raises:
         Stop: another mediator, or a restore, works there.
@@ -84,7 +84,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def left_alone(data_dir: Path, option: str) -> Iterator[None]:
-    """Keep mediators away from a directory in which they have worked, and write nothing there.
+    """Keep mediators out of a directory in which one has worked, without writing there.
 
     Raises:
         Stop: a mediator, or a restore, works there.
@@ -106,9 +106,9 @@ def _take(kind: int, lock: IO[str], data_dir: Path, option: str) -> None:
 
 
 def was_left(data_dir: Path) -> bool:
-    """Has a mediator worked here that ended without cleaning up, and does none work here now?
+    """Did the last mediator here end without cleaning up, and does none work here now?
 
-    Killed, or with its machine. False also where that cannot be known.
+    It was killed, or ended with its machine. False also if the lock file cannot be read.
     """
     try:
         with (data_dir / _LOCK).open() as lock:

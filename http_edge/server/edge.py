@@ -72,7 +72,7 @@ from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
 _MISSING_S_MAX: Final = 30.0
-"""A DID document that was not there may have been published meanwhile."""
+"""How long a DID document that was missing is not fetched again: it may be published meanwhile."""
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
 
 
@@ -92,7 +92,7 @@ class Edge:
     ) -> None:
         """An edge that reaches its hosts through ``ports``; see ``start``.
 
-        Without ``routes`` and ``placer`` the settings say for ever which host owns what.
+        Without ``routes`` and ``placer`` the settings fix the owner of each partition for ever.
         """
         limits = settings.limits
         self._settings = settings
@@ -141,7 +141,7 @@ class Edge:
         self._working: set[asyncio.Task[None]] = set()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
-        """What each protocol family has to be served, and whether all is well."""
+        """The routes of each protocol family, of health and of the head of the log."""
         settings, gateway, hub = self._settings, self._gateway, self._hub
         refusals = self._refusals.counts
         commands = CommandEndpoint(
@@ -185,7 +185,7 @@ class Edge:
                 PublicEventsEndpoint(settings.limits, gateway, refusals),
                 settings.rates,
             ),
-            # Counted and answered as those of Decentrl.
+            # Requests on these routes are counted and answered like Decentrl's.
             RouteGroup(
                 DECENTRL, [*self._health.routes(), *LogHeadEndpoint(settings, clock).routes()]
             ),
@@ -193,7 +193,7 @@ class Edge:
         return groups if mediation is None else [*groups, mediation.routes()]
 
     def _operator_routes(self, identities: Identities, clock: Clock) -> list[Route]:
-        """What operators have to be served, on a listener of their own."""
+        """The routes for operators, who have a listener of their own."""
         access = OperatorAccess(operators_token(self._settings.operators_token_path))
         queues = OperatorEndpoint(access, self._gateway, identities, clock=clock, new_id=new_id)
         placement = PlacementEndpoint(access, self._placer)
@@ -240,9 +240,9 @@ class Edge:
         return DidCommMediator(keys, didcomm)
 
     async def start(self, listener: socket.socket | None = None) -> int:
-        """Listen, on ``listener`` or on the configured address; the port.
+        """Listen on ``listener`` or on the configured address; return the port.
 
-        Operators are listened to at ``operators_port`` then.
+        Listen for operators, too: their port is in ``operators_port`` then.
         """
         operators = listen(self._settings.operators.listen)
         self.operators_port = operators.getsockname()[1]
@@ -260,24 +260,24 @@ class Edge:
         return port
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Drain: no new work, running commands answered, sockets closed with 1001.
+        """Drain: accept no new work, answer running commands, close sockets with 1001.
 
-        Within ``drain_s``, without it within ``limits.drain_s_max``: half of that is for deliveries
-        to agents' endpoints, which strangers have named and which may take any time.
+        Draining takes ``drain_s`` at most (default: ``limits.drain_s_max``). Deliveries to agents'
+        endpoints get half of it: strangers have named these endpoints, and they may take any time.
         """
         drain_s = self._settings.limits.drain_s_max if drain_s is None else drain_s
         self._in_flight.draining = True
         for task in (*self._watching, *self._working):
             task.cancel()
         self._hub.close_all()
-        if self._mediation is not None:  # those included that no agent has used yet
+        if self._mediation is not None:  # also sockets that no agent has used yet
             self._mediation.sockets.close_all(GOING_AWAY)
         delivered = asyncio.ensure_future(self._delivery_workers.close(drain_s / 2))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 await self._gateway.drained()
                 await asyncio.shield(delivered)
-                await self._gateway.drained()  # what was delivered is removed
+                await self._gateway.drained()  # the removal of delivered messages
                 if self._settings.audit.refusals_period_s:
                     await self._refusals.record()
         await delivered
@@ -288,11 +288,11 @@ class Edge:
                 await fetched.close()
 
     def report(self) -> list[MetricFamily]:
-        """What this edge has measured, and what it holds now."""
+        """The metrics of this edge: what it has measured and what it holds now."""
         return families(self._measures.registry)
 
     def _show_state(self) -> None:
-        """Let the measures show what this edge holds whenever they are reported."""
+        """Let the gauges read what this edge holds at each report."""
         measures, in_flight = self._measures, self._in_flight
         measures.listeners.set_function(lambda: len(self._hub))
         measures.in_flight.set_function(lambda: in_flight.requests)
@@ -305,7 +305,7 @@ class Edge:
             measures.registry.register(OutboundMeasures(self._delivery_workers.figures))
 
     def take_push(self, push: Push) -> None:
-        """A push for sockets of this edge, or for the edge itself."""
+        """Take a push for sockets of this edge, or for the edge itself."""
         if isinstance(push.notice, KeysOver):
             release = self._keylists.release(
                 push.did, command_key(push.did, new_id()), push.notice.keys
@@ -315,14 +315,14 @@ class Edge:
             self._hub.push(push)
 
     def take_pushes(self, pushes: bytes) -> None:
-        """Pushes that came on their own: msgpack of ``list[Push]``."""
+        """Take pushes that a host sent apart from any reply: msgpack of ``list[Push]``."""
         for push in _PUSHES.decode(pushes):
             self.take_push(push)
 
     def take_table(self, table: PlacementTable) -> None:
-        """Who owns what from now on; sockets of shards whose sessions were lost are closed.
+        """Take over a new placement table; close sockets of partitions that lost their sessions.
 
-        For an edge with ``LiveRoutes`` alone.
+        Only for an edge with ``LiveRoutes``.
         """
         routes = self._gateway.routes
         assert isinstance(routes, LiveRoutes)
@@ -336,14 +336,14 @@ class Edge:
             self._hub.close_sessions_of(lost)
 
     def placer_answered(self) -> None:
-        """The placer answers, and has no other table. For an edge with ``LiveRoutes`` alone."""
+        """Note that the placer has answered. Only for an edge with ``LiveRoutes``."""
         assert isinstance(self._gateway.routes, LiveRoutes)
         self._gateway.routes.placer_answered()
 
     def _reach_out(self, table: PlacementTable) -> None:
-        """Open connections to new hosts of shards, and to dedicated ones that a client listens for.
+        """Connect to new hosts of shards, and to new dedicated hosts whose identity has a listener.
 
-        What a host pushes before would be missed. Dedicated hosts that have ended are forgotten.
+        The edge would miss what a host pushes before. Forget dedicated hosts that have ended.
         """
         for host in table.hosts.keys() - self._reached_of_shards:
             self._go_on(self._probe(host))
@@ -356,21 +356,22 @@ class Edge:
         self._reached = frozenset(table.dedicated_hosts)
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside all else, as the mediator's own, until the edge stops."""
+        """Run ``work`` in a task that belongs to no request; the edge cancels it when it stops."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
     def host_forgot(self, host: str) -> None:
-        """A host does not know the sessions of this edge any more, or could not push to it."""
+        """Close the sockets at a host that lost this edge's sessions or could not push to them."""
         _LOG.warning("sessions at host %s are lost", host)
         self._hub.close_sessions_on(host)
         self._hub.close_sessions_of(self._gateway.routes.just_left(host))
 
     def host_left(self, host: str) -> None:
-        """A host has ended in order, after all its pushes: what was handed over is whole.
+        """Forget a host that has ended in order, after all its pushes.
 
-        Of what was not, the table says that it is lost. For an edge with ``LiveRoutes`` alone.
+        The sessions that it handed over are whole; the placement table says which others are lost.
+        Only for an edge with ``LiveRoutes``.
         """
         self._gateway.forget(host)
 
@@ -389,7 +390,7 @@ class Edge:
             self._gateway.saw_incarnation(host, incarnation)
 
     async def _sweep_outbound(self) -> None:
-        """Find what should be on its way and is not: left over by an edge that died, or refused."""
+        """Find waiting messages without a delivery worker: their edge died, or had no room."""
         while True:
             try:
                 agents_max = self._settings.outbound.agents_max
@@ -397,7 +398,7 @@ class Edge:
                 self._delivery_workers.found_waiting([queue.did for queue in waiting])
             except HostUnavailable:
                 pass
-            except Exception:  # noqa: BLE001 - the next look may find what this one could not
+            except Exception:  # noqa: BLE001 - the next sweep may succeed
                 _LOG.exception("queues with an endpoint not found")
             await asyncio.sleep(self._settings.outbound.sweep_s)
 
@@ -407,7 +408,7 @@ def _destinations(settings: Settings, keys: MediatorKeys) -> Destinations:
 
 
 def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:
-    """The figures of the export from those of ``/status``; one for each database."""
+    """A function from the figures of ``/status`` to those of the export, for each database."""
 
     def figures(status: Figures) -> Figures:
         positions = status.get("log_positions", [status.get("log_position")])

@@ -47,7 +47,7 @@ class Stop(click.ClickException):
 
 
 def unfinished(error: Exception) -> Stop:
-    """The end of a command that found the log of a restore that has not come to its end."""
+    """The end of a command that found the log of an unfinished restore."""
     remedy = "Run the same poste restore again: it begins anew and then finishes."
     return Stop(Exit.UNSAFE, str(error), remedy)
 

@@ -1,6 +1,6 @@
-"""``/metrics`` of ``poste export --watch``, which exports where no mediator does by itself.
+"""``/metrics`` of ``poste export --watch``, for mediators that do not export by themselves.
 
-A thread of its own answers, so that it says what is wrong while the export waits for a store.
+A separate thread answers, so that the faults are visible while the export waits for a store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
 def export_metrics(
     listen: str | None, token_file: Path, reporters: Sequence[Reporter]
 ) -> Iterator[None]:
-    """Answer ``GET /metrics`` of operators within the block, at ``listen`` if anywhere.
+    """Answer operators' ``GET /metrics`` at ``listen``, if given, within the block.
 
     Raises:
         Stop: the address cannot be used; says what to do.

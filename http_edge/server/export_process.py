@@ -1,7 +1,8 @@
-"""The process that exports beside a serving mediator, as its parent starts, watches and ends it.
+"""The parent's side of the exporting process of a mediator: start it, watch it, end it.
 
-A process of its own, so that the work does not slow down the hosts and edges, and its end does not
-end the mediator. The parent loads nothing of the export: pyarrow would take 48 MB of its memory.
+The export runs in a process of its own, so that its work does not slow down the hosts and edges,
+and its end does not end the mediator. The parent imports nothing of the export: pyarrow would take
+48 MB of its memory.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ExportProcess:
     """The child process of ``poste serve`` that exports to ``settings.export.to``."""
 
     def __init__(self, settings: Settings, database: int | None = None) -> None:
-        """A child for the log in ``settings``, one database of several where it has a number."""
+        """A child for the log in ``settings``; ``database`` is its number if there are several."""
         self._settings = settings
         self._database = database
         self._child = CHILD if database is None else (*CHILD, str(database))
@@ -41,7 +42,7 @@ class ExportProcess:
             code = await run_child(self._child, settings_line, stopped)
             if not stopping.is_set():
                 _LOG.error("the exporting process ended", extra={"code": code})
-                # It may have had no time to say so, and the next one may end alike.
+                # The child may have ended without a report, and the next one may end so too.
                 reporter = Reporter(self._settings.data_dir, system_clock, self._database)
                 reporter.on_fault(ChildProcessError(f"the exporting process ended with {code}"))
                 await asyncio.wait({stopped}, timeout=_RESTART_S)
@@ -50,9 +51,9 @@ class ExportProcess:
 async def run_child(
     command: Sequence[str], settings_line: bytes, stopped: asyncio.Task[Any]
 ) -> int | None:
-    """Run a process that ends by itself or, within some seconds, once ``stopped`` is done.
+    """Run a child process until it ends by itself or ``stopped`` is done; return its exit code.
 
-    It is handed its settings on stdin, which ends when it is to end. Returns its exit code.
+    The child gets its settings on stdin; the end of stdin tells it to end, within some seconds.
     """
     child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
     ended = asyncio.create_task(child.wait())
@@ -66,7 +67,7 @@ async def run_child(
         await asyncio.wait({ended}, timeout=_STOP_S_MAX)
     finally:
         if child.returncode is None:
-            # Nothing is lost: what counts is decided by what it has committed.
+            # Nothing is lost: only what the child has committed counts.
             child.kill()
         await ended
     return child.returncode

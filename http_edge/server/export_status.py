@@ -1,7 +1,8 @@
-"""What operators are shown of the export: how far it is, and what keeps it from going on.
+"""The status of the export for operators: how far it is, and which fault stops it.
 
-It is one small file of the data directory. The exporting process replaces it; edges on its machine
-read it for ``/status``, so this module does without pyarrow (48 MB of memory in each edge).
+The status is one small file of the data directory. The exporting process replaces it; edges on the
+same machine read it for ``/status``, so this module does without pyarrow (48 MB of memory in each
+edge).
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import msgspec
 from actors.host.clock import Clock
 
 NAME: Final = "export-status{}.json"
-"""With the number of the database where the log has several."""
+"""Contains the number of the database if the log has several."""
 
 
 class ExportStatus(msgspec.Struct, kw_only=True):
-    """How the export stands. Positions are those of the log, times Unix ms.
+    """The status of the export. Positions are those of the log, times Unix ms.
 
-    All that was recorded until ``complete_until_ms`` is exported, None if that is not known.
-    ``position`` is None until this process has found the whole log exported or exported something
-    itself, ``stepped_at_ms`` until it has exported something; ``caught_up_at_ms`` until a process
-    has found the whole log exported. ``fault`` is empty while nothing is wrong. While it stands by
-    another process exports.
+    Everything recorded until ``complete_until_ms`` is exported; None if that time is unknown.
+    ``position`` is None until this process has exported something or found the whole log exported,
+    ``stepped_at_ms`` until it has exported something, ``caught_up_at_ms`` until any process has
+    found the whole log exported. ``fault`` is empty while nothing is wrong. ``is_standing_by``
+    means that another process exports.
     """
 
     position: int | None = None
@@ -40,13 +41,13 @@ class ExportStatus(msgspec.Struct, kw_only=True):
 
 
 class Reporter:
-    """Keeps the file up to date. A file that cannot be written stops no export."""
+    """Keeps the status file up to date. A file that cannot be written stops no export."""
 
     def __init__(self, data_dir: Path | None, clock: Clock, database: int | None = None) -> None:
-        """Of one database where there are several; without a directory there is no file.
+        """A reporter, of one database if there are several; without ``data_dir`` it has no file.
 
-        Since when something may be missing, and what is wrong, it takes from an earlier process:
-        else one that ends again and again before it is caught up would seem to have just begun.
+        It takes over the fault and the time of the last catching up from an earlier process: else
+        a process that ends again and again before it has caught up would seem to have just begun.
         """
         self._path = None if data_dir is None else data_dir / _name(database)
         self._clock = clock
@@ -59,18 +60,18 @@ class Reporter:
         self._write()
 
     def on_step(self, position: int) -> None:
-        """Something was exported."""
+        """Note that the log is exported up to ``position``."""
         self._status.stepped_at_ms = self._clock()
         self._reach(position)
 
     def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
-        """All of the log is exported, which ends at this position."""
+        """Note that all of the log is exported, which ends at ``position``."""
         self._status.caught_up_at_ms = self._clock()
         self._status.complete_until_ms = complete_until_ms
         self._reach(position)
 
     def on_fault(self, error: Exception) -> None:
-        """The export waits and tries again, because of this."""
+        """Note the fault because of which the export waits and tries again."""
         if not self._status.fault:
             self._status.fault_since_ms = self._clock()
         self._status.fault = str(error)
@@ -78,12 +79,12 @@ class Reporter:
         self._write()
 
     def on_standby(self) -> None:
-        """Another process exports, which alone knows how far it is."""
+        """Note that another process exports; only that process knows how far the export is."""
         self._status = ExportStatus(is_standing_by=True)
         self._write()
 
     def figures(self) -> dict[str, Any]:
-        """How the export stands now; see ``figures``."""
+        """The status of the export now; see ``figures``."""
         return _figures(self._status, None, self._clock())
 
     def _reach(self, position: int) -> None:
@@ -104,12 +105,13 @@ class Reporter:
 def figures(
     data_dir: Path, log_position: int | None, now_ms: int, database: int | None = None
 ) -> dict[str, Any]:
-    """How the export stands, as ``/status`` shows it; ages in seconds.
+    """The status of the export as ``/status`` shows it; ages in seconds.
 
-    ``rows_behind`` counts positions of the log, of which PostgreSQL leaves some out; it is None
-    where either end is not known. ``caught_up_age_s``: since when something may be missing.
-    ``complete_until``: all that was recorded until then is exported, as the export itself says.
-    ``standby``: another process exports, perhaps on another machine, whose status says the rest.
+    ``rows_behind`` counts positions of the log, some of which PostgreSQL skips; it is None if
+    either end is unknown. ``caught_up_age_s`` is the age of the last catching up: rows recorded
+    since may be missing. ``complete_until`` is the time until which everything recorded is
+    exported, according to the export itself. ``standby`` means that another process exports,
+    perhaps on another machine, whose status has the other figures.
     """
     status = _read(data_dir / _name(database))
     if status is None:
@@ -147,7 +149,7 @@ def time_text(at_ms: int | None) -> str | None:
 def figures_by_database(
     data_dir: Path, log_positions: Sequence[int | None], now_ms: int
 ) -> list[dict[str, Any]]:
-    """The same of each database of the log, whose positions are given."""
+    """The ``figures`` of each database of the log, whose positions are ``log_positions``."""
     if len(log_positions) == 1:
         return [figures(data_dir, log_positions[0], now_ms)]
     return [figures(data_dir, last, now_ms, n) for n, last in enumerate(log_positions)]

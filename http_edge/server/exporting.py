@@ -1,9 +1,9 @@
 """The export of the log beside a serving mediator.
 
-``ContinuousExport`` follows the log until ``stopping`` is set, and outlives a full disk or a lost
-store: it says so and tries again. ``main`` runs it in a child process of ``poste serve``
-(``http_edge.server.export_process``). The child ends with its parent, however that ends: it reads
-the pipe that the parent holds.
+``ContinuousExport`` follows the log until ``stopping`` is set. It survives a full disk or a lost
+store: it reports the fault and tries again. ``main`` runs it in a child process of ``poste serve``
+(``http_edge.server.export_process``). The child reads a pipe that the parent holds, so it ends with
+its parent, however the parent ends.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ from http_edge.telemetry.logs import configure
 _LOG = logging.getLogger(__name__)
 _RETRY_S_MIN: Final = 1.0
 _FIRST_ERASING_S: Final = 3_600.0
-"""After the start, so that a mediator which is started anew each day does it, too."""
+"""Time from the start to the first removal of erased names and first pruning, so that a mediator
+that is restarted every day does both, too."""
 _GIVE_WAY: Final = 5
-"""Nice value: the mediator goes first, and the export keeps a quarter of a full core."""
+"""Nice value: the mediator has priority; on a fully used core the export still gets a quarter."""
 
 
 def opened_to_read(settings: Settings) -> EventLog:
-    """The log for tools that only read it, or its first database; see ``Settings.each_database``.
+    """Open the log, or its first database, for reading only; see ``Settings.each_database``.
 
     Raises:
         LogError: as ``eventstore.stores.open_log.open_log``.
@@ -70,16 +71,16 @@ def opened_to_read(settings: Settings) -> EventLog:
 
 
 class OtherExporter(ExportRefused):
-    """Another process, of this machine or of another one, exports the log to the place."""
+    """Another process, on this machine or another, exports the log to the place."""
 
 
 @contextlib.contextmanager
 def exporter_of(
     settings: Settings, log: EventLog, place: ExportPlace, *, until_ms: int | None = None
 ) -> Iterator[Exporter]:
-    """The exporter of this mediator to a place, the only one while it is used.
+    """This mediator's exporter to a place, which has no other exporter within the block.
 
-    It takes nothing that was recorded after ``until_ms``, Unix milliseconds, where that is given.
+    It exports nothing that was recorded after ``until_ms`` (Unix milliseconds), if given.
 
     Raises:
         OtherExporter: another process exports there.
@@ -114,9 +115,9 @@ def exporter_of(
 def export_erasures(
     log: EventLog, exporter: Exporter, after_step: Callable[[], None] = lambda: None
 ) -> None:
-    """Export the rest of a log if it has the erasure of an identity, whose names then may leave.
+    """Export the rest of a log if that contains an erasure: then erased names can be taken out.
 
-    ``after_step`` is called after each full step; what it raises ends the work there.
+    ``after_step`` is called after each full step; an exception from it ends the work there.
 
     Raises:
         ExportError, LogError: as ``Exporter.step``.
@@ -130,7 +131,7 @@ def export_erasures(
 class ContinuousExport:
     """Follows the log of a mediator and exports it, until ``stopping`` is set.
 
-    Where another process exports to the same place, it stands by and takes over when that one ends.
+    If another process exports to the same place, it stands by and takes over when that one ends.
     """
 
     def __init__(
@@ -145,10 +146,10 @@ class ContinuousExport:
     ) -> None:
         """An export to a path or URI.
 
-        ``on_caught_up`` is called with the position reached, and until when the export is complete
-        (Unix milliseconds), whenever all of the log is exported, ``on_fault`` once for each new
-        fault, ``on_head`` with each new signed head of the log, also of another process that
-        exports.
+        ``on_caught_up`` is called whenever all of the log is exported, with the position reached
+        and the time (Unix milliseconds) until which the export is complete. ``on_fault`` is called
+        once for each new fault, ``on_head`` with each new signed head of the log, also with one
+        from another exporting process.
         """
         self._settings = settings
         self._target = target
@@ -161,21 +162,21 @@ class ContinuousExport:
         self._wait_s = _RETRY_S_MIN
 
     def run(self, stopping: threading.Event) -> None:
-        """Export until ``stopping`` is set; what fails is tried again after a while."""
+        """Export until ``stopping`` is set; try again after each failure."""
         while not stopping.is_set():
             try:
                 self._follow(stopping)
             except OtherExporter as error:
-                # Ready to go on when that one ends: this one looks as often as that one writes.
+                # Look as often as the other process writes, so as to go on soon after its end.
                 self._report(error)
                 self._publish(self._note_of_other())
                 stopping.wait(
                     min(self._settings.export.lag_s_max, self._settings.export.retry_s_max)
                 )
             except BrokenPipeError:
-                raise  # of the lines that say each step: none reads them any more
+                raise  # no process reads our lines about each step any more
             except (ExportError, LogError, KeyFileRefused, OSError) as error:
-                # Some of these an operator has to mend, without a restart of the mediator.
+                # An operator can mend some of these faults without restarting the mediator.
                 self._report(error)
                 stopping.wait(self._wait_s)
                 self._wait_s = min(2 * self._wait_s, self._settings.export.retry_s_max)
@@ -217,7 +218,7 @@ class ContinuousExport:
             self._on_head(note)
 
     def _note_of_other(self) -> bytes | None:
-        """The newest head in the place, None if there is none that this mediator has signed."""
+        """The newest head at the place, None unless this mediator has signed it."""
         with contextlib.suppress(ExportError, KeyFileRefused, OSError):
             note = published_note(open_place(self._target))
             key = PublicKey(load(self._settings.keys_path).signing_public)
@@ -232,7 +233,7 @@ class ContinuousExport:
 
 
 def report_fault(reporter: Reporter, error: Exception) -> None:
-    """Report what keeps an export from going on: it stands by where another one exports."""
+    """Report that an export stands by for another one, or the fault that stops it."""
     if isinstance(error, OtherExporter):
         reporter.on_standby()
     else:
@@ -240,7 +241,7 @@ def report_fault(reporter: Reporter, error: Exception) -> None:
 
 
 def main() -> None:
-    """The child: export until stdin ends."""
+    """Export until stdin ends: the program of the child process."""
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
     configure(settings.log_level, process="export")
     assert settings.export.to is not None
@@ -304,10 +305,10 @@ def _keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
 
 @contextlib.contextmanager
 def _locked(settings: Settings, place: ExportPlace) -> Iterator[ExportPlace]:
-    """The place for one exporter alone: two would write over each other.
+    """Lock the place for one exporter: two would overwrite each other's files.
 
-    A file is locked against others of this machine, an advisory lock in the database keeps out
-    those of all machines. It is checked before each change of the place.
+    A file lock keeps out others on this machine, an advisory lock in the database those on all
+    machines. The advisory lock is checked before each change of the place.
     """
     name = hashlib.sha256(place.address().encode()).hexdigest()[:16]
     with (settings.data_dir / f"export-{name}.lock").open("a") as lock:

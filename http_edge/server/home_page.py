@@ -1,4 +1,4 @@
-"""``GET /`` in a browser: what answers here, for a person who follows the address of a mediator."""
+"""``GET /``: a page for a person who opens the address of a mediator in a browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ fetches and acknowledges them. It cannot read them.</p>
 
 
 def home_page(settings: Settings) -> web.Response:
-    """The page of the mediator with these settings; one response for each request."""
+    """The page of the mediator with these settings, as a new response."""
     links = [(".well-known/did.json", "its DID document"), (PROJECT_URL, "the project Poste")]
     if settings.didcomm.enabled and settings.didcomm.registration in {"open", "allow_list"}:
         links.insert(0, ("invitation", "the invitation for wallets"))

@@ -1,4 +1,4 @@
-"""What the settings say of hosts: which of them owns what, and what each starts with."""
+"""What follows for hosts from the settings: the placement, and the options of each host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from http_edge.settings.settings import Settings
 
 
 def placement_of(settings: Settings) -> Placement:
-    """Which host owns which partition, as the settings say."""
+    """The owner of each partition according to the settings."""
     return Placement(
         shards=settings.shards,
         hosts=settings.hosts,
@@ -28,7 +28,7 @@ def dedicate_above_per_s(settings: Settings) -> float:
 
 
 def dedication_rules(settings: Settings) -> DedicationRules:
-    """What a placer needs to know of the log, and when it dedicates identities."""
+    """The rules of a placer: the shape of the log, and when to dedicate identities."""
     limits = settings.limits
     return DedicationRules(
         shards=settings.shards,
@@ -42,15 +42,15 @@ def dedication_rules(settings: Settings) -> DedicationRules:
 
 
 def host_finder(settings: Settings) -> HostFinder:
-    """Finds the hosts of the log."""
+    """A finder of the hosts of the log."""
     bounds = settings.postgres.bounds
     return HostFinder([open_host_leases(dsn, bounds) for dsn in settings.log_dsns])
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:
-    """What the host with this index in ``Placement.host_names`` starts with.
+    """The options of the host with this index in the node's ``Placement.host_names_on``.
 
-    Where there is a placer, that says what it owns.
+    They name no partitions if there is a placer: then the placer assigns them.
     """
     limits, retention, placement = settings.limits, settings.retention, placement_of(settings)
     name = placement.host_names_on(settings.node or "")[index]

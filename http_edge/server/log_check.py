@@ -1,4 +1,4 @@
-"""What is checked of a log before it is served: that it is safe, whole, and of this mediator."""
+"""The checks of a log before it is served: that it is safe, whole, and of this mediator."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def check_log(settings: Settings) -> str:
-    """Open the log once, and hold it to what was fixed when it was created; its id.
+    """Open the log once, check it against the settings and the keys, and return its id.
 
     Raises:
-        Stop: it cannot be served as the settings say; says why and what to do.
+        Stop: the log cannot be served with these settings; says why and what to do.
     """
     postgres, dsns = settings.postgres, settings.log_dsns
     count = len(dsns)
@@ -59,14 +59,14 @@ def check_log(settings: Settings) -> str:
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
         log_id = logs[0].setting("log_id", new_id())
-        with contextlib.suppress(OSError):  # a node may have keys and log elsewhere, and no folder
+        with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
         return log_id
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Say what to do about a log that cannot be used."""
+    """Turn the errors of a log that cannot be used into a reason and a remedy."""
     try:
         yield
     except WrongDatabase as error:
@@ -95,7 +95,7 @@ def _served(settings: Settings) -> Path:
 
 
 def _check_emptiness(settings: Settings, log: EventLog) -> None:
-    """Refuse a log without a row where another one was served: it was lost, and is not new."""
+    """Refuse an empty log if another one was served here before: that one was lost."""
     path = _served(settings)
     if path.exists() and not log.position() and "log_id" not in log.settings():
         raise Stop(
@@ -124,18 +124,18 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:
-    """See that this release knows the states that stand for rows which have left.
+    """Check that this release can read the states that stand for archived rows.
 
-    After an upgrade with another layout they are made anew by the archive, before anything is
-    served.
+    After an upgrade with another layout of states, make them anew from the archive, before the
+    mediator serves anything.
 
     Raises:
-        Stop: the archive does not give them.
+        Stop: the states cannot be made from the archive.
     """
     text = log.settings().get(SEAM)
     if text is None or read_seam(text).fold == FOLD:
         return
-    # Only then: pyarrow takes 48 MB of memory.
+    # Import pyarrow only now: it takes 48 MB of memory.
     from eventstore.parquet.errors import ExportError  # noqa: PLC0415
     from eventstore.parquet.files import open_place  # noqa: PLC0415
     from http_edge.server.archived_states import fold_again  # noqa: PLC0415
@@ -156,7 +156,7 @@ def _check_states(log: EventLog, settings: Settings) -> None:
 
 
 def _check_keys(settings: Settings, log: EventLog) -> None:
-    """Hold the keys to those of the log, or make some for a log that has none yet."""
+    """Check the keys against the log's, or make keys for a log that has none yet."""
     path, known = settings.keys_path, log.settings().get(MEDIATOR_KEY)
     if known is not None and not path.exists():
         raise Stop(

@@ -1,8 +1,8 @@
 """``GET /log/head``: the newest signed head of the log that the exporter has published.
 
-The exporting process keeps it in a file of the data directory, also where it stands by for another
-process, whose heads it finds in the place of the export. So every edge has it on its own machine,
-asks no host and no store, and does without pyarrow.
+The exporting process keeps the head in a file of the data directory. A process that stands by does
+so too, with the heads that it finds at the export's place. So every edge reads the head from its
+own machine, asks no host and no store, and does without pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from http_edge.listener.routes import JSON, PlainRoute, Rejection, Route
 from http_edge.settings.settings import Settings
 
 _NAME: Final = "log-head{}.txt"
-"""With the number of the database where the log has several."""
+"""Contains the number of the database if the log has several."""
 _READ_AGAIN_MS: Final = 1_000
 _CACHE_CONTROL: Final = "public, max-age=1"
 _NONE: Final = "head: none is published; the mediator exports its log to no place, or has not yet"
@@ -37,18 +37,18 @@ class HeadFile:
     """The newest head in the data directory."""
 
     def __init__(self, data_dir: Path, database: int | None = None) -> None:
-        """Of the log, or of one of its databases where it has several."""
+        """The file for the log, or for one of its databases if it has several."""
         self._path = data_dir / _NAME.format("" if database is None else f"-{database}")
 
     def publish(self, note: bytes) -> None:
-        """Let edges of this machine answer with this head. What cannot be written stops nothing."""
+        """Let edges of this machine answer with this head; ignore a failure to write the file."""
         draft = self._path.with_suffix(".part")
         with contextlib.suppress(OSError):
             draft.write_bytes(note)
             draft.replace(self._path)
 
     def read(self) -> bytes | None:
-        """The signed note, None where there is none."""
+        """The signed note, None if there is no valid one."""
         try:
             content = self._path.read_bytes()
             read_head(content)
@@ -69,7 +69,7 @@ class LogHeadEndpoint:
         self._read: dict[str, tuple[int, bytes | None]] = {}
 
     def routes(self) -> Sequence[Route]:
-        """One for each head; for every client, at the rate of public pages."""
+        """One route for each head, open to every client at the rate of public pages."""
         routes: list[Route] = [
             PlainRoute("GET", path, partial(self._show, path), per_address_per_s=self._rate)
             for path in self._files
@@ -90,7 +90,7 @@ class LogHeadEndpoint:
         return _not_found(_SEVERAL + ", ".join(self._files))
 
     def _newest(self, path: str) -> bytes | None:
-        """What the file holds, read at most once a second."""
+        """The content of the file, read at most once a second."""
         read_ms, note = self._read.get(path, (0, None))
         if abs(self._clock() - read_ms) >= _READ_AGAIN_MS:
             note = self._files[path].read()

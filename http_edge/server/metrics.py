@@ -1,10 +1,10 @@
-"""``/metrics``: the measures of every process of one ``poste serve``, as Prometheus reads them.
+"""``/metrics``: the metrics of every process of one ``poste serve``, as Prometheus reads them.
 
-It has a listener of its own and asks for the token of operators: what it shows is theirs. A
+The page has a listener of its own and demands the operators' token: it is for operators only. A
 process that does not answer is shown as down, and delays the answer by 3 s at most.
 
-Labels are closed: names of our processes, shards, stages and protocols, and what a command is and
-how it ended, both from lists of ours. No DID and no text of a client ever becomes a label.
+Label values come from closed sets: our processes, shards, stages and protocols, and our lists of
+commands and results. No DID and no text of a client ever becomes a label.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ from http_edge.settings.settings import Settings, split_listen
 _LOG = logging.getLogger(__name__)
 PATH: Final = "/metrics"
 _FRESH_S: Final = 1.0
-"""However often a client asks, the processes are asked once in this time."""
+"""The processes are asked at most once in this time, however often clients scrape."""
 _ANSWER_S_MAX: Final = 3.0
-"""A host waits 2 s for its writer and its log before it answers without; Prometheus waits 10 s."""
+"""A host waits 2 s for figures of its writer and its log, then answers without them; Prometheus
+waits 10 s."""
 _R = TypeVar("_R")
 
 HostQuestion: TypeAlias = Callable[[bool], Awaitable[bytes]]
-"""The msgpack of ``HostReport``, with the figures of the log or without."""
+"""Returns the msgpack of ``HostReport``; its argument: with the figures of the log?"""
 EdgeQuestion: TypeAlias = Callable[[], Awaitable[bytes]]
-"""The msgpack of ``list[MetricFamily]``."""
+"""Returns the msgpack of ``list[MetricFamily]``."""
 
 _BY: Final = "process"
 _HOST_COUNTERS: Final = {
@@ -128,12 +129,13 @@ _ARCHIVE_GAUGES: Final = {
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What every process reported, None for one that did not answer.
+    """The report of every process, None for one that did not answer.
 
-    ``shards`` is how many the log has. ``exports`` are ``http_edge.server.export_status.figures``,
-    one for each of the log's databases; none where nothing is exported. ``storage`` is what the log
-    takes, None where that is not known of each database. ``archives`` are
-    ``http_edge.server.archive_status.figures`` of each, none where rows stay.
+    ``shards`` is the number of shards of the log. ``exports`` has the
+    ``http_edge.server.export_status.figures`` of each database of the log, and is empty if nothing
+    is exported. ``storage`` is the storage that the log takes, None unless it is known of every
+    database. ``archives`` has the ``http_edge.server.archive_status.figures`` of each database, and
+    is empty if rows stay in the log.
     """
 
     hosts: Mapping[str, HostReport | None]
@@ -146,7 +148,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> LogFigures | None:
-        """The figures of the log, from the host of each database that was asked for them."""
+        """The figures of the whole log: the sum over one host of each database."""
         return total(report.log for report in self.hosts.values() if report is not None)
 
 
@@ -161,7 +163,7 @@ class Scrape:
         *,
         clock: Clock,
     ) -> None:
-        """A scrape of these processes, by name, that has no answers yet."""
+        """A scrape of these processes, by name, without answers yet."""
         self._settings = settings
         self._placement = placement_of(settings)
         self._hosts = hosts
@@ -172,7 +174,7 @@ class Scrape:
         self._seen_at_s = 0.0
 
     async def seen(self) -> Seen:
-        """What the processes reported, a second ago at most."""
+        """The reports of the processes, a second old at most."""
         async with self._lock:
             now_s = asyncio.get_running_loop().time()
             if self._seen is None or now_s - self._seen_at_s >= _FRESH_S:
@@ -181,11 +183,11 @@ class Scrape:
             return self._seen
 
     async def shown(self) -> Collector:
-        """The same as metrics."""
+        """The same reports as metrics."""
         return _Mediator(await self.seen())
 
     async def _ask(self) -> Seen:
-        # A database is the same for all: one host asks.
+        # One host reads the figures of each database: they are the same for all its hosts.
         readers = self._readers()
         hosts, edges = await asyncio.gather(
             asyncio.gather(
@@ -210,7 +212,7 @@ class Scrape:
         )
 
     def _readers(self) -> Collection[str]:
-        """The host of each database to ask for its figures: one that answered the last time."""
+        """For each database the host to ask for its figures, if possible one that answered last."""
         last = self._seen.hosts if self._seen is not None else {}
         readers: dict[int, str] = {}
         for name in sorted(self._hosts, key=lambda name: last.get(name) is None):
@@ -234,7 +236,7 @@ class Scrape:
 
 
 async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
-    """What a process reports, or None: whatever is wrong with it, the others are shown."""
+    """The report of a process, None after any fault: then the others are still shown."""
     try:
         async with asyncio.timeout(_ANSWER_S_MAX):
             return msgspec.msgpack.decode(await answer, type=kind)
@@ -244,7 +246,7 @@ async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
 
 
 def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
-    """The text for a scraper that accepts these media types, and its own media type."""
+    """The metrics as text for a scraper with this ``Accept``, and the text's media type."""
     return _encoded(_Mediator(seen), accept)
 
 
@@ -256,7 +258,7 @@ def _encoded(shown: Collector, accept: str) -> tuple[bytes, str]:
 
 
 class _Mediator(Collector):
-    """Every metric of a mediator, by the processes that have reported something."""
+    """Every metric of a mediator, from the processes that have answered."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -284,10 +286,10 @@ class _Mediator(Collector):
 
 
 class ExportShown(Collector):
-    """The metrics of a process that exports and does nothing else."""
+    """The metrics of a process that only exports."""
 
     def __init__(self, figures: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-        """``figures`` are those of ``http_edge.server.export_status`` for each database."""
+        """``figures`` returns those of ``http_edge.server.export_status`` for each database."""
         self._figures = figures
 
     @override
@@ -303,7 +305,7 @@ def _build_info() -> Metric:
 
 
 def _by_process(measured: Mapping[str, Sequence[MetricFamily]]) -> Iterable[Metric]:
-    """What each process measures itself, of the same metric together, with its name as a label."""
+    """The processes' own metrics, merged by metric, with the name of the process as a label."""
     metrics: dict[str, Metric] = {}
     for process, families in measured.items():
         for family in families:
@@ -329,7 +331,7 @@ def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
     )
     for name, stats in hosts.items():
         for partition in stats.partitions:
-            if is_shard(partition):  # others are named by the DID of one identity
+            if is_shard(partition):  # the name of any other partition is a DID
                 owners.add_metric([partition, name], 1)
     yield owners
 
@@ -368,7 +370,7 @@ def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
 def _by_database(
     gauges: Mapping[str, tuple[str, str]], databases: Sequence[Mapping[str, Any]]
 ) -> Iterator[Metric]:
-    """Figures of each database, with its number as a label where the log has several."""
+    """The figures of each database, labelled with its number if the log has several."""
     labels = ["database"] if len(databases) > 1 else []
     for field, (metric, text) in gauges.items() if databases else ():
         family = GaugeMetricFamily(metric, text, None, labels)
@@ -380,7 +382,7 @@ def _by_database(
 
 @contextlib.contextmanager
 def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
-    """A socket that listens where measures are to be asked for; None if nowhere.
+    """Listen for scrapes at ``listen`` within the block; yield the socket, None without one.
 
     Raises:
         Stop: the address cannot be used; says what to do.
@@ -408,7 +410,7 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
 async def metrics_served(
     shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, access: OperatorAccess
 ) -> AsyncIterator[None]:
-    """Answer ``GET /metrics`` of operators on a socket within the block; without one, nothing."""
+    """Answer operators' ``GET /metrics`` on this socket, if any, within the block."""
     if on is None:
         yield
         return

@@ -1,10 +1,10 @@
-"""What is pruned of an archive, and how a log begins that is restored from one that was.
+"""Pruning of an archive, and the beginning of a log that is restored from a pruned archive.
 
-An archive says itself what was removed (``eventstore.parquet.write.pruning``). A log that is made
-of it has the rows that stay before a seam, as if the others had left it: the states of the streams
-that rows are missing from follow from those that stay (``actors.host.pruning``).
+An archive records which rows were pruned (``eventstore.parquet.write.pruning``). A log restored
+from it has a seam, and before the seam only the remaining rows, as if the others had left it. The
+states of streams with missing rows follow from the rows that remain (``actors.host.pruning``).
 
-Memory: the states of the streams that rows are missing from, some kilobytes each.
+Memory: the states of the streams with missing rows, some kilobytes each.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _MS: Final = 1_000
 
 
 class Beginning(NamedTuple):
-    """What a log begins with that is restored from an archive which was pruned."""
+    """The beginning of a log that is restored from a pruned archive."""
 
     seam: str
-    """As the log keeps it."""
+    """The text of the seam, as the log stores it."""
     states: Sequence[tuple[UUID, Snapshot]]
 
 
 def prune_old(
     exporter: Exporter, archive: Archive, *, clock: Callable[[], int] = system_clock
 ) -> int:
-    """Remove from an archive what it keeps no longer; how many rows. Raises as ``prune``."""
+    """Remove rows that an archive no longer keeps; return their number. Raises as ``prune``."""
     if not archive.keep_s:
         return 0
     return exporter.prune(clock() - round(archive.keep_s * _MS), _plan)
@@ -62,17 +62,17 @@ def beginning_of(
     *,
     clock: Callable[[], int] = system_clock,
 ) -> Beginning | None:
-    """The seam and the states of a log that has what is left in an archive; None: all is there.
+    """The seam and the states of a log restored from a pruned archive; None if none was pruned.
 
     Args:
         place: where the archive is.
-        catalog: what it has, with the heads of every manifest.
+        catalog: the archive's, with the heads of every manifest.
         keys: the mediator's, which sign the seam.
         mediator_did: the mediator's.
-        clock: tells Unix milliseconds.
+        clock: returns Unix milliseconds.
 
     Raises:
-        RowsStay: a row is missing that nothing says to be pruned.
+        RowsStay: a row is missing, and the archive does not record it as pruned.
         ExportDamaged, ExportUnavailable: a file is not what was signed, or cannot be read now.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """

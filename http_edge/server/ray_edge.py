@@ -1,4 +1,4 @@
-"""The edge as a Ray actor: HTTP on the same port in as many processes as there are edges."""
+"""The edge as a Ray actor: each edge is a process, and all listen on the same port."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 
 _GC_THRESHOLDS: Final = (5_000, 20, 50)
 """A large JSON text makes tens of thousands of objects at once; with the default of 700 the
-collector runs through them dozens of times, which takes longer than parsing. A connection that is
-upgraded leaves 50 objects to the collector, which takes 2 µs for each while everybody waits: with
-50,000 that was 90 ms."""
+collector runs through them dozens of times, which takes longer than parsing. An upgraded connection
+leaves 50 objects to the collector, which stops the process for 2 µs for each: 90 ms for 50,000."""
 _SWITCH_S: Final = 0.001
-"""Time that the thread which reads large bodies keeps the interpreter while the event loop waits
-for it, a fifth of the default: a request waits for it several times."""
+"""How long the thread that reads large bodies may keep the interpreter while the event loop waits,
+a fifth of the default: one request waits several times."""
 _PLACER_AGAIN_S: Final = 0.5
 _LOG = logging.getLogger(__name__)
 
 
 class RayEdge:
-    """One edge process. ``serve`` runs until ``stop``; a restarted actor has to be called again."""
+    """One edge process. ``serve`` runs until ``stop``; call it again after a restart."""
 
     def __init__(self, name: str, settings: str, prepare: Prepare) -> None:
-        """An edge with settings as JSON."""
+        """An edge with ``settings`` as JSON."""
         prepare(name)
         self._settings = Settings.model_validate_json(settings)
         self._name = name
@@ -58,7 +57,7 @@ class RayEdge:
 
     async def serve(self) -> None:
         """Listen, and return after ``stop``."""
-        from http_edge.server.edge import Edge  # noqa: PLC0415 - who starts edges needs none of it
+        from http_edge.server.edge import Edge  # noqa: PLC0415 - the main process needs none of it
 
         keys = load_or_create(self._settings.keys_path)
         edge = Edge(
@@ -67,7 +66,7 @@ class RayEdge:
         if self._placer is not None:
             self._following = asyncio.create_task(self._follow(edge, self._placer))
         await edge.start()
-        # What is there now stays: looking through it again and again costs every request.
+        # The objects that exist now stay: collecting among them would slow down every request.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
@@ -84,20 +83,20 @@ class RayEdge:
         await self._listening.wait()
 
     async def report(self) -> bytes:
-        """The msgpack of ``list[MetricFamily]``, as soon as the edge listens."""
+        """Return the msgpack of ``list[MetricFamily]``, as soon as the edge listens."""
         await self._listening.wait()
         assert self._edge is not None
         return msgspec.msgpack.encode(self._edge.report())
 
     async def stop(self, drain_s: float) -> None:
-        """Drain, for so long at most, and stop listening."""
+        """Drain for ``drain_s`` at most, and stop listening."""
         if self._edge is not None:
             await self._edge.stop(drain_s)
         self._stopped.set()
 
     @staticmethod
     async def _follow(edge: Edge, placer: PlacerLink) -> None:
-        """Hand every new table to the edge, which goes on with the last one while none comes."""
+        """Hand every new placement table to the edge, which uses the last one until then."""
         version = 0
         while True:
             try:
@@ -108,7 +107,7 @@ class RayEdge:
                     edge.take_table(table)
             except PlacerUnavailable:
                 await asyncio.sleep(_PLACER_AGAIN_S)
-            except Exception:  # noqa: BLE001 - an edge that follows no more would go astray
+            except Exception:  # noqa: BLE001 - without new tables an edge would ask wrong hosts
                 _LOG.exception("placement table not taken")
                 await asyncio.sleep(_PLACER_AGAIN_S)
 
@@ -121,7 +120,7 @@ class RayEdge:
             self._host_forgot,
         )
         if self._settings.has_placer:
-            # It says which sessions were handed over, so what a host forgets in order is known.
+            # The placer's table says which sessions a host handed over before it ended in order.
             caller = caller._replace(on_left=self._host_left)
         else:
             caller = caller._replace(patience_s=limits.move_wait_s_max)
@@ -141,12 +140,12 @@ class RayEdge:
 
 
 def edge_name(index: int, node: str = "") -> str:
-    """The name of an edge; in a cluster it names the node too."""
+    """The name of an edge, which in a cluster contains the name of its node."""
     return f"edge-{node}-{index}" if node else f"edge-{index}"
 
 
 def start_edge(name: str, settings: str, prepare: Prepare) -> Any:
-    """A new edge; Ray restarts it whenever it dies, and it ends with this process."""
+    """Start an edge as an actor: Ray restarts it whenever it dies; it ends with this process."""
     remote = ray.remote(RayEdge).options(
         name=name,
         max_restarts=-1,

@@ -1,8 +1,8 @@
-"""A restore from its source to its target: what is read, with which keys, and where it goes.
+"""A restore: its source, the mediator's keys, and its target.
 
-A source is an export (a folder or a URI), whose signatures and hashes are checked against the
-keys, or a log itself. The keys are the operator's own backup: neither an export nor a log has
-them, and a mediator with other keys is another mediator to all its clients.
+A source is a log, or an export (a folder or a URI), whose signatures and hashes are checked against
+the keys. The keys are the operator's own backup: neither an export nor a log contains them, and a
+mediator with other keys is another mediator to all its clients.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.pruning import beginning_of
 
 AsOf: TypeAlias = datetime | int | None
-"""A time with its zone, a position of the log, or None for all of it."""
+"""A time with its zone, a position of the log, or None for the whole log."""
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 
 
 @dataclass(frozen=True)
 class Source:
-    """The log to restore: its rows, its constants, its end, and where to end; None for all.
+    """The log to restore.
 
-    ``states`` stand for rows that were pruned; the constants have the seam then.
+    ``last`` is the position at which it ends, ``until`` the one up to which it is restored, None
+    for all. ``states`` stand for rows that were pruned; then the constants contain the seam.
     """
 
     name: str
@@ -68,12 +69,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """Where to: the URL of a log, and the data directory of the mediator that will serve it."""
+    """The target: the URL of a log, and the data directory of the mediator that will serve it."""
 
     dsn: str
     data_dir: Path
     option: str
-    """What named the directory."""
+    """The option that names the directory."""
 
     @property
     def keys_path(self) -> Path:
@@ -90,10 +91,10 @@ def target_of(text: str, data_dir: Path) -> Target:
 
 
 def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
-    """The keys that the restored mediator will have: the backup, else those that are there.
+    """The keys of the restored mediator: the backup's, else those in the target.
 
     Raises:
-        Stop: there are none, the backup is missing, or there are two different ones.
+        Stop: there are no keys, the backup is missing, or the two differ.
         KeyFileRefused, OSError: a key file cannot be used.
     """
     there = load(target.keys_path) if target.keys_path.exists() else None
@@ -124,15 +125,15 @@ def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
 def opened_source(
     text: str, target: Target, keys: MediatorKeys, until: AsOf, archive: str | None = None
 ) -> Iterator[Source]:
-    """The source that a path or URL names, checked as far as that goes without reading all.
+    """Open the source that a path or URL names, and check what needs no reading of all rows.
 
-    As of a time it ends with the last transaction that was made until then. ``archive`` is the
-    place of the rows that have left the log; None: the folder beside its file.
+    If ``until`` is a time, the source ends with the last transaction made until then. ``archive``
+    is the place of the rows that have left the log; None means the folder beside the log's file.
 
     Raises:
-        Stop: there is none, it is of other keys, it ends before ``until``, or a mediator runs on
-            the directory of the log.
-        ExportError, LogError: it is damaged or cannot be read now.
+        Stop: there is no source, it is of other keys, it ends before ``until``, or a mediator runs
+            on the directory of the log.
+        ExportError, LogError: the source is damaged or cannot be read now.
     """
     with ExitStack() as stack:
         if _is_log(text) or Path(text).is_file():
@@ -150,11 +151,11 @@ def opened_source(
 
 
 def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress) -> Restored:
-    """Restore the source into the target, which is a log of the mediator when this returns.
+    """Restore the source into the target, which is then a log of the mediator.
 
     Raises:
-        Stop: something runs on the target's data directory.
-        ImportRefused: the target holds something.
+        Stop: another process works in the target's data directory.
+        ImportRefused: the target is not empty.
         NotAsSealed, ExportError, LogError: as ``eventstore.stores.restore``.
     """
     make_data_dir(target.data_dir, target.option)
@@ -164,7 +165,7 @@ def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress
     ):
         log = LogImport(store, source.constants["mediator_did"], secrets.token_hex(8))
         log.begin()
-        # Before the log is one: a mediator that finds no keys makes new ones.
+        # Before the log is complete: a mediator that finds no keys makes new ones.
         create(target.keys_path, keys)
         return restore(
             source.sections,
@@ -203,7 +204,7 @@ def _log_source(
             raise Stop(Exit.USAGE, "the source is not the log of a mediator", remedy)
         name = str(path) if is_file else "the log in PostgreSQL"
         own = PublicKey(keys.signing_public).text
-        # One that no mediator has served since it was restored by an earlier release has none.
+        # A log restored by an earlier release has no key until a mediator has served it.
         _check_key("the log", constants["mediator_did"], constants.get(MEDIATOR_KEY, own), own)
         constants = {**constants, MEDIATOR_KEY: own}
         if SEAM in constants:
@@ -223,10 +224,10 @@ def _both_sources(
     keys: MediatorKeys,
     until: AsOf,
 ) -> Source:
-    """A log that rows have left, with them: its archive up to the seam, and what follows there.
+    """A log with the rows that have left it: the archive up to the seam, then the log itself.
 
     Raises:
-        Stop: the archive is not there, or does not go up to the seam.
+        Stop: no archive is named, or the archive does not go up to the seam.
         SeamRefused: the seam is not the mediator's.
     """
     key = PublicKey(keys.signing_public)
@@ -257,7 +258,7 @@ def _both_sources(
 
 
 def _begun(source: Source, place: ExportPlace, catalog: Catalog, keys: MediatorKeys) -> Source:
-    """The same, where rows of it were pruned with what stands for them."""
+    """The source, with the states and the seam that stand for pruned rows, if there are any."""
     beginning = beginning_of(place, catalog, keys, source.constants["mediator_did"])
     if beginning is None:
         return source
@@ -274,12 +275,12 @@ def _check_not_pruned(name: str, catalog: Catalog, until: AsOf) -> None:
 
 
 def _is_served_elsewhere(data_dir: Path, target: Target) -> bool:
-    """Whether mediators work in this directory, and the restore itself does not."""
+    """Do mediators work in this directory, and is it not the restore's own target?"""
     return (data_dir / "lock").exists() and data_dir.resolve() != target.data_dir.resolve()
 
 
 def _refuse_several(text: str) -> None:
-    """A log of several databases is restored database by database, each into one of its own."""
+    """Refuse several databases at once: each is restored alone, into a database of its own."""
     found = exports_in(text)
     if found not in ([], [text]):
         raise Stop(
@@ -310,7 +311,7 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
 
 
 def _check_key(what: str, did: str, known: str, own: str) -> None:
-    """Refuse what belongs to another key than the one at hand."""
+    """Refuse a log or an export that belongs to another key than the one at hand."""
     if known != own:
         raise Stop(
             Exit.UNSAFE,
@@ -320,7 +321,7 @@ def _check_key(what: str, did: str, known: str, own: str) -> None:
 
 
 def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
-    """The position of the last of these seals that was made until then."""
+    """The position of the last of these seals that was made until ``at``."""
     at_ms = round(at.timestamp() * 1000)
     found = max((position for position, made_ms in seals if made_ms <= at_ms), default=0)
     if not found:
@@ -330,7 +331,7 @@ def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
 
 
 def _sealed_in(sections: Iterable[LogSection]) -> Iterator[tuple[int, int]]:
-    """Position of each seal, and when it was made, Unix milliseconds."""
+    """The position of each seal, and the time when it was made, in Unix milliseconds."""
     for section in sections:
         for row in section.rows:
             if row.topic == SEAL_TOPIC:
@@ -338,7 +339,7 @@ def _sealed_in(sections: Iterable[LogSection]) -> Iterator[tuple[int, int]]:
 
 
 def _sealed_in_files(place: ExportPlace, catalog: Catalog) -> Iterator[tuple[int, int]]:
-    """The same of an export; what the files say is checked when the rows are read."""
+    """The same for an export; its files are verified later, when their rows are read."""
     paths = [place.full_path(file.path) for file in catalog.files]
     rows = ds.dataset(paths, schema=SCHEMA, filesystem=place.filesystem)
     is_seal = ds.field("type") == SEAL_TOPIC.rpartition(".")[0]

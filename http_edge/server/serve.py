@@ -1,7 +1,7 @@
 """``poste serve``: the composition of a mediator, its supervision and its end.
 
 The main process owns the data directory, starts Ray, the hosts and the edges, and then only
-watches. Killing it ends all of them: Ray's processes end with their parent.
+watches them. Killing it ends them all: Ray's processes end with their parent.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
 _STOP_HOSTS_S_MAX: Final = 1.5
 _STOP_LISTENING_S: Final = 0.5
-"""For an edge, of the time to drain: to close its connections."""
+"""The part of the drain time in which an edge closes its connections."""
 
 
 def run(loaded: Loaded) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code.
+    """Serve until SIGTERM or SIGINT; return the exit code.
 
     Raises:
-        Stop: it cannot start; says why and what to do.
+        Stop: the mediator cannot start; says why and what to do.
     """
     started_s = time.monotonic()
     settings = loaded.settings
@@ -88,7 +88,7 @@ def run(loaded: Loaded) -> int:
 def _served(
     settings: Settings, metrics: socket.socket | None, clock: ClockWatch, started_s: float
 ) -> int:
-    """Serve with Ray, its hosts and edges, until it is to stop; the exit code."""
+    """Start Ray, hosts and edges, and serve until a signal to stop; return the exit code."""
     code: int = Exit.INTERNAL
     noted = _noted_stops()
     access = OperatorAccess(operators_token(settings.operators_token_path))
@@ -107,7 +107,7 @@ def _served(
 
 
 def _noted_stops() -> Sequence[signal.Signals]:
-    """The signals to stop that come from now on, until a loop takes them: they do nothing else."""
+    """A list of the stop signals from now on; they do nothing else until a loop handles them."""
     noted: list[signal.Signals] = []
     for number in _STOPS:
         signal.signal(number, lambda came, _frame: noted.append(signal.Signals(came)))
@@ -115,10 +115,10 @@ def _noted_stops() -> Sequence[signal.Signals]:
 
 
 def _on_node(settings: Settings) -> Settings:
-    """The settings with the name and the address of this node, where it is one of a cluster.
+    """The settings, with the name and the address of this node if it is one of a cluster.
 
     Raises:
-        Stop: the log is of one machine, or the address is not.
+        Stop: the log is a file of one machine, or the address is not of this machine.
     """
     if settings.node_address is None:
         return settings
@@ -133,7 +133,7 @@ def _on_node(settings: Settings) -> Settings:
         address = address_towards(settings.log_dsn)
         _LOG.info("address of this node", extra={"address": address})
     with reserved_address(f"{address}:0", "--set node_address", patient=False):
-        pass  # it is one of this machine
+        pass  # the address is one of this machine
     return settings.on_node(settings.node or node_name(), address)
 
 
@@ -149,7 +149,7 @@ class _Mediator:
         *,
         started_s: float,
     ) -> None:
-        """A mediator whose Ray has started; it began to start at ``started_s``, monotonic."""
+        """A mediator after the start of Ray; its own start began at ``started_s``, monotonic."""
         self._settings = settings
         self._metrics = metrics
         self._access = access
@@ -163,7 +163,7 @@ class _Mediator:
         self._edges: list[Any] = []
 
     async def serve(self, noted: Sequence[signal.Signals]) -> int:
-        """Serve until a signal to stop comes, or one has been noted; the exit code."""
+        """Serve until a signal to stop comes or is in ``noted``; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in _STOPS:
             loop.add_signal_handler(number, self._stop_on, number)
@@ -213,7 +213,7 @@ class _Mediator:
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
     def _announce(self) -> None:
-        """Say what a new user needs next, then the one line that programs wait for."""
+        """Print what a new user needs next, then the line that programs wait for."""
         settings = self._settings
         seconds = round(time.monotonic() - self._started_s, 1)
         about = {"url": settings.url, "mediator_did": settings.mediator_did, "seconds": seconds}
@@ -226,7 +226,7 @@ class _Mediator:
         click.echo(f"ready {settings.url} {settings.mediator_did}")
 
     async def _is_ready(self) -> bool:
-        """Wait until it serves; False if it is to stop before."""
+        """Wait until the mediator serves; return False if a signal stops it before."""
         starting = asyncio.create_task(self._until_ready())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +243,7 @@ class _Mediator:
                 if self._node is None:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts])
                 else:
-                    # One that cannot start says so here.
+                    # A host that cannot start raises here.
                     await asyncio.gather(*[host.holdings.remote() for host in self._hosts])
                     await self._node.until_served()
                 await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
@@ -255,12 +255,12 @@ class _Mediator:
             ) from error
 
     async def _keep_serving(self, edge: Any) -> None:
-        """Have an edge serve, and again after Ray has restarted it."""
+        """Have an edge serve, also again after each restart by Ray."""
         while not self._stopping.is_set():
             try:
                 await edge.serve.remote()
             except ray_errors.ActorDiedError:
-                # Ray restarts an edge without end: only the end of Ray itself ends that.
+                # Ray restarts an edge without limit, so Ray itself has ended.
                 _LOG.error("Ray has ended")
                 self._exit = Exit.INTERNAL
                 self._stopping.set()
@@ -277,7 +277,7 @@ class _Mediator:
             await self._keep_running(ArchiveProcess)
 
     async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
-        """A process for each database of the log, which has a number where there are several."""
+        """Run a child process for each database of the log; number them if there are several."""
         each = self._settings.each_database()
         numbers = range(len(each)) if len(each) > 1 else [None]
         children = [kind(one, number) for one, number in zip(each, numbers, strict=True)]
@@ -291,7 +291,7 @@ class _Mediator:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
                     await self._node.leave()
-            # Beside the edges: as the placer it may be asking a host that does not answer.
+            # At the same time as the edges: a placer may be waiting for a host that is silent.
             steps.append(self._node.stop())
         drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)
         steps += [edge.stop.remote(drain_s) for edge in self._edges]
@@ -317,10 +317,10 @@ def _edge_question(edge: Any) -> EdgeQuestion:
 
 
 def _start_ray(data_dir: Path) -> Path:
-    """Start Ray; its folder.
+    """Start Ray; return its folder.
 
     Raises:
-        Stop: it does not start; says what to do.
+        Stop: Ray does not start; says what to do.
     """
     _LOG.info("starting Ray")
     with named_disk_faults(data_dir):

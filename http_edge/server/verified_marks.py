@@ -1,4 +1,4 @@
-"""Where the mediator keeps what it has verified of exports: signed marks in its data directory."""
+"""The signed marks in the data directory, which say what the mediator has verified of exports."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MARKS: Final = "verified"
 
 
 def marks_of(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> VerifiedMarks | None:
-    """The marks in the data directory whose key it is; None for another key, or without one.
+    """The marks in the data directory if ``key`` is its mediator's; None for another key or none.
 
-    None, too, where the directory cannot be written: what is verified there is not remembered.
+    Also None if the directory cannot be written: then no verification is remembered.
 
-    ``forgotten``: nothing that was verified before counts.
+    ``forgotten`` discards all earlier marks.
     """
     if key is None or not settings.keys_path.exists():
         return None

@@ -1,4 +1,4 @@
-"""What an edge measures, and what it holds, as metrics of its process."""
+"""The metrics of an edge process: what it measures, and what it holds."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from actors.host.measures import ITEMS, NAMESPACE, SECONDS, Counts, Histogram
 from http_edge.telemetry.refusal_counts import DECENTRL, DIDCOMM
 
 DONE: Final = "done"
-"""The result of what was not refused."""
+"""The result of a command that was not refused."""
 UNKNOWN: Final = "unknown"
-"""The command of what could not be read, or is none of ours."""
+"""The command of a request that could not be read, or that names no known command."""
 
 
 class EdgeMeasures:
-    """What an edge measures; times in seconds.
+    """The measures of an edge; times in seconds.
 
-    ``commands`` are by protocol, command and result, ``refusals`` by protocol and reason, those
-    included that nothing read, ``cuts`` by cause, ``misaddressed`` by command. ``decode``: from the
-    bytes of a command to the result of its validation, its turn among those that came with it
-    included. ``outbox``: its wait for a call to the host.
-    ``call``: such a call, there and back.
-    ``answer``: by protocol, from the last byte of a POST to its answer. ``call_items`` are the
-    commands in one call. The gauges are given functions by the edge that holds what they show.
+    Counters: ``commands`` by protocol, command and result; ``refusals`` by protocol and reason,
+    including requests that were never read; ``cuts`` by cause; ``misaddressed`` by command.
+
+    Times: ``decode`` from the bytes of a command to its validation result, including the wait for
+    its turn among commands that came with it; ``outbox`` the wait of a command for a call to its
+    host; ``call`` that call, there and back; ``answer`` from the last byte of a POST to its answer,
+    by protocol. ``call_items`` is the number of commands in a call.
+
+    The edge gives the gauges the functions that read its state.
     """
 
     def __init__(self) -> None:
@@ -93,10 +95,10 @@ class EdgeMeasures:
 
 
 class OutboundMeasures(Collector):
-    """Deliveries to endpoints, by the figures of the edge that makes them."""
+    """The metrics of deliveries to endpoints, from the figures of the edge."""
 
     def __init__(self, figures: Callable[[], Mapping[str, int]]) -> None:
-        """``figures`` has ``delivered``, ``failed`` and ``agents``."""
+        """``figures`` returns ``delivered``, ``failed`` and ``agents``."""
         self._figures = figures
 
     @override

@@ -1,16 +1,16 @@
 """Log lines: about events, never about content; JSON, or readable text on a terminal.
 
-Modules log as Python does: ``logger.warning("append failed", extra={"host": name})``. So lines of
-libraries go the same way as ours, and a disabled call costs a quarter of what it costs through
-structlog's own loggers (measured in one run on a busy machine: 183 and 793 ns).
-structlog's processors make a line of each record. They enforce what may be written:
+Modules use Python's own loggers: ``logger.warning("append failed", extra={"host": name})``. So
+libraries' lines go the same way as ours, and a disabled call costs a quarter of what it costs
+through structlog's own loggers (measured in one run on a busy machine: 183 and 793 ns).
+structlog's processors turn each record into a line. They enforce what may be written:
 
 - no input breaks a line or drives a terminal: JSON is ASCII, other lines are escaped;
 - bytes become their number, long texts are cut, and a run of characters that looks like a key,
   a signature, a token or a payload becomes its length;
-- a line that is written for a request names it (``http_edge.telemetry.request_id``);
-- a DID becomes its method and a hash: who knows a DID finds the lines about its identity, and
-  no one else learns from them which identity it is.
+- a line that is written for a request has its id (``http_edge.telemetry.request_id``);
+- a DID becomes its method and a hash: a reader who knows a DID finds the lines about its identity,
+  and other readers do not learn from them which identity it is.
 
 Ray sends the output of its workers to files of its own. So the main process opens a pipe
 (``LogPipe``), every actor writes its lines there, and a thread copies them to stderr.
@@ -51,7 +51,7 @@ _Line: TypeAlias = MutableMapping[str, Any]
 TEXT_CHARS_MAX: Final = 400
 ITEMS_MAX: Final = 20
 LINE_BYTES_MAX: Final = select.PIPE_BUF
-"""Lines up to this length enter a pipe whole, whatever other processes write to it."""
+"""The longest line that a pipe takes atomically, whatever other processes write to it."""
 _CHUNK_BYTES: Final = 65_536
 _EVENT_CHARS: Final = 28
 _PROCESS_CHARS: Final = 7
@@ -65,11 +65,11 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNOR
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _LETTERS: Final = (re.compile("[a-z]"), re.compile("[A-Z]"))
 _WORDS: Final = re.compile("[/_=+-]*(?:[A-Z]?[a-z]++[/_=+-]*+)++")
-"""Names and paths, also InCamelCase: random letters have capitals in a row, or digits."""
+"""Names and paths, also InCamelCase: random text has capitals in a row, or digits."""
 _UNREDACTED: Final = frozenset({"mediator_did", "request_id", "request_ids"})
-"""Fields that name this server itself, and requests: by what they are searched for."""
+"""Fields that are not redacted, because logs are searched by them: this server, and requests."""
 _HEAD: Final = ("at", "level", "process", "logger", "event", "request_id")
-"""What every line begins with, and the one that lines for a request have besides."""
+"""The first fields of every line; ``request_id`` only in lines for a request."""
 _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -83,31 +83,31 @@ def configure(
 ) -> None:
     """Send all lines of this process from ``level`` up, warnings included, to one place.
 
-    That is ``stream``, without one stderr. With the path of a ``pipe`` (named, or another
-    process's below ``/proc``) the lines go there instead, and never wait for its reader; a pipe
-    that cannot be opened is passed over. ``process`` names the process in every line. Without a
-    ``style`` the place decides: see ``style_of``.
+    That place is ``stream``, by default stderr. With the path of a ``pipe`` (a named one, or one of
+    another process below ``/proc``) the lines go to the pipe instead, and never wait for its
+    reader; a pipe that cannot be opened is ignored. ``process`` names the process in every line.
+    The default for ``style`` is ``style_of`` the stream.
     """
     stream = stream or sys.stderr
     handler = _handler(stream, pipe)
     handler.setFormatter(formatter(process, style or style_of(stream)))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
-    of_ray = logging.getLogger("ray")  # brings a handler of its own, which knows none of our rules
+    of_ray = logging.getLogger("ray")  # Ray's own handler would not follow our rules
     of_ray.handlers.clear()
     of_ray.propagate = True
     logging.raiseExceptions = False  # a closed stderr must not become a traceback per line
 
 
 def style_of(stream: TextIO) -> Style:
-    """JSON; on a terminal text, colored unless ``NO_COLOR`` or ``TERM=dumb`` says otherwise."""
+    """Text on a terminal, colored unless ``NO_COLOR`` or ``TERM=dumb`` is set; else JSON."""
     if stream.closed or not stream.isatty():
         return "json"
     return "plain" if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else "colored"
 
 
 def formatter(process: str, style: Style = "json") -> logging.Formatter:
-    """What makes a line, without its end, of a record of this process."""
+    """The formatter that turns a record of this process into a line, without the line end."""
     render: Processor = _json if style == "json" else _Readable(colors=style == "colored")
     return ProcessorFormatter(
         processors=[partial(_line_of_record, process), _redact, partial(_fit, render)]
@@ -115,7 +115,7 @@ def formatter(process: str, style: Style = "json") -> logging.Formatter:
 
 
 def _line_of_record(process: str, _logger: object, _method: str, line: _Line) -> _Line:
-    """The head of the line, then the fields of the record, none of which replaces the head."""
+    """The head of the line, then the fields of the record, which cannot replace the head."""
     record: logging.LogRecord = line["_record"]
     at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     head = {
@@ -131,7 +131,7 @@ def _line_of_record(process: str, _logger: object, _method: str, line: _Line) ->
     fields = {
         name: value
         for name, value in vars(record).items()
-        # Ray adds fields of its own to every record, which begin so.
+        # Ray adds fields of its own to every record, whose names begin with "_".
         if name not in _OF_EVERY_RECORD and name not in head and not name.startswith("_")
     }
     failure = line.get("exc_info")
@@ -143,7 +143,7 @@ def _redact(_logger: object, _method: str, line: _Line) -> _Line:
 
 
 def _fit(render: Processor, logger: object, method: str, line: _Line) -> str:
-    """The rendered line; the head alone, with the length of the whole, if that is too long."""
+    """The rendered line; if it is too long, its head alone with the length of the whole."""
     text = str(render(logger, method, dict(line)))
     if len(text) < LINE_BYTES_MAX:
         return text
@@ -158,7 +158,7 @@ def _json(_logger: object, _method: str, line: _Line) -> str:
 class _Readable:
     """Renders a line for a terminal: local time, level, process, event, then the fields.
 
-    The places of a failure follow on lines of their own. Everything is ASCII without control
+    The stack frames of a failure follow on lines of their own. Everything is ASCII without control
     characters.
     """
 
@@ -197,7 +197,7 @@ def _printable(value: object) -> str:
 
 
 class PipeLines(logging.Handler):
-    """Writes lines to a pipe; a line that finds no room is dropped, nothing ever waits."""
+    """Writes lines to a pipe without ever waiting: a line that finds no room is dropped."""
 
     def __init__(self, path: str) -> None:
         """A writer to the pipe at ``path``.
@@ -221,15 +221,15 @@ class PipeLines(logging.Handler):
 
 
 class LogPipe:
-    """One stream of lines from all processes on this machine: the reading end, in the main one."""
+    """A pipe for the lines of all processes on this machine; the main process reads it."""
 
     def __init__(self) -> None:
-        """Copy to stderr whatever is written from now on."""
+        """Open the pipe, and copy everything that is written to it to stderr."""
         self._reading, self._writing = os.pipe()
         threading.Thread(target=self._copy, name="log-pipe", daemon=True).start()
 
     def prepare(self, level: str) -> Callable[[str], None]:
-        """What an actor calls first, with its name, so that the lines of its process come here."""
+        """The function that an actor calls first, with its name, to send its lines here."""
         path = f"/proc/{os.getpid()}/fd/{self._writing}"
         return partial(_configure_actor, level, path, style_of(sys.stderr))
 
@@ -240,7 +240,7 @@ class LogPipe:
 
 
 def _configure_actor(level: str, pipe: str, style: Style, name: str) -> None:
-    """Send the lines of this process, an actor of this name, to the pipe."""
+    """Send the lines of this process, the actor ``name``, to the pipe."""
     configure(level, pipe=pipe, process=name, style=style)
 
 
@@ -258,14 +258,14 @@ def short_did(did: str) -> str:
 
 
 def safe_text(text: str) -> str:
-    """A text without DIDs and without what looks like a secret or a payload, cut to a length."""
+    """The text, cut, without DIDs and without what looks like a secret or a payload."""
     plain = _RANDOM.sub(_measured, _DID.sub(_shortened, text[:_SCANNED_CHARS_MAX]))
     cut = len(plain) > TEXT_CHARS_MAX or len(text) > _SCANNED_CHARS_MAX
     return plain[:TEXT_CHARS_MAX] + "…" if cut else plain
 
 
 def safe_value(name: str, value: object) -> Any:
-    """A field's value as JSON without content; objects that are no data become their type."""
+    """A field's value as JSON without content; objects of other types become their type's name."""
     match value:
         case None | bool() | int():
             return value

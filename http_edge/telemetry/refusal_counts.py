@@ -1,11 +1,11 @@
-"""Counts of refused commands in bounded memory: what was refused, why, to whom, how often.
+"""Counts refused commands in bounded memory: which command, why, whose, how often.
 
-Refusals change nothing, so each one on its own would cost the refused less than us. They are
-summed up, and the sum has a bounded number of entries of bounded size, whatever is refused: an
-entry that finds no room is counted without its sender, then without its command too, and at last
-without its reason. The counts of a protocol are exact all the same.
+A record of each refusal would cost the mediator more than the refused client. So refusals are
+summed up in a bounded number of entries of bounded size: a refusal that finds no room for an entry
+is counted without its sender, then also without its command, and at last without its reason. The
+total of each protocol is exact all the same.
 
-Room is kept apart for each of these forms, so that a client that fills one leaves the others free.
+Each of these forms has room of its own, so that a client that fills one leaves the others free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from actors.host.clock import Clock
 from eventstore.log.events import RefusedCommands
 
 OTHER: Final = "other"
-"""The reason of what found no room under its own."""
+"""The reason under which refusals are counted that find no room under their own."""
 DECENTRL: Final = "decentrl"
 DIDCOMM: Final = "didcomm"
 PROTOCOLS: Final = (DECENTRL, DIDCOMM)
@@ -29,7 +29,7 @@ _NAMED, _BY_COMMAND, _BY_REASON, _REST = range(4)
 
 
 class _Entry(msgspec.Struct):
-    """How often, and when first and last, in Unix ms."""
+    """The number of refusals, and the times of the first and the last, in Unix ms."""
 
     count: int
     first_ms: int
@@ -37,7 +37,7 @@ class _Entry(msgspec.Struct):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What was refused between two times, in Unix milliseconds."""
+    """The refusals between two times, in Unix milliseconds."""
 
     since_ms: int
     until_ms: int
@@ -45,7 +45,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class RefusalCounts:
-    """Counts what is refused until they are taken."""
+    """Counts refusals, until the counts are taken."""
 
     def __init__(
         self,
@@ -55,9 +55,10 @@ class RefusalCounts:
         clock: Clock,
         on_count: Callable[[str, str], None] = lambda _protocol, _reason: None,
     ) -> None:
-        """Room for ``entries_max`` entries (8 at least) with so many bytes of senders in all.
+        """Counts with room for ``entries_max`` entries (8 at least).
 
-        ``on_count`` is called with the protocol and the reason of each refusal.
+        The senders in them have ``senders_bytes_max`` bytes together. ``on_count`` is called with
+        the protocol and the reason of each refusal.
         """
         self._clock = clock
         self._senders_bytes_max = senders_bytes_max
@@ -65,12 +66,12 @@ class RefusalCounts:
         rest = len(PROTOCOLS)
         self._room = (named, by_command, entries_max - named - by_command - rest, rest)
         self.total = 0
-        """Refused since the start, taken or not."""
+        """All refusals since the start, taken or not."""
         self._on_count = on_count
         self._start()
 
     def __len__(self) -> int:
-        """Entries in memory."""
+        """The number of entries in memory."""
         return len(self._entries)
 
     def count(self, protocol: str, command: str, reason: str, sender_did: str = "") -> None:
@@ -78,7 +79,7 @@ class RefusalCounts:
 
         ``protocol`` is one of ``PROTOCOLS``; ``command`` and ``reason`` are names of ours, never
         text that a client sent. ``sender_did`` is the identity that is proven to have signed or
-        packed it, else empty: what is not proven must not be held against any identity.
+        packed the command, else empty: an unproven refusal must not count against any identity.
         """
         self.total += 1
         self._on_count(protocol, reason)
@@ -89,7 +90,7 @@ class RefusalCounts:
         entry.last_ms = max(entry.last_ms, now_ms)
 
     def take(self) -> Counted | None:
-        """All counts since the last time, None if there are none; it starts anew."""
+        """Return all counts since the last call, None if there are none, and start anew."""
         if not self._entries:
             return None
         refusals = [
@@ -107,7 +108,7 @@ class RefusalCounts:
         self._senders_bytes = 0
 
     def _entry(self, key: _Key, now_ms: int) -> _Entry:
-        """The entry to count under: the key's own, or the nearest one that finds room."""
+        """The entry to count in: the key's own, or that of the next coarser key with room."""
         while True:
             entry = self._entries.get(key)
             if entry is not None:
@@ -124,7 +125,7 @@ class RefusalCounts:
 
 
 def _form(key: _Key) -> int:
-    """Which kind of room an entry takes."""
+    """The form of a key, which decides whose room its entry takes."""
     _, command, reason, sender_did = key
     if sender_did:
         return _NAMED
@@ -134,7 +135,7 @@ def _form(key: _Key) -> int:
 
 
 def _coarser(key: _Key, form: int) -> _Key:
-    """What is counted under when an entry finds no room: for the last form there always is."""
+    """The key to count under if there is no room; the last form always has room."""
     protocol, command, reason, _ = key
     if form == _NAMED:
         return (protocol, command, reason, "")

@@ -1,9 +1,9 @@
-"""The id of the request that is being worked on, for lines of the log.
+"""The id of the current request, for log lines.
 
-It comes with the request (``X-Request-Id``: a proxy's, or a client's own) or is made here, goes
-back with the answer, and stands in every line that is written for the request: here by itself
-(``http_edge.telemetry.logs``), at a host because it travels with the commands. It proves nothing
-and decides nothing. Work that goes on without its request is begun in an empty context.
+The id comes with the request (``X-Request-Id``, from a proxy or from the client), or the edge makes
+one. It goes back with the answer, and is in every line that is written for the request: the edge's
+lines get it from ``http_edge.telemetry.logs``, a host gets it with the commands. The id proves
+nothing and decides nothing. Work that outlives its request is started in an empty context.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from actors.host.clock import NewId
 
 HEADER: Final = "X-Request-Id"
 _GIVEN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Enough for a UUID, a trace id or a counter; no room for a payload, no sign that a reader of the
-log could take for something else."""
+"""Long enough for a UUID, a trace id or a counter, too short for a payload, and without characters
+that a reader of the log could misunderstand."""
 _CURRENT: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
 
 def begin(given: str | None, new_id: NewId) -> None:
-    """A request begins, with the id that it brought if that is well-formed, else with a new one.
+    """Begin a request with the id that came with it, if that is well-formed, else with a new id.
 
-    A new one is no number in a row: that would show each client how many requests others have made.
+    New ids are not consecutive: these would show a client how many requests others have made.
     """
     is_taken = given is not None and _GIVEN.fullmatch(given) is not None
     _CURRENT.set(given if given and is_taken else new_id())
 
 
 def current() -> str:
-    """The id of the request that is being worked on; empty outside of any."""
+    """The id of the current request; empty outside of a request."""
     return _CURRENT.get()

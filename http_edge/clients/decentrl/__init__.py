@@ -5,7 +5,7 @@
         alice = mediator.as_(identity)
         await alice.register(expires_at_s=time.time() + 86_400)
 
-It runs on aiohttp and imports nothing of the server but the wire forms.
+It runs on aiohttp, and of the server it imports only the wire forms.
 """
 
 from http_edge.clients.decentrl.account import Account

@@ -1,7 +1,7 @@
 """One identity at its mediator: registration, contracts, messages, history, publications.
 
-``Account`` joins the protocol's commands (``commands``) into the flows of the companion page,
-section 8. What comes from a mediator is verified before it is returned.
+``Account`` combines the protocol's commands (``commands``) into the flows of the companion page,
+section 8. It verifies everything that comes from a mediator before it returns it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from http_edge.dids.contract_profile import ContractRequest
 class Account(Commands):
     """An identity and its mediator; made by ``MediatorClient.as_``.
 
-    Every method can raise what a command raises (see ``commands``); NotAuthentic means that
-    something received is not what it claims to be.
+    Every method can raise the errors of a command (see ``commands``); NotAuthentic means that the
+    received data are not what they claim to be.
     """
 
     # Registration: 8.1.
 
     async def register(self, *, expires_at_s: Seconds, invitation: str | None = None) -> Contract:
-        """Sign a contract with the mediator: registered until then. Repeating is harmless.
+        """Register until ``expires_at_s`` by a contract with the mediator. Repeating is harmless.
 
-        ``invitation`` is the id of an invitation, where the mediator asks for one.
+        ``invitation`` is the id of an invitation, if the mediator asks for one.
 
         Raises:
-            NotAuthentic: the contract that came back is not the one of the request.
+            NotAuthentic: the returned contract is not the requested one.
         """
         document = await self.mediator.document()
-        # The ephemeral key is forgotten: no message is ever encrypted for the mediator.
+        # Do not keep the ephemeral key: no message is ever encrypted for the mediator.
         ephemeral = new_key_pair()
         answer = await self.request_communication_contract(
             document.did,
@@ -79,7 +79,7 @@ class Account(Commands):
     ) -> None:
         """Ask another identity for a contract; its answer arrives among ``contracts()``.
 
-        The identity gains an ephemeral key: save it, or the contract will be of no use.
+        The identity gains an ephemeral key: save the identity, or the contract will be useless.
 
         Raises:
             NotAuthentic: the recipient's DID names no usable pre-key.
@@ -96,7 +96,7 @@ class Account(Commands):
         )
 
     def contract_requests(self) -> AsyncIterator[PendingContractRequest]:
-        """The contract requests that wait, oldest first; acknowledge none while this runs."""
+        """Iterate over waiting contract requests, oldest first; acknowledge none meanwhile."""
         return each(
             lambda page, size: self.query_pending_communication_contract_requests(
                 page=page, page_size=size
@@ -104,10 +104,10 @@ class Account(Commands):
         )
 
     def read_contract_request(self, waiting: PendingContractRequest) -> ContractRequest:
-        """What a waiting request asks for: the requestor, verified, and the expiry.
+        """Read a waiting request: the verified requestor, and the expiry.
 
         Raises:
-            NotAuthentic: it does not open or verify, or it has expired.
+            NotAuthentic: the request does not open or verify, or it has expired.
         """
         return contracts.opened_request(self.identity, waiting, self._now_s())
 
@@ -116,9 +116,9 @@ class Account(Commands):
     ) -> Contract:
         """Agree to a contract: counter-sign, save, hand to the requestor's mediator, acknowledge.
 
-        In this order, so that a failure leaves the request waiting and it can be answered again.
-        ``at`` is the requestor's mediator where its DID does not lead there. The identity gains
-        an ephemeral key: save it.
+        In this order, so that after a failure the request still waits and can be answered again.
+        ``at`` is the requestor's mediator if its DID does not lead there. The identity gains an
+        ephemeral key: save the identity.
 
         Raises:
             NotAuthentic: the request does not open or verify, or it has expired.
@@ -131,7 +131,7 @@ class Account(Commands):
         return contract
 
     async def contracts(self, *, did: str | None = None) -> AsyncIterator[Contract]:
-        """The identity's contracts (with ``did``) that have not expired, each one verified.
+        """The identity's unexpired contracts (those with ``did``, if given), each verified.
 
         Raises:
             NotAuthentic: the mediator returned a contract that does not verify.
@@ -149,7 +149,7 @@ class Account(Commands):
     def encrypt(
         self, event: dict[str, object], contract: Contract, *, tags: Sequence[str] = ()
     ) -> str:
-        """The event, signed and encrypted for the other party of the contract.
+        """Sign an event and encrypt it for the other party of the contract.
 
         Raises:
             UnusableIdentity: the identity lacks its ephemeral key of this contract.
@@ -159,10 +159,11 @@ class Account(Commands):
         return events.seal_for_transit(events.encode(envelope), secret)
 
     def decrypt(self, pending: PendingEvent, contract: Contract) -> Envelope:
-        """The event in a waiting message, its author verified.
+        """Decrypt the event in a waiting message, and verify its author.
 
         Raises:
-            NotAuthentic: it does not open, or its author is not the sender, or did not sign it.
+            NotAuthentic: the message does not open, or the author of the event is not the sender
+                or did not sign it.
             UnusableIdentity: the identity lacks its ephemeral key of this contract.
         """
         secret = contracts.root_secret(self.identity, contract)
@@ -179,15 +180,15 @@ class Account(Commands):
         at: Mediator | None = None,
         repeat: bool = False,
     ) -> str:
-        """Leave an encrypted payload for another identity: its id there (TWO_WAY_PRIVATE).
+        """Send an encrypted payload to another identity; return its id there (TWO_WAY_PRIVATE).
 
-        Goes to ``at``, else to the recipient's mediator. When the outcome is unknown it is only
-        sent again with ``repeat``, because the recipient may then get it twice.
+        The payload goes to ``at``, else to the recipient's mediator. After an unknown outcome it is
+        sent again only with ``repeat``, because the recipient may then get it twice.
         """
         return await self.two_way_private(recipient_did, payload, at=at, repeat=repeat)
 
     def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
-        """Every waiting event, acknowledged page by page as it is taken; see ``drained``."""
+        """Iterate over the waiting events, and acknowledge each page after it; see ``drained``."""
         return drained(
             lambda page, size: self.query_pending_events(
                 sender_did=sender_did, page=page, page_size=size
@@ -196,9 +197,9 @@ class Account(Commands):
         )
 
     def socket(self, *, backoff: Backoff = PATIENT) -> NoticeSocket:
-        """Live notices (section 10): ``async with account.socket() as notices``.
+        """A socket for live notices (section 10): ``async with account.socket() as notices``.
 
-        ``backoff`` says how often a lost connection is tried again.
+        ``backoff`` says how often it tries to reconnect after a loss.
         """
         return NoticeSocket(self.identity, self.mediator, backoff)
 
@@ -214,7 +215,7 @@ class Account(Commands):
     ) -> None:
         """Save an event of this contract in the own history, encrypted for storage.
 
-        ``tags`` are encrypted, then only compared by the mediator. An event of another author
+        ``tags`` are encrypted, too: the mediator can only compare them. An event of another author
         counts as unprocessed until its tags are updated.
         """
         event = EventToSave(
@@ -235,9 +236,9 @@ class Account(Commands):
         unprocessed_only: bool = False,
         page_size: int = PAGE_SIZE,
     ) -> AsyncIterator[SavedEvent]:
-        """The own history, oldest first; any of the plaintext ``tags`` matches.
+        """Iterate over the own history, oldest first: events with any of the plaintext ``tags``.
 
-        With ``unprocessed_only`` update no tags while this runs: it would skip events.
+        With ``unprocessed_only`` update no tags meanwhile: the iteration would skip events.
         """
         return each(
             lambda page, size: self.query_events(
@@ -251,10 +252,10 @@ class Account(Commands):
         )
 
     def open_saved(self, saved: SavedEvent) -> Envelope:
-        """The event in a saved record, its author verified.
+        """Decrypt the event in a saved record, and verify its author.
 
         Raises:
-            NotAuthentic: it does not open with the storage key, or does not verify.
+            NotAuthentic: the record does not open with the storage key, or does not verify.
         """
         return events.decode(self.identity.open_from_storage(saved.payload))
 
@@ -268,7 +269,7 @@ class Account(Commands):
     async def publish(
         self, channel_id: str, event: str, *, tags: Sequence[str] = (), repeat: bool = False
     ) -> str:
-        """Publish a signed event (JSON text) for all readers: its id."""
+        """Publish a signed event (JSON text) for all readers; return its id."""
         return await self.publish_public_event(
             channel_id, event, tags=tags, timestamp_s=int(self._now_s()), repeat=repeat
         )

@@ -1,4 +1,4 @@
-"""How often and how long apart to try again: bounded, exponential, with full jitter."""
+"""The schedule of retries: bounded, exponential, with full jitter."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Backoff:
 
     Attributes:
         attempts_max: Tries in all, the first one included.
-        first_s: Upper bound of the first pause in seconds; doubles with each further one.
-        pause_s_max: No pause is longer, whatever the mediator demands.
+        first_s: Upper bound of the first pause in seconds; it doubles with each further pause.
+        pause_s_max: Upper bound of every pause, whatever the mediator demands.
     """
 
     attempts_max: int = 4
@@ -34,8 +34,8 @@ class Backoff:
     def pause_s(self, attempt: int, chance: float, retry_after_s: float | None = None) -> float:
         """Seconds to wait after the failed try number ``attempt`` (from 1).
 
-        Full jitter: clients that failed together do not come back together. A mediator that
-        names a pause (``Retry-After``) gets at least that one, up to ``pause_s_max``.
+        Full jitter: clients that failed together do not come back together. If the mediator names
+        a pause (``Retry-After``), the pause is at least as long, up to ``pause_s_max``.
         """
         # The exponent is bounded so that a long outage cannot overflow the float.
         ceiling_s = min(self.pause_s_max, self.first_s * 2.0 ** min(attempt - 1, 32))
@@ -43,19 +43,19 @@ class Backoff:
 
 
 ONCE: Final = Backoff(attempts_max=1)
-"""Never again."""
+"""No retries."""
 PATIENT: Final = Backoff(attempts_max=60, first_s=0.5, pause_s_max=30.0)
-"""For what waits in the background: about a quarter of an hour, long enough for a restart."""
+"""For background work: retries for about a quarter of an hour, enough for a restart."""
 
 
 async def repeated(
     once: Callable[[], Awaitable[Answer]], backoff: Backoff, sources: Sources, *, repeat: bool
 ) -> Answer:
-    """What ``once`` returns, called again while that can help and is allowed.
+    """Call ``once`` until it succeeds, while a retry can help and is allowed; return its result.
 
-    A mediator that could not be reached got nothing, and one that limits the rate did nothing, so
-    both are always tried again; an unknown outcome only if ``repeat``. ``once`` makes a new command
-    each time, since a nonce is used up by the first try, whatever became of it (companions, trap
+    An unreachable mediator got nothing, and one that limits the rate did nothing: after these a
+    retry is always allowed, after an unknown outcome only with ``repeat``. ``once`` has to make a
+    new command each time: the first try uses up its nonce, whatever its outcome (companions, trap
     21).
     """
     attempt = 1

@@ -1,4 +1,4 @@
-"""Where a program begins: a mediator, and the identities whose home it is."""
+"""The entry point for programs: a mediator, and accounts of identities there."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ class MediatorClient(Mediator):
     """One mediator at one URL, and accounts there; see ``Mediator`` for the arguments."""
 
     def as_(self, identity: Identity) -> Account:
-        """The commands and flows of one identity whose home this mediator is."""
+        """The account of one identity whose home is this mediator."""
         return Account(identity, self)

@@ -1,13 +1,13 @@
 """The commands of DCTRL-0004 section 8 and DCTRL-0007, one method each, under their own names.
 
-``signed_command`` is the envelope that each is sent in (section 4).
+``signed_command`` makes the envelope in which each command is sent (section 4).
 
-Each method signs with a nonce and a time of its own. A command whose repetition changes nothing
-is repeated, newly signed, when its outcome is unknown; the others only if the caller says so
-with ``repeat=True``, which can store a second copy. Units: ``*_s`` are Unix seconds.
+Each method signs its command with a new nonce and the current time. After an unknown outcome an
+idempotent command is signed anew and repeated; another command only if the caller passes
+``repeat=True``, which can store a second copy. Units: ``*_s`` are Unix seconds.
 
 Every method raises: CommandRefused, OutcomeUnknown, MediatorUnreachable, UnexpectedAnswer; and
-MediatorUnknown where it must find the recipient's mediator and knows no address of it.
+MediatorUnknown if it needs the recipient's mediator and knows no address of it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def signed_command(
         }
     )
     signature = b64encode(sign(identity.signing_seed, signable))
-    # "signature" sorts after "header" and "payload": appended, the whole stays canonical, and
-    # what is sent is byte for byte what was signed.
+    # "signature" sorts after "header" and "payload": with it appended the text stays canonical,
+    # and the signed bytes are sent as they are.
     return b'%b,"signature":"%b"}' % (signable[:-1], signature.encode())
 
 
@@ -96,11 +96,11 @@ class Commands:
         repeat: bool = False,
         invitation: str | None = None,
     ) -> Mapping[str, object]:
-        """Ask the mediator (registration) or an identity for a contract (8.1): the answer.
+        """Ask the mediator (registration) or an identity for a contract (8.1); return the answer.
 
-        Sent to ``at``, else to the recipient's mediator. Repeated only on request, since each
-        forwarded request waits as a record of its own. ``invitation`` is the id of one, for a
-        registration where the mediator asks for it.
+        The request goes to ``at``, else to the recipient's mediator. It is repeated only with
+        ``repeat``, since each forwarded request waits as a record of its own. ``invitation`` is the
+        id of an invitation, for a registration with a mediator that asks for one.
         """
         payload = {
             "type": "REQUEST_COMMUNICATION_CONTRACT",
@@ -130,7 +130,7 @@ class Commands:
     async def query_pending_communication_contract_requests(
         self, *, page: int = 0, page_size: int = PAGE_SIZE
     ) -> Page[PendingContractRequest]:
-        """A page of the contract requests that wait for this identity, oldest first (8.3)."""
+        """Query a page of the contract requests waiting for this identity, oldest first (8.3)."""
         name = "pending_communication_contract_requests"
         answer = await self._query(f"QUERY_{name.upper()}", {}, page, page_size)
         return page_of(answer, name, PendingContractRequest)
@@ -163,7 +163,7 @@ class Commands:
         page: int = 0,
         page_size: int = PAGE_SIZE,
     ) -> Page[StoredContract]:
-        """A page of this identity's contracts, expired ones included (8.6)."""
+        """Query a page of this identity's contracts, expired ones included (8.6)."""
         where = {
             "did": did,
             "expires_at_before": expires_before_s,
@@ -180,9 +180,9 @@ class Commands:
         at: Mediator | None = None,
         repeat: bool = False,
     ) -> str:
-        """Leave an opaque payload for ``recipient_did`` (section 7): the pending event's id.
+        """Send an opaque payload to ``recipient_did`` (section 7); return the pending event's id.
 
-        Sent to ``at``, else to the recipient's mediator. ``repeat`` can queue it twice.
+        The payload goes to ``at``, else to the recipient's mediator. ``repeat`` can queue it twice.
         """
         where = at or await self.mediator.of(recipient_did)
         answer = await self._issue(
@@ -193,7 +193,7 @@ class Commands:
     async def query_pending_events(
         self, *, sender_did: str | None = None, page: int = 0, page_size: int = PAGE_SIZE
     ) -> Page[PendingEvent]:
-        """A page of the events that wait for this identity, oldest first (8.7)."""
+        """Query a page of the events waiting for this identity, oldest first (8.7)."""
         where = {"sender_did": sender_did}
         answer = await self._query("QUERY_PENDING_EVENTS", where, page, page_size)
         return page_of(answer, "pending_events", PendingEvent)
@@ -219,9 +219,9 @@ class Commands:
         page: int = 0,
         page_size: int = PAGE_SIZE,
     ) -> Page[SavedEvent]:
-        """A page of the identity's saved events, oldest first (8.10).
+        """Query a page of the identity's saved events, oldest first (8.10).
 
-        Filters are ANDed, any of the tags matches; both times are exclusive.
+        An event has to match all filters, but only one of the tags; both times are exclusive.
         """
         where = {
             "after_timestamp": after_s,
@@ -250,7 +250,7 @@ class Commands:
         timestamp_s: Seconds,
         repeat: bool = False,
     ) -> str:
-        """Publish an event for all readers, who can verify it (DCTRL-0007 5): its id."""
+        """Publish an event that all readers can verify (DCTRL-0007 5); return its id."""
         signed = {
             "channel_id": channel_id,
             "event": event,
@@ -285,9 +285,9 @@ class Commands:
         )
 
     async def erase_identity(self) -> None:
-        """Have the mediator erase all that this identity has there; Poste's own command.
+        """Have the mediator erase all data of this identity; Poste's own command.
 
-        The identity is registered there no longer. It may register again, and begins anew.
+        This ends the registration. The identity may register again, and then begins anew.
         """
         await self._direct({"type": "ERASE_IDENTITY", "did": self.identity.did}, repeat=False)
 

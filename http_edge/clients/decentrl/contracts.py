@@ -1,7 +1,7 @@
 """Communication contracts as their parties see them (DCTRL-0003). Pure.
 
-A mediator hands contracts over, so each one is verified before it is used: a forged contract
-with another ephemeral key would let another party read what is sent under it.
+Contracts come from a mediator, so each one is verified before it is used: a forged contract with
+another ephemeral key would let another party read the messages under it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from http_edge.dids import DidDocument, contract_profile, decentrl, key
 from http_edge.dids.contract_profile import ContractRejection, ContractRequest, Role
 
 _EVER = 0.0
-"""A contract that had expired by now still opens the messages that were sent under it."""
+"""The time of verification: an expired contract still opens the messages sent under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Contract:
 
 
 def resolve(did: str) -> DidDocument | None:
-    """The document of a DID that needs no network: did:decentrl and did:key."""
+    """The document of a did:decentrl or did:key, which need no network; None for other DIDs."""
     return decentrl.resolve(did) or key.resolve(did)
 
 
 def verified(signed: Mapping[str, object], *others: DidDocument) -> Contract:
-    """The contract, both signatures verified; ``others`` are documents fetched elsewhere.
+    """Verify both signatures of a contract; ``others`` are documents fetched elsewhere.
 
     Raises:
-        NotAuthentic: it is malformed, or a party did not sign it.
+        NotAuthentic: the contract is malformed, or a party did not sign it.
     """
     known = {document.did: document for document in others}
     received = dict(signed)
@@ -69,7 +69,7 @@ def sealed_request(
     recipient: DidDocument,
     expires_at_s: Seconds,
 ) -> str:
-    """A contract request signed by ``identity`` and encrypted for ``recipient``.
+    """Make a contract request, signed by ``identity`` and encrypted for ``recipient``.
 
     Raises:
         NotAuthentic: the recipient's document has no usable pre-key.
@@ -88,11 +88,11 @@ def sealed_request(
 def opened_request(
     identity: Identity, waiting: PendingContractRequest, now_s: float
 ) -> ContractRequest:
-    """A waiting request, decrypted and verified: the requestor and the expiry.
+    """Decrypt and verify a waiting request: the requestor and the expiry.
 
     Raises:
-        NotAuthentic: it does not open, has expired, is for another identity, or the requestor is
-            not the sender or did not sign it.
+        NotAuthentic: the request does not open, has expired, is for another identity, or the
+            requestor is not the sender or did not sign it.
     """
     request = contract_profile.open_request(
         waiting.encrypted_contract_request,
@@ -113,7 +113,7 @@ def opened_request(
 def countersigned(
     identity: Identity, request: ContractRequest, ephemeral: key_agreement.X25519KeyPair
 ) -> Contract:
-    """The contract: the request with the recipient's ephemeral key and signature."""
+    """Make the contract: the request with the recipient's ephemeral key and signature."""
     return verified(
         contract_profile.accept_request(request, identity.signing_seed, ephemeral.public)
     )

@@ -1,7 +1,7 @@
 """Errors of the client library.
 
 ClientError
-├── CommandRefused       the mediator said no: nothing changed but the nonce being used up
+├── CommandRefused       the mediator refused the command: nothing changed, the nonce is used up
 ├── OutcomeUnknown       the command may or may not have taken effect
 ├── MediatorUnreachable  no connection was made: the command has no effect
 ├── MediatorUnknown      the client has no address for this mediator
@@ -32,7 +32,7 @@ class CommandRefused(ClientError):
 
     A retry needs a new nonce and signature (companions, trap 21), so it is a new command.
     ``retry_after_s`` is the mediator's ``Retry-After`` in seconds, if it gave one; ``detail`` names
-    the member and the rule that it breaks, empty where the mediator does not say it.
+    the member and the rule that it breaks, or is empty if the mediator does not say.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A signed event: what was said, by whom, and when (Unix seconds)."""
+    """A signed event with its author and its time (Unix seconds)."""
 
     event: dict[str, object]
     tags: list[str]
@@ -33,7 +33,7 @@ class Envelope(msgspec.Struct, frozen=True):
     signature: str = ""
 
     def signed_members(self) -> dict[str, object]:
-        """What the signature covers: everything else."""
+        """The members that the signature covers: all others."""
         members: dict[str, object] = msgspec.to_builtins(self)
         del members["signature"]
         return members
@@ -42,7 +42,7 @@ class Envelope(msgspec.Struct, frozen=True):
 def sign_event(
     identity: Identity, event: dict[str, object], tags: Sequence[str], timestamp_s: Seconds
 ) -> Envelope:
-    """The event ``{type, data}`` in an envelope signed by its author.
+    """Put the event ``{type, data}`` into an envelope signed by its author.
 
     Raises:
         NotCanonical: the event holds a value that JSON cannot carry.
@@ -59,10 +59,10 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def decode(plaintext: bytes) -> Envelope:
-    """The envelope in a plaintext, its signature verified with the key in the author's DID.
+    """Read the envelope in a plaintext, and verify it with the key in the author's DID.
 
     Raises:
-        NotAuthentic: it is no envelope, or its author did not sign it.
+        NotAuthentic: the plaintext is no envelope, or its author did not sign it.
     """
     try:
         members = msgspec.convert(parse(plaintext), dict[str, object])
@@ -71,7 +71,7 @@ def decode(plaintext: bytes) -> Envelope:
         raise NotAuthentic(f"not an event envelope: {error}") from error
     author = resolve(envelope.sender_did)
     key = author.signing_keys.get(envelope.sender_signing_key_id) if author else None
-    # What was received is verified, unknown members included, not what was read from it.
+    # Verify all received members, also unknown ones, not only those in ``envelope``.
     signed = {name: value for name, value in members.items() if name != "signature"}
     if key is None or not verify_object(key, signed, envelope.signature):
         raise NotAuthentic(f"the envelope is not signed by {envelope.sender_did}")
@@ -87,7 +87,7 @@ def open_from_transit(sealed: str, root_secret: bytes) -> bytes:
     """Decrypt with a contract's root secret.
 
     Raises:
-        NotAuthentic: it was sealed with another secret, or changed.
+        NotAuthentic: the text was sealed with another secret, or was changed.
     """
     try:
         plaintext = open_sealed(root_secret, b64decode(sealed))

@@ -49,8 +49,8 @@ class Identity:
         prekey_private: X25519 private key of the pre-key in the DID document.
         storage_key: AES-256 key for the identity's own history.
         contract_keys: Ephemeral X25519 private keys by the public key's text in the contract.
-            It grows with every contract that is requested or answered: save the identity then,
-            for without its ephemeral key a contract's messages cannot be read.
+            Each requested or answered contract adds a key: save the identity then, for without
+            its ephemeral key a contract's messages cannot be read.
     """
 
     did: str
@@ -98,10 +98,10 @@ class Identity:
         return b64encode(seal(self.storage_key, plaintext))
 
     def open_from_storage(self, sealed: str) -> bytes:
-        """Decrypt what ``seal_for_storage`` made.
+        """Decrypt the result of ``seal_for_storage``.
 
         Raises:
-            NotAuthentic: it was not sealed with this identity's storage key, or was changed.
+            NotAuthentic: the text was not sealed with this identity's storage key, or was changed.
         """
         try:
             plaintext = open_sealed(self.storage_key, b64decode(sealed))
@@ -141,7 +141,7 @@ class Identity:
         Raises:
             UnusableIdentity: others may read the file, it is malformed, or its keys or its
                 mediator are not those that its DID names.
-            OSError: the file is not there or cannot be read.
+            OSError: the file is missing or cannot be read.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS:

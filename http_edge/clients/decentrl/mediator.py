@@ -24,7 +24,7 @@ _OK: Final = 200
 Answer = TypeVar("Answer")
 
 Resolver: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""The URL of the mediator with this DID, or None; the caller says how it is found."""
+"""Finds the URL of the mediator with a DID, or None; supplied by the caller."""
 
 
 class Mediator:
@@ -32,11 +32,11 @@ class Mediator:
 
     Args:
         url: Where it listens, e.g. ``https://mediator.example``.
-        session: An aiohttp session to use; it stays open. Else the client owns one.
-        resolver: Finds other mediators by DID, so that messages reach identities that live
-            there. Without it pass ``at=`` to the commands that cross mediators.
+        session: An aiohttp session to use; it stays open. Without it the client owns one.
+        resolver: Finds other mediators by DID, so that messages reach identities there. Without
+            it pass ``at=`` to the commands that cross mediators.
         sources: Time, ids, chance and waiting.
-        backoff: When commands are repeated.
+        backoff: The schedule by which commands are repeated.
         limits: Bounds on each exchange.
     """
 
@@ -71,7 +71,7 @@ class Mediator:
     async def close(self) -> None:
         """Close the connections that this client owns.
 
-        Whatever is asked of it afterwards raises RuntimeError. Closing again does nothing.
+        Requests afterwards raise RuntimeError. Closing again does nothing.
         """
         for other in self._others.values():
             await other.close()
@@ -98,11 +98,11 @@ class Mediator:
         return answer
 
     async def of(self, did: str) -> Self:
-        """The client of the mediator where ``did`` receives: named in a did:decentrl.
+        """The client of the mediator of ``did``, which a did:decentrl names.
 
         Raises:
             MediatorUnknown: the DID names no mediator, or one without a known address.
-            UnexpectedAnswer: at that address another mediator answers.
+            UnexpectedAnswer: another mediator answers at that address.
         """
         own_did = (await self.document()).did
         mediator_did = did if did == own_did else mediator_named_by(did)
@@ -167,10 +167,10 @@ class Mediator:
     def public_events(
         self, did: str, *, channel_id: str | None = None
     ) -> AsyncIterator[PublicEvent]:
-        """All public events of a publisher (of one channel), newest first, verified.
+        """Iterate over all public events of a publisher (of one channel), newest first, verified.
 
-        An event published while this runs shifts the later pages by one: it may be missed, and
-        an event may come twice.
+        An event published meanwhile shifts the later pages by one: it may be missed, and another
+        event may come twice.
         """
         return each(
             lambda page, size: self.read_public(
@@ -183,7 +183,7 @@ class Mediator:
 
 
 def _as_they_are(tags: Sequence[str]) -> Sequence[str]:
-    """The tags so that each is one: alone it would be a list between commas, or no filter."""
+    """The tags for a query: a single one is doubled if it would be read as a list or no filter."""
     is_list = len(tags) == 1 and (not tags[0] or "," in tags[0])
     return [*tags, *tags] if is_list else tags
 
@@ -199,7 +199,7 @@ def mediator_document(answer: Mapping[str, object]) -> DidDocument:
     """The keys in a mediator's DID document.
 
     Raises:
-        UnexpectedAnswer: it is no such document, or it lacks a signing key or the pre-key.
+        UnexpectedAnswer: the answer is no such document, or lacks a signing key or the pre-key.
     """
     document = read_document(str(answer.get("id")), answer)
     if document is None or not document.signing_keys or document.pre_key is None:
@@ -208,7 +208,7 @@ def mediator_document(answer: Mapping[str, object]) -> DidDocument:
 
 
 def _check_public(did: str, event: PublicEvent) -> None:
-    """The publisher's signature covers these four members, under these names (DCTRL-0007 8)."""
+    """Check the publisher's signature, which covers four members (DCTRL-0007 8)."""
     publisher = resolve(did)
     signed = {
         "channel_id": event.channel_id,

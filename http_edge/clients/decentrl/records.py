@@ -1,10 +1,10 @@
-"""What a mediator answers, as frozen records, and walks over their pages (DCTRL-0004 section 9).
+"""A mediator's answers as frozen records, and iteration over their pages (DCTRL-0004 section 9).
 
-The wire names stand in ``name=``; where the protocol leaves the unit out of a name, ours has it.
+Names on the wire are in ``name=``; if such a name lacks its unit, ours has it.
 
-Two kinds of set need two kinds of walk. One that only grows at its end is read page after page.
-One that shrinks while it is read (because what was read is acknowledged) is read at page 0
-again and again: asking for page 1 after page 0 was acknowledged would skip a page.
+Two kinds of set need two kinds of iteration. A set that only grows at its end is read page after
+page. A set that shrinks while it is read, because each page is acknowledged, is always read at page
+0: asking for page 1 after acknowledging page 0 would skip a page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PendingContractRequest(msgspec.Struct, frozen=True):
 
 
 class StoredContract(msgspec.Struct, frozen=True):
-    """A contract under the mediator's id for it (8.6); expired ones are listed too."""
+    """A contract with the mediator's id for it (8.6); it may have expired."""
 
     id: str
     signed: dict[str, object] = msgspec.field(name="signed_communication_contract")
@@ -100,10 +100,10 @@ class Page(Generic[Item]):
 
 
 def page_of(answer: Mapping[str, object], name: str, kind: type[Item]) -> Page[Item]:
-    """The page under ``name`` of a query's answer.
+    """The page under ``name`` in a query's answer.
 
     Raises:
-        UnexpectedAnswer: the answer lacks it or it has another shape.
+        UnexpectedAnswer: the page is absent or of another shape.
     """
     payload = member(answer, "payload", dict[str, object])
     items = member(payload, name, tuple[kind, ...])  # type: ignore[valid-type]  # kind is a value
@@ -114,7 +114,7 @@ def member(answer: Mapping[str, object], name: str, kind: type[Item]) -> Item:
     """The member ``name`` of an answer as ``kind``.
 
     Raises:
-        UnexpectedAnswer: it is absent or of another shape.
+        UnexpectedAnswer: the member is absent or of another shape.
     """
     try:
         return msgspec.convert(answer.get(name), kind)
@@ -123,7 +123,7 @@ def member(answer: Mapping[str, object], name: str, kind: type[Item]) -> Item:
 
 
 ReadPage: TypeAlias = Callable[[int, int], Awaitable[Page[Item]]]
-"""Asks for a page by its number, from 0, and its size."""
+"""Reads a page by its number, from 0, and its size."""
 
 
 class Acknowledgeable(Protocol):
@@ -138,10 +138,10 @@ Waiting = TypeVar("Waiting", bound=Acknowledgeable)
 
 
 async def each(read: ReadPage[Item], page_size: int = PAGE_SIZE) -> AsyncIterator[Item]:
-    """Every record of a set that does not shrink, so many at a time, or fewer where they are large.
+    """Iterate over a set that does not shrink, in smaller pages where records are large.
 
     Raises:
-        CommandRefused: a single record is refused, too.
+        CommandRefused: the mediator refuses even a page of one record.
     """
     number = 0
     while True:
@@ -158,14 +158,14 @@ async def drained(
     acknowledge: Callable[[Sequence[str]], Awaitable[None]],
     page_size: int = PAGE_SIZE,
 ) -> AsyncIterator[Waiting]:
-    """Every waiting record, acknowledged a page at a time until none is left.
+    """Iterate over waiting records, and acknowledge them a page at a time until none is left.
 
     A page is acknowledged when the caller asks for the record after its last one, so a caller
     that fails in between is offered the whole page again.
 
     Raises:
-        CommandRefused: a single record is refused, too.
-        UnexpectedAnswer: the mediator offers a record again that it said was acknowledged.
+        CommandRefused: the mediator refuses even a page of one record.
+        UnexpectedAnswer: the mediator offers a record again after its acknowledgement.
     """
     acknowledged: frozenset[str] = frozenset()
     while True:
@@ -184,9 +184,9 @@ async def drained(
 async def _fitting(
     read: ReadPage[Item], number: int, page_size: int
 ) -> tuple[Page[Item], int, int]:
-    """A page that the mediator gives, which begins where this one does; its number and size.
+    """Read the page, or a smaller one with the same beginning; return it, its number and its size.
 
-    A page of large records is refused as a whole.
+    A mediator refuses a page of too many bytes as a whole.
     """
     while True:
         try:

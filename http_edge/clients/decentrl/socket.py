@@ -1,7 +1,7 @@
 """Live notices over the WebSocket of a mediator (DCTRL-0004 section 10).
 
-The socket is a convenience and never the only way: what arrives while it is down is not pushed
-later, so after each ``Reconnected`` the backlog must be queried. A push is no acknowledgement.
+The socket is a convenience and never the only way: messages that arrive while it is down are not
+pushed later, so query the backlog after each ``Reconnected``. A push does not acknowledge anything.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ContractsUpdated:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """The connection was lost and stands again: query the backlog, pushes were missed."""
+    """The connection was lost and is open again: query the backlog, pushes were missed."""
 
     attempts: int
 
@@ -63,25 +63,25 @@ Notice: TypeAlias = MessagesArrived | ContractsUpdated | Reconnected
 
 
 class _Lost(Exception):
-    """The connection ended in a way that connecting again may mend."""
+    """The connection ended; connecting again may help."""
 
 
 class NoticeSocket:
     """An authenticated WebSocket that connects again by itself.
 
-    Use it as an async context manager and iterate over it. Entering raises what the first
-    connection raises: MediatorUnreachable, SocketRefused, UnexpectedAnswer. Iterating raises
-    SocketRefused when the mediator names the identity itself as the reason (4004-4007),
-    UnexpectedAnswer for a message that is none of the protocol, and the last error when
-    ``backoff.attempts_max`` attempts in a row failed. It ends when another task leaves the
-    context, at the latest after the pause between two attempts, and connects no more.
+    Use it as an async context manager and iterate over it. Entering raises the errors of the first
+    connection: MediatorUnreachable, SocketRefused, UnexpectedAnswer. Iterating raises SocketRefused
+    if the identity itself is the reason (4004-4007), UnexpectedAnswer for a message outside the
+    protocol, and the last error after ``backoff.attempts_max`` failed attempts in a row. The
+    iteration ends when another task leaves the context, at the latest after the pause between two
+    attempts; then the socket does not connect again.
 
     Raises:
-        RuntimeError: it is iterated over and was never entered.
+        RuntimeError: the socket is iterated over and was never entered.
     """
 
     def __init__(self, identity: Identity, mediator: Mediator, backoff: Backoff) -> None:
-        """A socket of this identity at its mediator; ``backoff`` bounds how often it reconnects."""
+        """A socket of this identity at its mediator; ``backoff`` bounds attempts to reconnect."""
         self._identity = identity
         self._mediator = mediator
         self._backoff = backoff
@@ -112,14 +112,14 @@ class NoticeSocket:
             except _Lost:
                 await _close(self._socket)
                 notice = Reconnected(await self._connect_again())
-                if self._left.is_set():  # while this connected: no other closes it
+                if self._left.is_set():  # left while connecting: close the new socket here
                     await _close(self._socket)
                     return
             if notice is not None:
                 yield notice
 
     async def _next(self, socket: aiohttp.ClientWebSocketResponse) -> Notice | None:
-        """The notice in the next message; None for one that is none."""
+        """Receive the next message; return its notice, None if it has none."""
         message = await _receive(socket, self._mediator.transport.limits.silence_s_max)
         match message.get("type"):
             case "PING":
@@ -130,15 +130,15 @@ class NoticeSocket:
             case "CONTRACTS_UPDATED":
                 return ContractsUpdated()
             case _:
-                return None  # a later version may say more; that is no reason to stop
+                return None  # ignore messages of later versions
 
     async def _connect_again(self) -> int:
-        """Connect after pauses, unless the context is left: how many attempts it took."""
+        """Connect after pauses, unless the context is left; return the number of attempts."""
         sources = self._mediator.sources
         attempt = 1
         while not self._left.is_set():
-            # Waits before the first attempt too: all sockets of a mediator that went down are
-            # lost together and must not come back together.
+            # Wait before the first attempt, too: a mediator that goes down loses all sockets
+            # together, and they must not come back together.
             await sources.sleep(self._backoff.pause_s(attempt, sources.chance()))
             if self._left.is_set():
                 break
@@ -179,7 +179,7 @@ class NoticeSocket:
         return socket
 
     async def _authenticate(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """The handshake of 10.2. Raises: SocketRefused, UnexpectedAnswer, _Lost."""
+        """Do the handshake of 10.2. Raises: SocketRefused, UnexpectedAnswer, _Lost."""
         identity, sources = self._identity, self._mediator.sources
         signed = {
             "did": identity.did,
@@ -213,12 +213,12 @@ async def _send(socket: aiohttp.ClientWebSocketResponse, message: dict[str, obje
 async def _receive(
     socket: aiohttp.ClientWebSocketResponse, seconds_max: float
 ) -> dict[str, object]:
-    """The next JSON message.
+    """Receive the next JSON message.
 
     Raises:
         SocketRefused: the mediator closed the socket with a code of 10.3.
         UnexpectedAnswer: the message is not a JSON object in a text frame.
-        _Lost: the connection ended, broke, or said nothing for ``seconds_max``.
+        _Lost: the connection ended, broke, or was silent for ``seconds_max``.
     """
     try:
         frame = await socket.receive(timeout=seconds_max)

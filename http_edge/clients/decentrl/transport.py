@@ -1,7 +1,7 @@
-"""HTTP to one mediator: requests out, answers or typed errors in.
+"""HTTP to one mediator: sends requests, returns answers or raises typed errors.
 
-The one question that matters after a failure is whether the command can have taken effect:
-``MediatorUnreachable`` says no, ``OutcomeUnknown`` says that the client cannot know.
+After a failure only one question matters: can the command have taken effect?
+``MediatorUnreachable`` means no, ``OutcomeUnknown`` means that the client cannot know.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from http_edge.crypto.strict_json import JsonRefused, parse_answer
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
 _UNCHANGED: Final = (("ERROR", "INSUFFICIENT_STORAGE"),)
-"""Answers of a mediator that failed and changed nothing; compared, for a list has no hash."""
+"""Types and codes of server failures that changed nothing; a tuple, because any JSON value is
+compared with them, and a list has no hash."""
 _SHOWN_CHARS: Final = 120
 
 
@@ -35,13 +36,13 @@ class TransportLimits:
     """Bounds on one exchange with a mediator.
 
     Attributes:
-        connect_s_max: Seconds until a connection must stand.
-        answer_s_max: Seconds from the start until the whole answer is there.
+        connect_s_max: Seconds until a connection must be open.
+        answer_s_max: Seconds from the start until the whole answer has arrived.
         answer_bytes_max: Larger answers are not read to the end.
         connections_max: Open connections to the mediator, WebSockets included.
         frame_bytes_max: Larger WebSocket messages close the socket.
-        silence_s_max: A WebSocket that says nothing for so long is dead. The mediator pings
-            every 30 seconds, so two and a half silent periods.
+        silence_s_max: Seconds of silence after which a WebSocket is dead: two and a half times
+            the 30 seconds between the mediator's pings.
     """
 
     connect_s_max: float = 5.0
@@ -116,7 +117,7 @@ class Transport:
             await self._owned.close()
 
     async def get(self, path: str) -> tuple[int, Mapping[str, object]]:
-        """``GET`` a path: the status, whatever it is, and the JSON object.
+        """``GET`` a path; return any status, and the JSON object.
 
         Raises: MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer.
         """
@@ -124,14 +125,14 @@ class Transport:
         return status, _json_object(status, body)
 
     async def query(self, path: str, where: Sequence[tuple[str, str]]) -> Mapping[str, object]:
-        """``GET`` a path (already percent-encoded) with a query: the SUCCESS answer.
+        """``GET`` a path (already percent-encoded) with a query; return the SUCCESS answer.
 
         Raises: CommandRefused, OutcomeUnknown, MediatorUnreachable, UnexpectedAnswer.
         """
         return read_answer(*await self._exchange("GET", path, where=where))
 
     async def post(self, command: bytes) -> Mapping[str, object]:
-        """``POST`` a signed command: the SUCCESS answer.
+        """``POST`` a signed command; return the SUCCESS answer.
 
         Raises: CommandRefused, OutcomeUnknown, MediatorUnreachable, UnexpectedAnswer.
         """
@@ -185,8 +186,8 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
     """The SUCCESS answer in a response (DCTRL-0004 section 11). Pure.
 
     Raises:
-        CommandRefused: the answer is an ERROR that changed nothing: one of the client's making
-            (status below 500), or INSUFFICIENT_STORAGE.
+        CommandRefused: the answer is an ERROR and nothing changed: the client caused it (status
+            below 500), or it is INSUFFICIENT_STORAGE.
         OutcomeUnknown: the mediator, or something in front of it, failed.
         UnexpectedAnswer: the answer is no answer of this protocol.
     """
@@ -204,7 +205,7 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
 
 
 def _changed_nothing(body: bytes) -> bool:
-    """Whether the answer of a mediator that failed says that nothing was changed."""
+    """Does the answer of a failed mediator say that nothing was changed?"""
     try:
         answer = parse_answer(body)
     except JsonRefused:

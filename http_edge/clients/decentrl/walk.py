@@ -1,7 +1,7 @@
 """Alice and Bob walk through the whole protocol; each step proves one promise of the mediator.
 
 The steps build on one another, so the walk ends at the first one that fails. Both identities are
-new and registered for an hour; what they leave behind is a contract and one saved event.
+new and registered for an hour; they leave behind a contract and one saved event.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Walk:
     command: bytes = field(default=b"", repr=False)
 
     async def register(self) -> str:
-        """Both get a contract with their mediator; the client verifies both signatures."""
+        """Both register by a contract with their mediator; the client verifies the signatures."""
         until_s = self._now_s() + REGISTERED_S
         for account in (self.alice, self.bob):
             await account.register(expires_at_s=until_s, invitation=self.invitation)
@@ -116,12 +116,12 @@ class Walk:
         return f"pushed, decrypted and its author verified: {read.event['data']}"
 
     async def replay(self) -> str:
-        """The very same bytes a second time."""
+        """The same bytes, sent a second time, are refused."""
         bobs = await self.alice.mediator.of(self.bob.identity.did)
         return await _refused(bobs.transport.post(self.command), "DUPLICATE_NONCE")
 
     async def forge(self) -> str:
-        """Alice's command with another nonce, which she did not sign."""
+        """Alice's command is refused with another nonce, which she did not sign."""
         bobs = await self.alice.mediator.of(self.bob.identity.did)
         command = parse(self.command)
         assert isinstance(command, dict)
@@ -179,13 +179,13 @@ class Walk:
 async def walk(
     alices: MediatorClient, bobs: MediatorClient, invitation: str | None = None
 ) -> AsyncIterator[Proof]:
-    """Run the steps; the last proof is the first that does not hold, if one does not.
+    """Run the steps up to the first whose proof does not hold.
 
-    ``invitation`` is the id of one for many, where the mediator asks for one to register.
+    ``invitation`` is the id of an invitation for many, if the mediator asks for one to register.
 
     Raises:
-        MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer: before the first step, when one
-            of the two is no running mediator.
+        MediatorUnreachable, OutcomeUnknown, UnexpectedAnswer: before the first step, if one of the
+            two is no running mediator.
     """
     alice = alices.as_(Identity.create("alice", (await alices.document()).did))
     bob = bobs.as_(Identity.create("bob", (await bobs.document()).did))

@@ -1,6 +1,6 @@
-"""A wallet for DIDComm mediation: what an agent asks of its mediator, in Python.
+"""A wallet for DIDComm mediation: an agent's requests to its mediator, in Python.
 
-``Wallet`` is of DIDComm v1, an Aries agent; ``Wallet2`` is of DIDComm v2.
+``Wallet`` speaks DIDComm v1, as an Aries agent does; ``Wallet2`` speaks DIDComm v2.
 
     async with aiohttp.ClientSession() as session:
         bob = await Wallet.connect("http://127.0.0.1:8080/invitation", session=session)
@@ -13,11 +13,11 @@
         async for picked in bob.drain():
             print(key.unpack(picked.envelope).message["content"])
 
-It speaks both handshakes, coordinate mediation, Pickup 1.0 and 2.0 with live mode, Aries queue
-1.0 and implicit pickup, over HTTP and over WebSocket (``bob.over(socket)``). It keeps nothing:
-``bob.connection`` and the keys are the caller's to store: of a key its ``seed``, from which
-``KeyPair.from_seed`` makes it again. It uses the wire forms of
-``http_edge.didcomm`` and nothing else of the server.
+``Wallet`` speaks both handshakes, coordinate mediation, Pickup 1.0 and 2.0 with live mode, Aries
+queue 1.0 and implicit pickup, over HTTP and over WebSocket (``bob.over(socket)``). It stores
+nothing: the caller stores ``bob.connection`` and the ``seed`` of each key, from which
+``KeyPair.from_seed`` makes the key again. Of the server it uses only the wire forms of
+``http_edge.didcomm``.
 """
 
 from http_edge.clients.didcomm.connected_wallet import Disclosure

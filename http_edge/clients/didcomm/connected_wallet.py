@@ -1,4 +1,4 @@
-"""What a connected wallet does in either generation: sockets, live mode, pings, implicit pickup."""
+"""A connected wallet of either generation: sockets, live mode, pings, implicit pickup."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Disclosure(msgspec.Struct, frozen=True):
 
 
 class ConnectedWallet(SpeaksPickup):
-    """One mediator as the wallet sees it, over HTTP unless over another transport.
+    """A wallet connected to one mediator, over HTTP or another transport.
 
-    ``ping_protocol`` and ``ping_response`` are how its generation pings. The session stays open.
+    ``ping_protocol`` and ``ping_response`` name the ping of its generation. The session stays open.
     """
 
     ping_protocol = "trust_ping/1.0"
@@ -48,20 +48,20 @@ class ConnectedWallet(SpeaksPickup):
 
     @asynccontextmanager
     async def socket(self) -> AsyncIterator[Socket]:
-        """A WebSocket that has said nothing yet.
+        """Open a WebSocket; nothing is sent on it yet.
 
         Raises:
-            MediatorUnreachable: it did not open.
+            MediatorUnreachable: the socket did not open.
         """
         async with open_socket(self.session, self.connection) as socket:
             yield socket
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[Live]:
-        """A WebSocket in live mode (RFC 0685).
+        """Open a WebSocket in live mode (RFC 0685).
 
         Raises:
-            ProblemReported, WalletError: the mediator does not turn it on.
+            ProblemReported, WalletError: the mediator does not turn live mode on.
         """
         async with self.socket() as socket:
             live = Live(self.connection, socket, self.pickup)
@@ -69,10 +69,10 @@ class ConnectedWallet(SpeaksPickup):
                 raise UnexpectedAnswer("the mediator says that live delivery is off")
             yield live
 
-    # ---- what needs no mediation
+    # ---- without mediation
 
     async def ping(self) -> None:
-        """Ask for a sign of life and get it (RFC 0048).
+        """Ping the mediator and wait for its answer (RFC 0048).
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -81,7 +81,7 @@ class ConnectedWallet(SpeaksPickup):
     async def discover(
         self, queries: Sequence[tuple[str, str]] = _EVERYTHING
     ) -> tuple[Disclosure, ...]:
-        """Features by type and pattern (RFC 0557); all protocols unless others are named.
+        """Query features by type and pattern (RFC 0557); by default all protocols.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -95,7 +95,7 @@ class ConnectedWallet(SpeaksPickup):
     # ---- implicit pickup
 
     async def implicit(self) -> bytes | None:
-        """One waiting envelope by return route alone, or None; over HTTP (RFC 0092).
+        """Fetch one waiting envelope by return route alone, over HTTP (RFC 0092); None for none.
 
         Raises: ProblemReported, WalletError (see the transport).
         """
@@ -108,10 +108,10 @@ class ConnectedWallet(SpeaksPickup):
 
     @asynccontextmanager
     async def implicit_socket(self) -> AsyncIterator[Socket]:
-        """A WebSocket with an open return route: whatever waits comes on it (RFC 0092).
+        """Open a WebSocket with a return route, on which all waiting messages come (RFC 0092).
 
         Raises:
-            MediatorUnreachable: it did not open.
+            MediatorUnreachable: the socket did not open.
         """
         async with self.socket() as socket:
             await socket.say(prepared(self._silent_ping(), "all"))

@@ -1,4 +1,4 @@
-"""The connection of a wallet with its mediator: whose keys, which endpoints, what is authentic."""
+"""The connection of a wallet with its mediator: keys, endpoints, and checks of authenticity."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
 
 Received: TypeAlias = Json | bytes
-"""What came from the mediator: a message of its own, or an envelope for another key, unopened."""
+"""A message of the mediator itself, or an unopened envelope for another key."""
 
 Key: TypeAlias = bytes | str
-"""A public key: 32 bytes, which are written as did:key, or a text, which is written as it is."""
+"""A public key: 32 bytes, sent as did:key, or a text, sent as it is."""
 
 
 MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
@@ -28,26 +28,26 @@ MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
 class MediatorConnection(Protocol):
     """A connection of either generation, as transports use it.
 
-    Messages are flat objects, as DIDComm v1 writes them, whatever they travel as.
+    Messages are flat objects as in DIDComm v1, whatever form they have on the wire.
     """
 
     @property
     def http_url(self) -> str:
-        """Where the mediator takes messages over HTTP."""
+        """The mediator's URL for messages over HTTP."""
 
     @property
     def ws_url(self) -> str:
-        """Where it takes sockets; empty where it named none."""
+        """The mediator's URL for WebSockets; empty if it named none."""
 
     @property
     def media_type(self) -> str:
-        """What its envelopes are named over HTTP."""
+        """The media type of envelopes over HTTP."""
 
     def pack(self, message: Json) -> bytes:
-        """A message for the mediator."""
+        """Pack a message for the mediator."""
 
     def open(self, body: bytes) -> Received:
-        """What came: the mediator's message, or ``body`` itself when it is for another key."""
+        """Open the mediator's message; return ``body`` itself if it is for another key."""
 
 
 class Opened(NamedTuple):
@@ -59,9 +59,9 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """What both sides agreed on in the handshake.
+    """The result of a handshake.
 
-    Keep it, and the wallet comes back as the same one. ``ws_url`` is empty when the mediator
+    A caller that stores it can come back as the same wallet. ``ws_url`` is empty if the mediator
     named no WebSocket.
     """
 
@@ -74,19 +74,19 @@ class Connection:
 
     @property
     def media_type(self) -> str:
-        """What its envelopes are named over HTTP."""
+        """The media type of envelopes over HTTP."""
         return MEDIA_TYPE
 
     def pack(self, message: Json) -> bytes:
-        """A message for the mediator, authenticated by the connection's key (RFC 0019)."""
+        """Pack a message for the mediator, authenticated by the connection's key (RFC 0019)."""
         return pack(orjson.dumps(message), [self.mediator_key], self.key)
 
     def open(self, body: bytes) -> Received:
-        """What came: the mediator's message, or ``body`` itself when it is for another key.
+        """Open the mediator's message; return ``body`` itself if it is for another key.
 
         Raises:
-            NotAuthentic: it is for the connection's key and not by the mediator.
-            UnexpectedAnswer: it is no envelope, or its content no JSON object.
+            NotAuthentic: the message is for the connection's key, but not from the mediator.
+            UnexpectedAnswer: ``body`` is no envelope, or its content is no JSON object.
         """
         opened = _unpacked_for(self.key, body)
         if opened is None:
@@ -97,21 +97,21 @@ class Connection:
 
 
 def open_for(key: KeyPair, body: bytes) -> Opened | None:
-    """What is in an envelope; None when it is not for ``key``, or none of DIDComm v1.
+    """Open an envelope; return None if it is not for ``key``, or not of DIDComm v1.
 
     Raises:
-        NotAuthentic: it is for ``key`` and does not open.
-        UnexpectedAnswer: it is no envelope, or its content no JSON object.
+        NotAuthentic: the envelope is for ``key`` and does not open.
+        UnexpectedAnswer: ``body`` is no envelope, or its content is no JSON object.
     """
     opened = _unpacked_for(key, body)
     return None if opened is None else Opened(_json_object(opened.plaintext), opened.sender_key)
 
 
 def _unpacked_for(key: KeyPair, body: bytes) -> OpenedEnvelope | None:
-    """The same, with what is in the envelope as it is."""
+    """Do the same as ``open_for``, but do not parse the content."""
     sealed = recipients(body)
     if sealed is None:
-        # Whatever resembles an envelope can be sent to another key. It is for that one to refuse.
+        # Anything that resembles an envelope may be for another key, whose holder can refuse it.
         if "ciphertext" in _json_object(body):
             return None
         raise UnexpectedAnswer("no envelope")
@@ -124,7 +124,7 @@ def _unpacked_for(key: KeyPair, body: bytes) -> OpenedEnvelope | None:
 
 
 def spelled(key: Key) -> str:
-    """A key as it goes into a message."""
+    """A key as text for a message."""
     return did_key(key) if isinstance(key, bytes) else key
 
 

@@ -1,4 +1,4 @@
-"""A wallet's connection in DIDComm v2: both sides are DIDs, and there was no handshake."""
+"""A wallet's connection in DIDComm v2: each side knows the other's DID, without a handshake."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2, agent_account
 
 DidMethod2: TypeAlias = Literal["peer4", "peer2", "key"]
-"""What the wallet's own DIDs are: did:peer:4, did:peer:2 or did:key."""
+"""The method of the wallet's own DIDs: did:peer:4, did:peer:2 or did:key."""
 
 
 def own_did(own: OwnDids, method: DidMethod2) -> str:
-    """One of the names of a key pair."""
+    """The DID of a key pair by this method."""
     return {"peer4": own.peer4, "peer2": own.peer2, "key": own.did_key}[method]
 
 
 def messaging_service(uri: str) -> Json:
-    """The one service of a document: where the wallet takes messages, or its mediator's DID."""
+    """The only service of a document; ``uri`` is the wallet's endpoint or its mediator's DID."""
     endpoint = {"uri": uri, "accept": [PROFILE], "routingKeys": []}
     return {"id": "#service", "type": "DIDCommMessaging", "serviceEndpoint": endpoint}
 
 
 def peer_account(did: str, own: str) -> AgentAccount:
-    """Whom a message to a DID is packed for, by the DID ``own``.
+    """The account for which the DID ``own`` packs messages to ``did``.
 
     Raises:
-        UnusableInvitation: the DID does not carry a key that messages can be packed to.
+        UnusableInvitation: ``did`` carries no key to which messages can be packed.
     """
     kid, _ = agreement_key(did)
     document = resolve_document(did)
@@ -58,10 +58,10 @@ def peer_account(did: str, own: str) -> AgentAccount:
 
 
 def agreement_key(did: str) -> tuple[str, PublicKey]:
-    """The key that a DID is written to with, X25519 where it has one, behind its id.
+    """The id and the key agreement key of a DID, X25519 if it has one.
 
     Raises:
-        UnusableInvitation: the DID carries none.
+        UnusableInvitation: the DID carries no such key.
     """
     keys = resolve_document(did)
     if keys is None or not keys.agreement:
@@ -73,10 +73,10 @@ def agreement_key(did: str) -> tuple[str, PublicKey]:
 
 @dataclass(frozen=True)
 class Connection2:
-    """What a wallet has to know of itself and of its mediator. Keep it to come back as the same.
+    """A wallet's data about itself and its mediator; store them to come back as the same wallet.
 
-    ``endpoint`` is where the wallet takes messages, or ``QUEUE``. ``is_known``: the mediator has
-    answered, so it knows the whole DID, and the short form of a did:peer:4 is enough from now on.
+    ``endpoint`` is the wallet's own endpoint, or ``QUEUE``. ``is_known`` means that the mediator
+    has answered: it knows the whole DID, so the short form of a did:peer:4 is enough from now on.
     """
 
     key: KeyPair = field(repr=False)
@@ -89,19 +89,19 @@ class Connection2:
 
     @cached_property
     def own(self) -> OwnDids:
-        """The wallet's own names for this connection."""
+        """The wallet's own DIDs for this connection."""
         return OwnDids(self.key, [messaging_service(self.endpoint)])
 
     @cached_property
     def did(self) -> str:
-        """The name that it uses."""
+        """The DID that the wallet uses now."""
         if self.is_known and self.method == "peer4":
             return self.own.peer4_short
         return own_did(self.own, self.method)
 
     @property
     def media_type(self) -> str:
-        """What its envelopes are named over HTTP."""
+        """The media type of envelopes over HTTP."""
         return MEDIA_TYPE
 
     @cached_property
@@ -113,7 +113,7 @@ class Connection2:
         return peer_account(self.mediator_did, self.did)
 
     def pack(self, message: Json) -> bytes:
-        """A flat message for the mediator, authenticated by this side's key.
+        """Pack a flat message for the mediator, authenticated by the wallet's key.
 
         Raises:
             UnusableInvitation: nothing can be packed to the mediator's key.
@@ -121,7 +121,7 @@ class Connection2:
         return seal_for(self._version, self.did, message, self.mediator_did)
 
     def packed(self, written: bytes) -> bytes:
-        """A message for the mediator that is written already, as it is.
+        """Pack an encoded message for the mediator.
 
         Raises:
             UnusableInvitation: nothing can be packed to the mediator's key.
@@ -129,11 +129,11 @@ class Connection2:
         return packed_for(self._version, written, self._mediator)
 
     def open(self, body: bytes) -> Received:
-        """What came: the mediator's message, or ``body`` itself when it is for another key.
+        """Open the mediator's message; return ``body`` itself if it is for another key.
 
         Raises:
-            NotAuthentic: it is for the connection's key and not by the mediator.
-            UnexpectedAnswer: it is no envelope, or its content no message.
+            NotAuthentic: the message is for the connection's key, but not from the mediator.
+            UnexpectedAnswer: ``body`` is no envelope, or its content is no message.
         """
         opened = open_for_did(self._version, body)
         if opened is None:
@@ -146,19 +146,19 @@ class Connection2:
 
 
 def seal_for(version: V2, did: str, message: Json, to: str) -> bytes:
-    """A flat message by the DID ``did``, whose envelopes ``version`` makes, for the DID ``to``.
+    """Pack a flat message from the DID ``did``, whose keys ``version`` has, for the DID ``to``.
 
     Raises:
-        UnusableInvitation: ``to`` does not carry a key that messages can be packed to.
+        UnusableInvitation: ``to`` carries no key to which messages can be packed.
     """
     return packed_for(version, addressed(from_flat(message), did, to), peer_account(to, did))
 
 
 def packed_for(version: V2, written: bytes, account: AgentAccount) -> bytes:
-    """A written message in an envelope for an account.
+    """Pack an encoded message into an envelope for an account.
 
     Raises:
-        UnusableInvitation: its key is of another curve than the own, or of low order.
+        UnusableInvitation: the account's key is of low order, or of another curve than the own key.
     """
     try:
         return version.pack(written, account)
@@ -167,11 +167,11 @@ def packed_for(version: V2, written: bytes, account: AgentAccount) -> bytes:
 
 
 def open_for_did(version: V2, body: bytes) -> Unpacked | None:
-    """What is in an envelope; None when it is for another.
+    """Open an envelope; return None if it is for another DID.
 
     Raises:
-        NotAuthentic: it is for this one and does not open.
-        UnexpectedAnswer: it is no envelope.
+        NotAuthentic: the envelope is for this DID and does not open.
+        UnexpectedAnswer: ``body`` is no envelope.
     """
     try:
         value = parse(body)
@@ -180,7 +180,7 @@ def open_for_did(version: V2, body: bytes) -> Unpacked | None:
     opened = version.unpack(value) if isinstance(value, dict) else None
     match opened:
         case None | UnpackRefusal.NOT_AN_ENVELOPE:
-            # Another generation's envelope is for another key.
+            # An envelope of another generation is for another key.
             if isinstance(value, dict) and "ciphertext" in value:
                 return None
             raise UnexpectedAnswer("no envelope")

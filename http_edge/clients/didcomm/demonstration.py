@@ -25,7 +25,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 
 WRITTEN: Final = ("one", "two", "three", "four", "five", "six", "seven")
-"""What Alice writes while Bob is away; he fetches it in five ways."""
+"""Alice's messages while Bob is away; he fetches them in five ways."""
 _BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
 
 
@@ -65,7 +65,7 @@ class WalletDemonstration:
         return f"senders post to {granted.endpoint}, wrapped for {keys}"
 
     async def register(self) -> str:
-        """Each makes a key for the other; Bob's is registered once more in another spelling."""
+        """Each makes a key for the other; Bob registers his once more, in another spelling."""
         self.alices_key = await self.alice.new_recipient()
         self.bobs_key = await self.bob.new_recipient()
         key = self.bobs_key.key.public
@@ -76,7 +76,7 @@ class WalletDemonstration:
         return f"{base58(key)}; in another spelling it is no change"
 
     async def claim(self) -> str:
-        """Mallory, with a connection of her own, registers Bob's key."""
+        """Mallory, with a connection of her own, tries to register Bob's key."""
         mallory = await Wallet.connect(
             self.bobs,
             session=self.session,
@@ -136,7 +136,7 @@ class WalletDemonstration:
         rest = len(WRITTEN) - self.read
         async with self.bob.implicit_socket() as socket:
             received = [await socket.receive(PUSH_S_MAX) for _ in range(rest)]
-            # Two round trips: that all was read takes one, that it is removed another.
+            # The first round trip shows that all was read, the second that it is removed.
             await self.bob.over(socket).ping()
             await self.bob.over(socket).ping()
         texts = self._bob_reads([one for one in received if isinstance(one, bytes)], rest)
@@ -173,12 +173,12 @@ class WalletDemonstration:
         return f"Alice reads: {texts[0]}"
 
     async def _write(self, to: Address, text: str, sender: Recipient) -> int:
-        """Send a message: the HTTP status that it was accepted with."""
+        """Send a message; return the HTTP status of its acceptance."""
         message: Json = {"@type": _BASIC_MESSAGE, "@id": new_id(), "content": text}
         return await send(self.session, to.endpoint, to.seal(message, sender.key))
 
     def _bob_reads(self, envelopes: Sequence[bytes], count: int) -> str:
-        """Bob opens ``count`` envelopes, which must be the next that Alice wrote, in order."""
+        """Let Bob open ``count`` envelopes, which must be Alice's next messages, in order."""
         texts = [self._reads(self.bobs_key, one, self.alices_key) for one in envelopes]
         due = list(WRITTEN[self.read : self.read + count])
         check(texts == due, f"Bob got {texts} instead of {due}")
@@ -194,13 +194,13 @@ class WalletDemonstration:
 async def demonstrate(
     session: aiohttp.ClientSession, alices_url: str, bobs_url: str
 ) -> AsyncIterator[Proof]:
-    """Run the steps; the last proof is the first that does not hold, if one does not.
+    """Run the steps up to the first whose proof does not hold.
 
-    Alice uses the mediator at the first URL, Bob the one at the second; they may be one. Carol,
-    whose wallet is of DIDComm v2, uses Bob's.
+    Alice uses the mediator at the first URL, Bob the one at the second, which may be the same.
+    Carol, whose wallet speaks DIDComm v2, uses Bob's.
 
     Raises:
-        WalletError: before the first step, when one of the two gives no invitation.
+        WalletError: before the first step, if one of the mediators gives no invitation.
     """
     state = WalletDemonstration(
         session,

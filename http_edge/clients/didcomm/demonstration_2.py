@@ -1,4 +1,4 @@
-"""The part of the demonstration that is DIDComm v2: Carol's wallet, and Dave who writes to it."""
+"""The DIDComm v2 part of the demonstration: Carol's wallet, and Dave, who writes to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NewerDemonstration:
     dave: Recipient2 = field(init=False, repr=False)
 
     def steps(self, stack: AsyncExitStack) -> list[Step]:
-        """What is shown, in order; sockets stay open as long as ``stack``."""
+        """The steps in order; sockets stay open as long as ``stack``."""
         return [
             ("Carol follows the same invitation in DIDComm v2",
              "no handshake: the first request makes the relation", self.connect),
@@ -61,7 +61,7 @@ class NewerDemonstration:
         return f"granted {again[:32]}…; the ping was answered"
 
     async def register(self) -> str:
-        """A DID for Dave, in its long form and in its short one."""
+        """Carol registers a DID for Dave in its long form, then in its short one."""
         self.recipient = await self.carol.new_recipient()
         short = self.recipient.own.peer4_short
         (again,) = await self.carol.update_recipients(add=[short])
@@ -76,7 +76,7 @@ class NewerDemonstration:
         return f"{short}; before it her own is listed, which was registered by itself"
 
     async def write(self) -> str:
-        """Dave, who has no mediator, writes all in one forward."""
+        """Dave, who has no mediator, sends all messages in one forward."""
         self.dave = Recipient2(KeyPair.new(), self.carol.routing_did)
         await self._send(*WRITTEN)
         status = await self.carol.status(self.recipient.did)
@@ -84,7 +84,7 @@ class NewerDemonstration:
         return f"{status.message_count} messages wait, {status.total_bytes} bytes of ciphertext"
 
     async def pick_up_3(self) -> str:
-        """One message, and its acknowledgement."""
+        """Carol fetches one message and acknowledges it."""
         self.carol.pickup = PICKUP_3
         picked = await self.carol.fetch(1)
         text = self._reads(picked, WRITTEN[:1])
@@ -92,13 +92,13 @@ class NewerDemonstration:
         return f"{text}; {status.message_count} wait after the acknowledgement"
 
     async def pick_up_4(self) -> str:
-        """The rest, until a delivery is empty."""
+        """Carol fetches the rest, until a delivery is empty."""
         self.carol.pickup = PICKUP_4
         picked = [one async for one in self.carol.drain()]
         return f"{self._reads(picked, WRITTEN[1:])}; then nothing"
 
     async def go_live(self, stack: AsyncExitStack) -> str:
-        """A message over a socket in live mode."""
+        """Carol receives a message over a socket in live mode."""
         live = await stack.enter_async_context(self.carol.live())
         await self._send("now")
         pushed = await live.next(PUSH_S_MAX)
@@ -108,7 +108,7 @@ class NewerDemonstration:
         return f"pushed: {text}"
 
     async def _send(self, *texts: str) -> None:
-        """One forward with these messages, to the endpoint that Carol's DID leads to."""
+        """Send one forward with these messages to the endpoint that Carol's DID leads to."""
         to = self.recipient.did
         messages: list[Json] = [
             {"@type": _BASIC_MESSAGE, "@id": new_id(), "content": text} for text in texts
@@ -120,7 +120,7 @@ class NewerDemonstration:
         await post(self.session, endpoint_of(to), body, media_type=MEDIA_TYPE)
 
     def _reads(self, picked: Sequence[Picked], due: Sequence[str]) -> str:
-        """Carol opens envelopes, which must be Dave's, with these texts in this order."""
+        """Let Carol open envelopes, which must be Dave's, with these texts in this order."""
         texts = []
         for one in picked:
             message, sender = self.recipient.unpack(one.envelope)

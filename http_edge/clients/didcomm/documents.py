@@ -23,7 +23,7 @@ _LEGACY_DID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class OwnDocuments:
-    """One key and one service, in each of the ways to say so."""
+    """The DID documents with one key and one service, in each of the known forms."""
 
     key: KeyPair
     endpoint: str = QUEUE
@@ -46,7 +46,7 @@ class OwnDocuments:
 
     @property
     def peer2(self) -> str:
-        """The same as did:peer:2."""
+        """The same document as a did:peer:2."""
         return encode_peer2([self.key.public], [self._service(_KEY_ID)])
 
     @property
@@ -84,12 +84,12 @@ class OwnDocuments:
 
 
 def document_in(did: str) -> Json | None:
-    """The document that a did:peer:2 or a long did:peer:4 carries, or None."""
+    """The document in a did:peer:2 or a long did:peer:4; None for another DID."""
     return peer4_document(did) or peer2_document(did)
 
 
 def endpoints(document: Mapping[str, object]) -> tuple[str, str]:
-    """The first HTTP and the first WebSocket endpoint of a document; empty where it has none."""
+    """The first HTTP and the first WebSocket endpoint of a document; empty if it has none."""
     found = list(_endpoints(document.get("service")))
     http = [url for url in found if url.startswith(("http://", "https://"))]
     websocket = [url for url in found if url.startswith(("ws://", "wss://"))]

@@ -6,9 +6,9 @@ WalletError
 ├── MediatorUnreachable  no answer came over HTTP, or no socket opened
 ├── ConnectionLost       the socket ended or broke
 ├── NoAnswer             nothing came over the socket in time
-├── NotAuthentic         an envelope or a signature is not by whom it should be
+├── NotAuthentic         an envelope or a signature is not from the expected sender
 ├── UnexpectedAnswer     the answer is not what the protocol describes
-└── UnusableInvitation   this is no invitation, or none that this wallet can follow
+└── UnusableInvitation   the text is no invitation, or none that this wallet can follow
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class WalletError(Exception):
 
 
 class ProblemReported(WalletError):
-    """The mediator answered with a problem report: its code, its words, the whole message."""
+    """The mediator answered with a problem report: ``code``, ``text``, and the whole message."""
 
     def __init__(self, code: str, text: str, report: Json) -> None:
         super().__init__(f"{code}: {text}" if text else code)
@@ -45,14 +45,14 @@ class MediatorRefused(WalletError):
 
 
 class MediatorUnreachable(WalletError):
-    """No answer came over HTTP, or no socket opened; what was sent may have taken effect."""
+    """No answer came over HTTP, or no socket opened; a sent message may have taken effect."""
 
 
 class ConnectionLost(WalletError):
     """The socket ended or broke; the last request may have taken effect.
 
-    A ``close_code`` from 4400 to 4503 is 4000 and the HTTP status of a message without a proven
-    sender that the mediator did not take.
+    A ``close_code`` from 4400 to 4503 means that the mediator did not take a message without a
+    proven sender: it is 4000 plus the HTTP status.
     """
 
     def __init__(self, reason: str, close_code: int | None = None) -> None:
@@ -65,7 +65,7 @@ class NoAnswer(WalletError):
 
 
 class NotAuthentic(WalletError):
-    """An envelope does not open, is not by the mediator, or a signature is not the right one."""
+    """An envelope does not open or is not from the mediator, or a signature is wrong."""
 
 
 class UnexpectedAnswer(WalletError):
@@ -73,4 +73,4 @@ class UnexpectedAnswer(WalletError):
 
 
 class UnusableInvitation(WalletError):
-    """This is no invitation, or none that this wallet can follow."""
+    """The text is no invitation, or none that this wallet can follow."""

@@ -1,7 +1,7 @@
-"""Messages of DIDComm v2 as flat objects, and back: the library writes and reads one form.
+"""Converts messages of DIDComm v2 to flat ones and back: the library works with one form.
 
-A flat message is one of DIDComm v1: ``@type``, ``@id``, the members of its protocol, and beside
-them ``~thread``, ``~transport`` and ``~attach``.
+A flat message has the form of DIDComm v1: ``@type``, ``@id``, the members of its protocol, and
+beside them ``~thread``, ``~transport`` and ``~attach``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _REPORT: Final = "problem-report"
 
 
 def from_flat(message: Json) -> Json:
-    """The message in the form of DIDComm v2, without its sender and recipient."""
+    """Convert a flat message to DIDComm v2, without its sender and recipient."""
     body = {name: value for name, value in message.items() if name not in _DECORATORS}
     written: Json = {"id": message["@id"], "type": message["@type"], "body": body}
     for name in ("thid", "pthid"):
@@ -33,7 +33,7 @@ def from_flat(message: Json) -> Json:
 
 
 def to_flat(message: Json) -> Json:
-    """A message of DIDComm v2 as a flat one."""
+    """Convert a message of DIDComm v2 to a flat one."""
     body = _member(message, "body")
     thread = {name: message[name] for name in ("thid", "pthid") if name in message}
     flat: Json = {"@type": message.get("type"), "@id": message.get("id"), **body}

@@ -1,8 +1,8 @@
 """The wallet's side of a handshake: DID exchange 1.x and connections 1.0 (RFC 0023, RFC 0160).
 
-Messages in, messages out. The answer counts only if the key of the invitation proves the DID in
-it: by a signature on the DID document, on the DID, or on the connection; a DID that carries its
-own document may do without where that same key packed the answer.
+Pure: it reads and makes messages. The answer counts only if the key of the invitation proves the
+DID in it: by a signature on the DID document, on the DID, or on the connection. A DID that carries
+its own document needs no signature if that key packed the answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 
 HandshakeProtocol: TypeAlias = Literal["didexchange/1.1", "didexchange/1.0", "connections/1.0"]
 DidMethod: TypeAlias = Literal["peer4", "peer2", "legacy"]
-"""How the wallet shows its DID document: in a did:peer:4, a did:peer:2, or beside an old DID."""
+"""The form of the wallet's DID document: in a did:peer:4, a did:peer:2, or beside a legacy DID."""
 CONNECTIONS: Final = "connections/1.0"
 
 
@@ -36,8 +36,8 @@ CONNECTIONS: Final = "connections/1.0"
 class Handshake:
     """One handshake of a wallet with the key ``key``.
 
-    ``endpoint`` is where the wallet takes messages, or ``QUEUE``. Connections 1.0 knows the
-    legacy document alone, whatever ``did_method`` says.
+    ``endpoint`` is the wallet's own endpoint, or ``QUEUE``. Connections 1.0 always uses the legacy
+    document, whatever ``did_method`` says.
     """
 
     invitation: Invitation
@@ -80,12 +80,12 @@ class Handshake:
         return pack(orjson.dumps(self.request()), [self.invitation.key], self.key)
 
     def accept(self, answer: Opened) -> Connection:
-        """The connection that a response stands for.
+        """Check a response, and return the connection that it establishes.
 
         Raises:
             ProblemReported: the mediator refuses.
             NotAuthentic: the key of the invitation does not prove the response.
-            UnexpectedAnswer: it is no response to this request.
+            UnexpectedAnswer: the answer is no response to this request.
         """
         response = expected(answer.message, f"{self.protocol}/request", "response")
         thread = response.get("~thread")
@@ -111,7 +111,7 @@ class Handshake:
         )
 
     def completion(self) -> Json:
-        """The message that its response was taken, which is not answered."""
+        """The message that confirms the response; the mediator does not answer it."""
         if self.protocol == CONNECTIONS:
             return {
                 "@type": f"{NEW_PREFIX}trust_ping/1.0/ping",
@@ -149,7 +149,7 @@ class Handshake:
         return _shown(did, document_in(did) if isinstance(did, str) else None)
 
     def _signed(self, attachment: object) -> bytes:
-        """Content that the key of the invitation signed. Raises: NotAuthentic."""
+        """The content of an attachment, signed by the invitation's key. Raises: NotAuthentic."""
         signed = read_attachment(attachment)
         if signed is None:
             raise NotAuthentic("the signature of an attachment is wrong")

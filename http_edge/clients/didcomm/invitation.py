@@ -1,7 +1,7 @@
 """Invitations as a wallet reads them: out-of-band and connections 1.0, URL or JSON.
 
 RFC 0434 and RFC 0160, and out-of-band 2.0 of DIDComm v2. An invitation names the key that must
-prove the answer, and where to send the request; one of DIDComm v2 names a DID that says both.
+prove the answer, and the endpoint for the request; in DIDComm v2 it names a DID that has both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OK: Final = 200
 class Invitation:
     """An invitation: its id, the inviter's key and endpoint, and the handshakes it offers.
 
-    ``protocols`` are like ``didexchange/1.1``, in the inviter's order of preference.
+    ``protocols`` have the form ``didexchange/1.1``, in the inviter's order of preference.
     """
 
     id: str
@@ -51,10 +51,11 @@ class Invitation2:
 
 
 def read_invitation(source: str | bytes | Json) -> Invitation:
-    """The invitation in a URL with ``oob=`` or ``c_i=``, in a JSON text, or in its object.
+    """Read an invitation: a URL with ``oob=`` or ``c_i=``, a JSON text, or its object.
 
     Raises:
-        UnusableInvitation: it is none, or has no key and endpoint that this wallet understands.
+        UnusableInvitation: the source is no invitation, or has no key and endpoint that this wallet
+            understands.
     """
     message = source if isinstance(source, dict) else _object(source)
     kind = read_type(message.get("@type"))
@@ -72,10 +73,10 @@ def read_invitation(source: str | bytes | Json) -> Invitation:
 
 
 def read_invitation_2(source: str | bytes | Json) -> Invitation2:
-    """The invitation in a URL with ``_oob=``, in a JSON text, or in its object.
+    """Read an out-of-band 2.0 invitation: a URL with ``_oob=``, a JSON text, or its object.
 
     Raises:
-        UnusableInvitation: it is none of out-of-band 2.0.
+        UnusableInvitation: the source is no such invitation.
     """
     message = source if isinstance(source, dict) else _object(source, _PARAMETERS_2)
     kind = read_type(message.get("type"))
@@ -88,7 +89,7 @@ def read_invitation_2(source: str | bytes | Json) -> Invitation2:
 
 
 async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invitation2:
-    """The out-of-band 2.0 invitation behind a URL: in it, in the URL that it leads to, or JSON.
+    """Get the out-of-band 2.0 invitation in a URL, in its redirection, or in its JSON answer.
 
     Raises: as ``fetch_invitation``.
     """
@@ -110,7 +111,7 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
 
 
 async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitation:
-    """The invitation behind a URL: the one in it, else the one that is fetched from there.
+    """Get the invitation in a URL, or fetch it from there.
 
     Raises:
         MediatorRefused, MediatorUnreachable: a short URL was not answered with an invitation.
@@ -162,7 +163,7 @@ def _object(source: str | bytes, parameters: Sequence[str] = _PARAMETERS) -> Jso
 
 
 def _protocols(message: Json) -> list[str]:
-    """The offered handshakes without their prefix."""
+    """The offered handshakes without the prefix of their URIs."""
     offered = message.get("handshake_protocols", [])
     if not isinstance(offered, list):
         raise UnusableInvitation("handshake_protocols is no list")
@@ -198,7 +199,7 @@ def _service(service: Mapping[str, object]) -> tuple[bytes, str]:
 
 
 def _usable(key: bytes) -> bytes:
-    """The key, which messages can be packed to. Raises: UnusableInvitation."""
+    """The key, if messages can be packed to it. Raises: UnusableInvitation."""
     if curve_public(key) is None:
         raise UnusableInvitation("nothing can be packed to the key of the service")
     return key

@@ -1,4 +1,4 @@
-"""Coordinate mediation 1.0: asking to be mediated, and the keylist (RFC 0211)."""
+"""Coordinate mediation 1.0: requests for mediation, and the keylist (RFC 0211)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PROTOCOL = "coordinate-mediation/1.0"
 
 @dataclass(frozen=True, slots=True)
 class Mediation:
-    """What the mediator granted: where senders post, and the keys that they wrap forwards for."""
+    """The mediator's grant: the endpoint for senders, and the keys that they wrap forwards for."""
 
     endpoint: str
     routing_keys: tuple[bytes, ...]
 
 
 class KeylistResult(msgspec.Struct, frozen=True):
-    """What became of one change: success, no_change, client_error or server_error."""
+    """The result of one change: success, no_change, client_error or server_error."""
 
     recipient_key: str
     action: str
@@ -38,7 +38,7 @@ class KeylistKey(msgspec.Struct, frozen=True):
 
 
 class Pagination(msgspec.Struct, frozen=True):
-    """Keys in this answer, those before it, and those after it."""
+    """The numbers of keys in this answer, before it and after it."""
 
     count: int
     offset: int
@@ -46,7 +46,7 @@ class Pagination(msgspec.Struct, frozen=True):
 
 
 class Keylist(msgspec.Struct, frozen=True):
-    """Registered keys, and where this part of them stands if that was requested."""
+    """Registered keys, and the pagination if it was requested."""
 
     keys: tuple[KeylistKey, ...]
     pagination: Pagination | None = None
@@ -61,10 +61,10 @@ class SpeaksMediation(ProtocolSession):
     """Coordinate mediation 1.0."""
 
     async def request_mediation(self) -> Mediation:
-        """Ask for mediation; asking again gives the same.
+        """Request mediation; a repeated request gets the same grant.
 
         Raises:
-            ProblemReported: it was denied (code ``mediate-deny``), or something is wrong.
+            ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
             WalletError: see ``ProtocolSession.request``.
         """
         answer = await self.request(f"{_PROTOCOL}/mediate-request", "mediate-grant|mediate-deny")
@@ -76,7 +76,7 @@ class SpeaksMediation(ProtocolSession):
     async def update_keylist(
         self, add: Sequence[Key] = (), remove: Sequence[Key] = ()
     ) -> list[KeylistResult]:
-        """Register and give up keys: what became of each, in their order, additions first.
+        """Register and remove keys; return the result of each, in order, additions first.
 
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
@@ -91,7 +91,7 @@ class SpeaksMediation(ProtocolSession):
         return record_of(answer.get("updated"), list[KeylistResult])
 
     async def query_keylist(self, limit: int | None = None, offset: int = 0) -> Keylist:
-        """The registered keys; with a limit, that many from an offset on.
+        """Query the registered keys, all or up to ``limit`` of them from ``offset`` on.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """

@@ -1,4 +1,4 @@
-"""Coordinate mediation 2.0 and 3.0: asking to be mediated, and the recipients (didcomm.org)."""
+"""Coordinate mediation 2.0 and 3.0: requests for mediation, and the recipients (didcomm.org)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MediationVersion: TypeAlias = Literal["2.0", "3.0"]
 
 
 class RecipientResult(msgspec.Struct, frozen=True):
-    """What became of one change: success, no_change, client_error or server_error."""
+    """The result of one change: success, no_change, client_error or server_error."""
 
     recipient_did: str
     action: str
@@ -29,7 +29,7 @@ class RegisteredDid(msgspec.Struct, frozen=True):
 
 
 class RecipientList(msgspec.Struct, frozen=True):
-    """Registered recipients, and where this part of them stands if that was requested."""
+    """Registered recipients, and the pagination if it was requested."""
 
     dids: tuple[RegisteredDid, ...]
     pagination: Pagination | None = None
@@ -54,12 +54,13 @@ class SpeaksMediation2(ProtocolSession):
     mediation_version: MediationVersion = "2.0"
 
     async def request_mediation(self, invitation_id: str = "") -> str:
-        """Ask for mediation, which makes the relation: the DID that the mediator grants.
+        """Request mediation, which establishes the relation; return the DID that is granted.
 
-        Asking again gives the same. ``invitation_id`` is of the invitation that led here.
+        A repeated request gets the same grant. ``invitation_id`` is the id of the invitation that
+        the wallet follows.
 
         Raises:
-            ProblemReported: it was denied (code ``mediate-deny``), or something is wrong.
+            ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
             WalletError: see ``ProtocolSession.request``.
         """
         thread = {"~thread": {"pthid": invitation_id}} if invitation_id else {}
@@ -78,7 +79,7 @@ class SpeaksMediation2(ProtocolSession):
     async def update_recipients(
         self, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> list[RecipientResult]:
-        """Register and give up recipients: what became of each, in order, additions first.
+        """Register and remove recipients; return the result of each, in order, additions first.
 
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
@@ -94,7 +95,7 @@ class SpeaksMediation2(ProtocolSession):
         return record_of(answer.get("updated"), list[RecipientResult])
 
     async def query_recipients(self, limit: int | None = None, offset: int = 0) -> RecipientList:
-        """The registered recipients; with a limit, that many from an offset on.
+        """Query the registered recipients, all or up to ``limit`` of them from ``offset`` on.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """

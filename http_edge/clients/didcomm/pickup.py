@@ -24,13 +24,13 @@ from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, read_type
 
 _FAMILIES: Final = frozenset({"messagepickup", "message-pickup"})
 LIMIT: Final = 10
-"""Messages in one delivery when nothing else is said; what other wallets ask for."""
+"""The default number of messages in a delivery, as in other wallets."""
 
 
 class PickupVersion(NamedTuple):
-    """A version of pickup: its protocol, and what it calls a recipient and the limit.
+    """A version of pickup: its protocol, and its member names for a recipient and the limit.
 
-    ``answers_receipt``: an acknowledgement is answered by the status.
+    ``answers_receipt`` means that the mediator answers an acknowledgement with the status.
     """
 
     protocol: str
@@ -48,14 +48,14 @@ PICKUP_4: Final = PickupVersion(
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A message that was handed out: the id to acknowledge it by, and its envelope, unopened."""
+    """A delivered message: the id for its acknowledgement, and its unopened envelope."""
 
     id: str
     envelope: bytes
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the queue stands; only the count is always given.
+    """The status of the queue; only the count is always given.
 
     Times are text in pickup 2.0, Unix seconds in 3.0, Unix milliseconds in 4.0.
     """
@@ -89,16 +89,16 @@ class SpeaksPickup(ProtocolSession):
     pickup: PickupVersion = PICKUP_2
 
     async def status(self, recipient: Key | None = None) -> Status:
-        """How the queue stands, of one recipient alone if it is given.
+        """Query the status of the queue, or of one recipient's messages in it.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
         return await self._status("status-request", **self._only(recipient))
 
     async def fetch(self, limit: int = LIMIT, recipient: Key | None = None) -> list[Picked]:
-        """Up to ``limit`` messages, oldest first; empty when nothing is there to hand out.
+        """Fetch up to ``limit`` messages, oldest first; empty if none can be delivered.
 
-        They stay in the queue until ``received``.
+        They stay in the queue until ``received`` acknowledges them.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -111,21 +111,21 @@ class SpeaksPickup(ProtocolSession):
         return delivered(answer) if "~attach" in answer else []
 
     async def received(self, ids: Sequence[str]) -> Status:
-        """Acknowledge messages, which removes them: how the queue stands without them.
+        """Acknowledge messages, which removes them; return the status of the queue without them.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
         sent = await self._send_received(ids)
-        # Answers come in the order of what was asked: now there is a report, or none comes.
+        # Answers come in the order of the requests: a problem report would have come by now.
         status = await self.status()
         if (report := self.transport.came_about(sent)) is not None:
             check_problem(report)
         return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
-        """The same, and how the queue stands only in a version that answers with it.
+        """Acknowledge messages; return the status only in a version that answers with it.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -135,7 +135,7 @@ class SpeaksPickup(ProtocolSession):
         return None
 
     async def _send_received(self, ids: Sequence[str]) -> str:
-        """Acknowledge without an answer: the id of the message that does."""
+        """Acknowledge without an answer; return the id of the acknowledging message."""
         message: Json = {
             "@type": f"{NEW_PREFIX}{self.pickup.protocol}/messages-received",
             "@id": new_id(),
@@ -147,10 +147,10 @@ class SpeaksPickup(ProtocolSession):
     async def drain(
         self, limit: int = LIMIT, recipient: Key | None = None
     ) -> AsyncIterator[Picked]:
-        """All messages, ``limit`` at a time.
+        """Iterate over all messages, fetched ``limit`` at a time.
 
-        They are acknowledged when the caller asks for the one after the last of them, so a
-        caller that fails in between is offered them again.
+        A delivery is acknowledged when the caller asks for the message after its last one, so a
+        caller that fails in between is offered the delivery again.
 
         Raises:
             UnexpectedAnswer: a message is offered again after it was acknowledged.
@@ -167,7 +167,7 @@ class SpeaksPickup(ProtocolSession):
             acknowledged = frozenset(ids)
 
     async def live_delivery(self, *, on: bool) -> Status:
-        """Turn the live mode on or off; only a socket has one.
+        """Turn live mode on or off; only a socket has it.
 
         Raises:
             ProblemReported: ``e.m.live-mode-not-supported`` over HTTP.
@@ -184,10 +184,10 @@ class SpeaksPickup(ProtocolSession):
 
 
 class Live(SpeaksPickup):
-    """A socket in live mode: iterate over what arrives, acknowledge it, or ask anything else.
+    """A socket in live mode: iterate over arriving messages, acknowledge them, or send requests.
 
-    What waited before is not pushed: ``fetch`` it. Each message is to be acknowledged with
-    ``received``; if it is not, it comes again.
+    Messages that waited before are not pushed: ``fetch`` them. Acknowledge each message with
+    ``received``; otherwise it comes again.
     """
 
     def __init__(
@@ -202,11 +202,11 @@ class Live(SpeaksPickup):
 
         Raises:
             NoAnswer: nothing was delivered in time.
-            ProblemReported: the mediator reported a problem in between.
-            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
+            ProblemReported: the mediator reported a problem meanwhile.
+            ConnectionLost, UnexpectedAnswer: the reason for the end of the socket.
         """
         try:
-            # Over all that comes: what is no delivery does not begin the wait anew.
+            # One time-out for all: a message that is no delivery must not restart the wait.
             async with asyncio.timeout(seconds):
                 while True:
                     received = await self.socket.receive(None)
@@ -220,14 +220,14 @@ class Live(SpeaksPickup):
             raise NoAnswer(f"nothing was delivered for {seconds} s") from error
 
     async def __aiter__(self) -> AsyncIterator[Picked]:
-        """Each message as it arrives, however long that takes; ends by the errors of ``next``."""
+        """Iterate over messages as they arrive, without a time limit; raise as ``next``."""
         while True:
             for picked in await self.next(None):
                 yield picked
 
 
 def delivered(delivery: Json) -> list[Picked]:
-    """The messages attached to a delivery, as base64 in any dialect or as JSON.
+    """Read the messages attached to a delivery, as base64 of any dialect or as JSON.
 
     Raises:
         UnexpectedAnswer: an attachment has another shape.

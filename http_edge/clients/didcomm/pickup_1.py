@@ -1,6 +1,6 @@
-"""Pickup 1.0 with the waiting that recipients may grant (RFC 0212, RFC 0032).
+"""Pickup 1.0, with the delay that a wallet may allow for an answer (RFC 0212, RFC 0032).
 
-There is no acknowledgement: what was handed over has left the queue.
+There is no acknowledgement: a delivered message has left the queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROTOCOL: Final = "messagepickup/1.0"
 
 
 class Pickup1Status(msgspec.Struct, frozen=True):
-    """How the queue stands; only the count is always given."""
+    """The status of the queue; only the count is always given."""
 
     message_count: int
     duration_waited_s: int | None = msgspec.field(default=None, name="duration_waited")
@@ -39,10 +39,10 @@ class _Attached(msgspec.Struct, frozen=True):
 
 
 class SpeaksPickup1(ProtocolSession):
-    """Pickup 1.0. A delay in milliseconds lets the mediator wait for messages that long."""
+    """Pickup 1.0. ``delay_ms`` lets the mediator wait for messages for that many milliseconds."""
 
     async def pickup1_status(self) -> Pickup1Status:
-        """How the queue stands.
+        """Query the status of the queue.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -50,7 +50,7 @@ class SpeaksPickup1(ProtocolSession):
         return record_of(answer, Pickup1Status)
 
     async def batch(self, size: int, delay_ms: int | None = None) -> list[Picked]:
-        """Up to ``size`` messages, oldest first; with a delay it waits to fill the batch.
+        """Fetch up to ``size`` messages, oldest first; with a delay the mediator waits for more.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -60,7 +60,7 @@ class SpeaksPickup1(ProtocolSession):
         return _attached(answer)
 
     async def list_pickup(self, ids: Sequence[str]) -> list[Picked]:
-        """The messages with these ids; unknown ids are passed over.
+        """Fetch the messages with these ids; unknown ids are ignored.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -70,7 +70,7 @@ class SpeaksPickup1(ProtocolSession):
         return _attached(answer)
 
     async def noop(self, delay_ms: int | None = None) -> bytes:
-        """The oldest message, raw; with a delay it waits for one.
+        """Fetch the oldest message as a raw envelope; with a delay the mediator waits for one.
 
         Raises:
             ProblemReported: ``empty_queue``, or after a delay ``timeout_occurred``.

@@ -1,4 +1,4 @@
-"""Questions to the mediator and what its answers mean, over either transport."""
+"""Requests to the mediator, and the reading of its answers, over either transport."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ReturnRoute = Literal["all", "thread", "none"]
 Record = TypeVar("Record")
 
 new_id: Final[Callable[[], str]] = Sources().new_nonce
-"""A fresh id of a message."""
+"""Makes a fresh id for a message."""
 _REPORTS: Final = {"problem-report", "problem_report"}
 
 
@@ -29,10 +29,10 @@ class ProtocolSession:
         self.transport: Final = transport
 
     async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
-        """Send any message and return its answer as it is, a problem report too.
+        """Send any message and return its answer as it is, also a problem report.
 
-        ``@id`` and ``~transport`` are added where they are missing; ``none`` adds no
-        ``~transport``. None when nothing came back over HTTP, or over a socket nothing could.
+        ``@id`` and ``~transport`` are added if they are missing; ``none`` adds no ``~transport``.
+        None if the HTTP answer is empty, or if a message over a socket allows no answer.
 
         Raises: WalletError.
         """
@@ -44,27 +44,27 @@ class ProtocolSession:
     async def exchange(
         self, message: Json, *, return_route: ReturnRoute = "all", raw: bool = False
     ) -> Received | None:
-        """``ask``, and with ``raw`` an envelope for another key is an answer too.
+        """Send a message as ``ask`` does; ``raw`` also takes an envelope for another key as answer.
 
         Raises: WalletError.
         """
         return await self.transport.exchange(prepared(message, return_route), raw=raw)
 
     async def request(self, kind: str, answer: str, **members: object) -> Json:
-        """Send ``kind`` (``messagepickup/2.0/status-request``) with these members.
+        """Send a message of type ``kind``, such as ``messagepickup/2.0/status-request``.
 
-        The answer is of the same protocol and one of the names in ``answer``, separated by ``|``.
+        ``answer`` has the expected names of the answer in the same protocol, separated by ``|``.
 
         Raises:
-            ProblemReported: it is a problem report.
-            UnexpectedAnswer: it is anything else, or nothing.
+            ProblemReported: the answer is a problem report.
+            UnexpectedAnswer: the answer is anything else, or there is none.
             WalletError: see the transport.
         """
         return expected(await self.ask({"@type": NEW_PREFIX + kind, **members}), kind, answer)
 
 
 def prepared(message: Json, return_route: ReturnRoute) -> Json:
-    """A message with an id and the return route, where it does not say them itself."""
+    """The message, with an id and the return route added if they are missing."""
     whole = message if "@id" in message else {**message, "@id": new_id()}
     if return_route == "none" or "~transport" in whole:
         return whole
@@ -72,7 +72,7 @@ def prepared(message: Json, return_route: ReturnRoute) -> Json:
 
 
 def expected(answer: Received | None, kind: str, names: str) -> Json:
-    """``answer`` if it is of the protocol of ``kind`` and has one of the names.
+    """Return ``answer`` if it is of the protocol of ``kind`` and has one of the names.
 
     Raises: ProblemReported, UnexpectedAnswer.
     """
@@ -101,10 +101,10 @@ def check_problem(message: Json) -> None:
 
 
 def record_of(answer: object, kind: type[Record]) -> Record:
-    """An answer as a record.
+    """Convert an answer to a record.
 
     Raises:
-        UnexpectedAnswer: it has another shape.
+        UnexpectedAnswer: the answer has another shape.
     """
     try:
         return msgspec.convert(answer, kind)

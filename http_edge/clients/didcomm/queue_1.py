@@ -1,6 +1,6 @@
-"""Aries queue 1.0 (draft): the queue's status, its rules, and fetching from it.
+"""Aries queue 1.0 (draft): the queue's status, its limits, and fetching from it.
 
-There is no acknowledgement: what was handed over has left the queue.
+There is no acknowledgement: a fetched message has left the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PROTOCOL: Final = "queue/1.0"
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """How the queue stands and by which rules; a limit of zero is none."""
+    """The status and the limits of the queue; zero means no limit."""
 
     message_count: int
     will_queue: bool
@@ -56,7 +56,7 @@ class SpeaksQueue1(ProtocolSession):
     """Aries queue 1.0."""
 
     async def queue_status(self) -> QueueStatus:
-        """How the queue stands and by which rules.
+        """Query the status and the limits of the queue.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -64,7 +64,7 @@ class SpeaksQueue1(ProtocolSession):
         return record_of(answer.get("status"), QueueStatus)
 
     async def update_queue(self, **update: object) -> QueueStatus:
-        """Ask for other rules, by their names on the wire (``message_count_limit=100``).
+        """Ask for other limits, by their names on the wire (``message_count_limit=100``).
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
@@ -72,7 +72,7 @@ class SpeaksQueue1(ProtocolSession):
         return record_of(answer.get("status"), QueueStatus)
 
     async def queue_fetch(self, limit: int | None = None) -> list[Fetched]:
-        """Messages, oldest first, ``limit`` at most.
+        """Fetch messages, oldest first, ``limit`` at most.
 
         Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """

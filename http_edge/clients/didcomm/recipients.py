@@ -1,4 +1,4 @@
-"""The keys that others write to, and how they do: forwards, posted (RFC 0094, RFC 0025)."""
+"""The keys of recipients, and how senders write to them: posted forwards (RFC 0094, RFC 0025)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _FORWARD: Final = NEW_PREFIX + "routing/1.0/forward"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a sender knows of a recipient: its key, and the way there."""
+    """A sender's data on a recipient: its key, the endpoint, and the routing keys."""
 
     key: bytes
     endpoint: str
     routing_keys: tuple[bytes, ...] = ()
 
     def seal(self, message: Json, sender: KeyPair | None = None) -> bytes:
-        """A message for the recipient alone, ready to be posted to the endpoint.
+        """Pack a message for the recipient alone, ready to be posted to the endpoint.
 
-        The recipient learns who the sender is, those on the way do not.
+        The recipient learns the sender's key; mediators on the way do not.
 
         Raises:
             ValueError: nothing can be packed to one of the keys.
@@ -43,9 +43,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A registered key of the wallet, and the mediation that it is reached through.
+    """A registered key of the wallet, and the mediation through which senders reach it.
 
-    One for each correspondent: they cannot see that they write to the same wallet.
+    Each correspondent gets a key of its own: they cannot see that they write to the same wallet.
     """
 
     key: KeyPair = field(repr=False)
@@ -53,15 +53,15 @@ class Recipient:
 
     @property
     def address(self) -> Address:
-        """What a sender has to know."""
+        """The address to give to a sender."""
         return Address(self.key.public, self.mediation.endpoint, self.mediation.routing_keys)
 
     def unpack(self, envelope: bytes) -> Opened:
-        """The message in an envelope, and who sent it.
+        """Open an envelope: the message, and the key of its sender.
 
         Raises:
-            NotAuthentic: it is for another key, or does not open.
-            UnexpectedAnswer: it is no envelope.
+            NotAuthentic: the envelope is for another key, or does not open.
+            UnexpectedAnswer: the bytes are no envelope.
         """
         opened = open_for(self.key, envelope)
         if opened is None:
@@ -70,7 +70,7 @@ class Recipient:
 
 
 def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
-    """An envelope for ``to`` inside one forward for each routing key, the last one outermost.
+    """Wrap an envelope for ``to`` in a forward for each routing key, the last one outermost.
 
     Raises:
         ValueError: nothing can be packed to one of the routing keys.
@@ -87,7 +87,7 @@ def forward(envelope: bytes, to: Key, routing_keys: Sequence[bytes]) -> bytes:
 
 
 async def send(session: aiohttp.ClientSession, endpoint: str, envelope: bytes) -> int:
-    """Post an envelope of a sender that expects nothing back: the HTTP status, a success.
+    """Post an envelope without expecting a message back; return the HTTP status of its success.
 
     Raises: MediatorRefused, MediatorUnreachable, UnexpectedAnswer.
     """

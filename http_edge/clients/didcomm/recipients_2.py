@@ -1,4 +1,4 @@
-"""The DIDs that others write to in DIDComm v2, and how they do: forwards, posted (routing 2.0)."""
+"""The DIDs of recipients in DIDComm v2, and how senders write to them: forwards (routing 2.0)."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ class Recipient2:
 
     @cached_property
     def own(self) -> OwnDids:
-        """The names of its key; their documents lead to the mediator."""
+        """The DIDs of the key; their documents lead to the mediator."""
         return OwnDids(self.key, [messaging_service(self.routing_did)])
 
     @cached_property
     def did(self) -> str:
-        """The DID that is registered, and that a sender has to know."""
+        """The registered DID, which is the address to give to a sender."""
         return own_did(self.own, self.method)
 
     @cached_property
     def version(self) -> V2:
-        """Envelopes to and from this DID."""
+        """Packs and unpacks envelopes from and to this DID."""
         return V2(self.own)
 
     def unpack(self, packed: bytes) -> tuple[Json, str]:
-        """The flat message in an envelope, and the DID that sent it; empty for an anonymous one.
+        """Open an envelope: the flat message, and its sender's DID, empty if it is anonymous.
 
         Raises:
-            NotAuthentic: it is for another, or does not open, or not by whom it says.
-            UnexpectedAnswer: it is no envelope.
+            NotAuthentic: the envelope is for another DID or does not open, or the message is not
+                from the sender that it names.
+            UnexpectedAnswer: the bytes are no envelope.
         """
         opened = open_for_did(self.version, packed)
         if opened is None or opened.parsed is None:
@@ -70,7 +71,7 @@ class Recipient2:
         return to_flat(opened.parsed), message.sender_did if opened.sender is not None else ""
 
     def seal(self, message: Json, to: str) -> bytes:
-        """A flat message by this DID for the DID ``to``, ready to be posted to ``endpoint_of``.
+        """Pack a flat message from this DID for the DID ``to``, to be posted to ``endpoint_of``.
 
         Raises:
             UnusableInvitation: ``to`` names no mediator, or nothing can be packed to a key on the
@@ -82,12 +83,12 @@ class Recipient2:
 def forward_2(
     envelopes: Sequence[bytes], to: str, routing_did: str = "", **headers: object
 ) -> bytes:
-    """Envelopes for the DID ``to`` in a forward to its mediator; ``headers`` are of the forward.
+    """Put envelopes for the DID ``to`` into one forward with ``headers`` to its mediator.
 
-    ``routing_did`` is the mediator's, by default the one in the document that ``to`` carries.
+    ``routing_did`` is the mediator's DID, by default the one in the document of ``to``.
 
     Raises:
-        UnusableInvitation: nothing says who the mediator is, or nothing can be packed to its key.
+        UnusableInvitation: the mediator is not known, or nothing can be packed to its key.
     """
     mediator = routing_did or mediator_of(to)
     message: Json = {
@@ -106,7 +107,7 @@ def forward_2(
 
 
 def endpoint_of(did: str) -> str:
-    """Where a forward for a DID is posted: the HTTP endpoint of its mediator; empty for none.
+    """The HTTP endpoint of a DID's mediator, to which forwards are posted; empty for none.
 
     Raises:
         UnusableInvitation: the DID names no mediator.
@@ -115,10 +116,10 @@ def endpoint_of(did: str) -> str:
 
 
 def mediator_of(did: str) -> str:
-    """The DID of the mediator that a DID is behind, by its document.
+    """The DID of the mediator that the document of a DID names.
 
     Raises:
-        UnusableInvitation: it names none.
+        UnusableInvitation: the document names none.
     """
     document = own_document(did)
     services = [] if document is None else messaging_services(document)

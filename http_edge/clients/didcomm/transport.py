@@ -1,7 +1,7 @@
-"""The two ways to the mediator: one request over HTTP, or a WebSocket (RFC 0025).
+"""The two transports to the mediator: requests over HTTP, or a WebSocket (RFC 0025).
 
-Over HTTP at most one message comes back with the answer. Over a socket anything may come at any
-time: what is in the thread of a question is its answer, the rest waits to be received.
+Over HTTP at most one message comes back with the answer. Over a socket messages may come at any
+time: a message in the thread of a request is its answer, the others wait for ``receive``.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
 
 ANSWER_S_MAX: Final = 30.0
-"""How long an answer may take, besides the delay that the question allows."""
+"""How long an answer may take, in addition to the delay that the request allows."""
 SILENCE_S_MAX: Final = 75.0
-"""A socket that says nothing for so long is dead: two and a half of the mediator's own pings."""
+"""A socket that is silent for so long is dead: two and a half times the mediator's ping period."""
 UNRECEIVED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""What a socket keeps for a caller that does not receive it; with more it ends."""
+"""The most that a socket keeps for a caller that does not receive; with more the socket ends."""
 _KEPT_BYTES: Final = 1024
-"""A message that waits takes about so much more than its envelope has bytes."""
+"""The memory that a waiting message takes in addition to the bytes of its envelope, about."""
 _CONNECT_S_MAX: Final = 5.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _SHOWN_BYTES: Final = 200
 _CLOSE_S_MAX: Final = 1.0
 _SUCCESS: Final = range(200, 300)
 _ASKED: Final = 2 / 3
-"""The part of a silence after which a ping asks; the pong has half as long again (aiohttp)."""
+"""The part of the allowed silence after which we ping; aiohttp waits for the pong half as long."""
 _DATA: Final = frozenset({aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY})
 
 
 class Transport(Protocol):
-    """A way to ask the mediator."""
+    """A way to exchange messages with the mediator."""
 
     async def exchange(self, message: Json, *, raw: bool = False) -> Received | None:
-        """Send a message that has an id; what came back, or None when nothing should.
+        """Send a message that has an id; return its answer, or None if it gets none.
 
-        ``raw``: an envelope for another key is an answer too.
+        With ``raw`` an envelope for another key is an answer, too.
 
         Raises: WalletError.
         """
 
     def came_about(self, message_id: str) -> Json | None:
-        """What has come about a message that nothing was to come back for; None for nothing."""
+        """A message that has come about a message without a return route; None for none."""
 
 
 class Posted(NamedTuple):
@@ -80,7 +80,7 @@ async def post(
     Raises:
         MediatorRefused: the status is no success.
         MediatorUnreachable: there was no answer.
-        UnexpectedAnswer: it is too long.
+        UnexpectedAnswer: the answer is too long.
     """
     try:
         async with session.post(
@@ -101,7 +101,7 @@ async def post(
 
 
 def refused(response: aiohttp.ClientResponse, body: bytes) -> MediatorRefused:
-    """What an answer whose status is no success stands for."""
+    """The error for an answer whose status is no success."""
     text = body[:_SHOWN_BYTES].decode(errors="replace")
     return MediatorRefused(
         response.status, text, retry_after_s(response.headers.get("Retry-After"))
@@ -109,10 +109,10 @@ def refused(response: aiohttp.ClientResponse, body: bytes) -> MediatorRefused:
 
 
 async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The whole body of a response.
+    """Read the whole body of a response.
 
     Raises:
-        UnexpectedAnswer: it has more than ``bytes_max`` bytes.
+        UnexpectedAnswer: the body has more than ``bytes_max`` bytes.
     """
     received = bytearray()
     async for chunk in response.content.iter_any():
@@ -123,7 +123,7 @@ async def read_bounded(response: aiohttp.ClientResponse, bytes_max: int) -> byte
 
 
 class Http:
-    """Each message is a request of its own."""
+    """The transport over HTTP: each message is a request of its own."""
 
     def __init__(self, connection: MediatorConnection, session: aiohttp.ClientSession) -> None:
         self._connection = connection
@@ -153,13 +153,14 @@ class Http:
         return received
 
     def came_about(self, message_id: str) -> None:
-        """See ``Transport``: nothing, for the status of the answer has said it."""
+        """See ``Transport``: always None, since the status of the answer has reported it."""
 
 
 class Socket:
-    """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a question and its answer.
+    """An open WebSocket: ``say`` and ``receive``, or ``exchange`` for a request and its answer.
 
-    Several tasks may ask at once. Iterating gives what ``receive`` gives until the socket ends.
+    Several tasks may send requests at once. Iterating yields what ``receive`` returns, until the
+    socket ends.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class Socket:
         self._ended: WalletError | None = None
 
     async def say(self, message: Json) -> None:
-        """Send a message and wait for nothing.
+        """Send a message without waiting for an answer.
 
         Raises: ConnectionLost.
         """
@@ -195,13 +196,13 @@ class Socket:
             raise ConnectionLost(repr(error), self.websocket.close_code) from error
 
     async def receive(self, seconds: float | None = ANSWER_S_MAX) -> Received:
-        """The next message that answers no question: the mediator's own, or an envelope.
+        """Receive the next message that answers no request: the mediator's own, or an envelope.
 
         ``None`` waits as long as the socket is open.
 
         Raises:
             NoAnswer: nothing came in time.
-            ConnectionLost, UnexpectedAnswer: the socket ended, and why.
+            ConnectionLost, UnexpectedAnswer: the reason for the end of the socket.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -217,7 +218,7 @@ class Socket:
         return received
 
     def came_about(self, message_id: str) -> Json | None:
-        """See ``Transport``: the first of it, which is not received any more."""
+        """See ``Transport``: the first such message, which ``receive`` does not return any more."""
         for number, (received, size_bytes) in enumerate(self._inbox):
             if not isinstance(received, bytes) and _thread(received) == message_id:
                 del self._inbox[number]
@@ -226,7 +227,7 @@ class Socket:
         return None
 
     async def __aiter__(self) -> AsyncIterator[Received]:
-        """What is received, until the socket ends."""
+        """Iterate over received messages, until the socket ends."""
         while True:
             try:
                 yield await self.receive(None)
@@ -234,7 +235,7 @@ class Socket:
                 return
 
     async def exchange(self, message: Json, *, raw: bool = False) -> Received | None:
-        """See ``Transport``; None at once for a message that opens no return route.
+        """See ``Transport``; return None at once for a message without a return route.
 
         Raises: ConnectionLost, NoAnswer, UnexpectedAnswer.
         """
@@ -267,7 +268,7 @@ class Socket:
         return received
 
     async def listen(self) -> None:
-        """Take what arrives until the socket ends; ``open_socket`` runs this beside its user."""
+        """Take arriving messages until the socket ends; ``open_socket`` runs this in a task."""
         ended: WalletError | None = None
         try:
             async for frame in self.websocket:
@@ -277,7 +278,7 @@ class Socket:
         except WalletError as error:
             ended = error
         finally:
-            # Whatever ended it, also that it was cut off: no task waits for what cannot come.
+            # Also if the socket was cut off: no task may wait for an answer that cannot come.
             code = self.websocket.close_code
             self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
             self._arrived.set()
@@ -297,9 +298,9 @@ class Socket:
             self._keep(received, len(body) + _KEPT_BYTES)
 
     def _put_back(self, answer: asyncio.Future[Received | None]) -> None:
-        """Let an answer wait to be received that came as its question was given up.
+        """Keep an answer that came as its request was cancelled, so that it can be received.
 
-        It may be a message that has left its queue.
+        The answer may be a message that has left its queue.
         """
         received = answer.result() if answer.done() and not answer.cancelled() else None
         if received is not None:
@@ -307,7 +308,7 @@ class Socket:
             self._arrived.set()
 
     def _keep(self, received: Received, size_bytes: int) -> None:
-        """Let a message wait to be received. Raises: ConnectionLost."""
+        """Keep a message until it is received. Raises: ConnectionLost."""
         if self._unreceived_bytes + size_bytes > UNRECEIVED_BYTES_MAX:
             reason = f"more than {UNRECEIVED_BYTES_MAX} bytes wait to be received"
             raise ConnectionLost(reason, self.websocket.close_code)
@@ -323,13 +324,13 @@ async def open_socket(
     *,
     silence_s_max: float = SILENCE_S_MAX,
 ) -> AsyncIterator[Socket]:
-    """A socket to the mediator of a connection; it is closed when the context is left.
+    """Open a socket to the mediator of a connection; close it at the end of the block.
 
-    It ends, as lost, when the mediator answers no ping and says nothing for ``silence_s_max``
-    seconds: a connection that broke without a word would otherwise be waited on for ever.
+    The socket ends, as lost, if the mediator answers no ping and is silent for ``silence_s_max``
+    seconds: else a wait on a connection that broke silently would never end.
 
     Raises:
-        MediatorUnreachable: it did not open.
+        MediatorUnreachable: the socket did not open.
     """
     try:
         async with asyncio.timeout(_CONNECT_S_MAX):
@@ -352,7 +353,7 @@ async def open_socket(
 async def _close(websocket: aiohttp.ClientWebSocketResponse, listening: asyncio.Task[None]) -> None:
     """Close a socket and wait for the end of its task.
 
-    A mediator that goes on sending is cut off: aiohttp waits after each message.
+    A mediator that goes on sending is cut off, because aiohttp restarts its wait at each message.
     """
     try:
         async with asyncio.timeout(_CLOSE_S_MAX):
@@ -364,10 +365,10 @@ async def _close(websocket: aiohttp.ClientWebSocketResponse, listening: asyncio.
 
 
 def _opened(connection: MediatorConnection, body: bytes) -> Received:
-    """What came, where an envelope of the queue may: one for the wallet's own key is such, too.
+    """Open a message if it may be a queued envelope; return one that is not authentic unopened.
 
     Raises:
-        UnexpectedAnswer: it is no envelope, or its content no message.
+        UnexpectedAnswer: ``body`` is no envelope, or its content is no message.
     """
     try:
         return connection.open(body)
@@ -376,14 +377,14 @@ def _opened(connection: MediatorConnection, body: bytes) -> Received:
 
 
 def _thread_of_question(message: Json) -> str:
-    """The thread in which a question is answered: its parent is another."""
+    """The thread of the answer to a request; the parent thread is another one."""
     thread = message.get("~thread")
     named = thread.get("thid") if isinstance(thread, dict) else None
     return str(named or message["@id"])
 
 
 def _answers_another(answer: Json, question: Json) -> bool:
-    """Whether a message is in the thread of another question; one in no thread is in none."""
+    """Whether an answer is in the thread of another request; an answer may have no thread."""
     thread = answer.get("~thread")
     names = [thread.get("thid"), thread.get("pthid")] if isinstance(thread, dict) else []
     named = {str(name) for name in names if name}
@@ -391,7 +392,7 @@ def _answers_another(answer: Json, question: Json) -> bool:
 
 
 def _thread(message: Json) -> str:
-    """The thread that a message says it is in; of a problem report its parent will do."""
+    """The thread of a message, else its parent thread, as a problem report may have."""
     thread = message.get("~thread")
     if not isinstance(thread, dict):
         return ""
@@ -399,7 +400,7 @@ def _thread(message: Json) -> str:
 
 
 def _delay_s(message: Json) -> float:
-    """Seconds that a question allows for its answer (RFC 0032)."""
+    """The delay in seconds that a request allows for its answer (RFC 0032)."""
     timing = message.get("~timing")
     delay_ms = timing.get("delay_milli") if isinstance(timing, dict) else None
     return delay_ms / 1000 if isinstance(delay_ms, int | float) else 0.0

@@ -1,4 +1,4 @@
-"""A wallet of DIDComm v1 with its mediator: everything that an Aries wallet can ask of it."""
+"""A wallet of DIDComm v1: everything that an Aries wallet can request of its mediator."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from http_edge.didcomm.envelopes.messages import Json
 
 
 class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
-    """One mediator as the wallet sees it, over HTTP unless ``over`` a socket.
+    """A DIDComm v1 wallet at one mediator, over HTTP unless ``over`` a socket.
 
-    Made by ``connect``, or of a connection that was kept. The session stays open.
+    ``connect`` makes it, or the caller does from a stored connection. The session stays open.
     """
 
     connection: Connection
@@ -50,14 +50,14 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         label: str = "wallet",
         key: KeyPair | None = None,
     ) -> Wallet:
-        """Follow an invitation: its object, its JSON text, a URL with it, or one that gives it.
+        """Follow an invitation: its object, its JSON text, a URL with it, or a URL that returns it.
 
-        ``endpoint`` is where this wallet takes messages; None means that it fetches them.
-        ``key`` is the connection's; a fresh one if it is not given. Connecting again with the
-        same key is harmless, also by an invitation for one use that was answered and lost.
+        ``endpoint`` is this wallet's own endpoint; None means that it fetches its messages.
+        ``key`` is the connection's, by default a fresh one. Connecting again with the same key is
+        harmless, even by a single-use invitation whose answer was lost.
 
         Raises:
-            UnusableInvitation: it is no invitation.
+            UnusableInvitation: the source is no invitation.
             ProblemReported: the mediator refuses the connection.
             NotAuthentic: the answer is not proven by the key in the invitation.
             MediatorRefused, MediatorUnreachable, UnexpectedAnswer: see ``transport``.
@@ -79,7 +79,7 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         return wallet
 
     def over(self, socket: Socket) -> Wallet:
-        """The same wallet, asking over a socket."""
+        """The same wallet over a socket."""
         return Wallet(
             self.connection, session=self.session, transport=socket, mediation=self.mediation
         )
@@ -87,7 +87,7 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
     # ---- recipients
 
     async def new_recipient(self) -> Recipient:
-        """A fresh key in the keylist, for one correspondent; asks for mediation where needed.
+        """Register a fresh key for one correspondent; first request mediation if needed.
 
         Raises:
             ProblemReported: mediation is denied, or the key is not registered.

@@ -1,4 +1,4 @@
-"""A wallet of DIDComm v2 with its mediator: what an agent of that generation can ask of it."""
+"""A wallet of DIDComm v2: everything that such an agent can request of its mediator."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 
 
 class Wallet2(SpeaksMediation2, ConnectedWallet):
-    """One mediator as a DIDComm v2 wallet sees it, over HTTP unless ``over`` a socket.
+    """A DIDComm v2 wallet at one mediator, over HTTP unless ``over`` a socket.
 
-    There is no handshake: ``connect`` finds out where the mediator is, and the first request makes
-    the relation. ``routing_did`` is what the mediator granted, or empty.
+    There is no handshake: ``connect`` finds the mediator's endpoints, and the first request
+    establishes the relation. ``routing_did`` is the DID that the mediator granted, or empty.
     """
 
     ping_protocol = "trust-ping/2.0"
@@ -61,14 +61,14 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         mediation: MediationVersion = "2.0",
         key: KeyPair | None = None,
     ) -> Wallet2:
-        """Follow an out-of-band 2.0 invitation: read, as a URL, or a URL that gives one.
+        """Follow an out-of-band 2.0 invitation: its object, a URL with it, or one that returns it.
 
-        ``endpoint`` is where this wallet takes messages; None means that it fetches them. ``key``
-        is the connection's; a fresh one if it is not given. Mediation is requested at once, for
-        that is how a mediator learns of the invitation.
+        ``endpoint`` is this wallet's own endpoint; None means that it fetches its messages. ``key``
+        is the connection's, by default a fresh one. Mediation is requested at once: by this request
+        the mediator learns which invitation the wallet follows.
 
         Raises:
-            UnusableInvitation: it is no invitation, or its DID has no key and endpoint.
+            UnusableInvitation: the source is no invitation, or its DID has no key and endpoint.
             ProblemReported: the mediator denies mediation.
             WalletError: see ``ProtocolSession.request``.
         """
@@ -92,7 +92,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         )
 
     def over(self, socket: Socket) -> Wallet2:
-        """The same wallet, asking over a socket."""
+        """The same wallet over a socket."""
         return Wallet2(
             self.connection,
             session=self.session,
@@ -103,7 +103,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         )
 
     async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:
-        """A fresh DID, registered, for one correspondent.
+        """Register a fresh DID for one correspondent.
 
         Raises:
             ProblemReported: the DID is not registered.

@@ -1,8 +1,8 @@
 """A load on a running mediator: agents of either protocol, prepared messages, a closed loop.
 
-The agents are ordinary clients: they register, write to each other and fetch what waits, as any
-client may. Messages should be made before the clock runs. A message that is refused is
-counted by its code and not sent again; whatever else meets a rate limit is repeated after a pause.
+The agents are ordinary clients: they register, write to each other and fetch waiting messages, as
+any client may. Make messages before the clock runs. A refused message is counted by its code and
+not sent again; any other request that meets a rate limit is repeated after a pause.
 """
 
 from http_edge.clients.load.agents import MESSAGE_BYTES, Agents, Drained

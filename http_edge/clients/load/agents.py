@@ -1,4 +1,4 @@
-"""Registered agents of any protocol: what a load asks of them, and how their queues are emptied."""
+"""Registered agents of any protocol, as a load uses them, and the emptying of their queues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Drained:
-    """What was taken out of queues: messages, and the time of each page with its removal."""
+    """The result of emptying queues: messages, and the time of each page with its removal."""
 
     messages: int = 0
     latencies_ns: array[int] = field(default_factory=lambda: array("Q"))
@@ -37,18 +37,18 @@ class Drained:
 
 
 class Agents(Protocol):
-    """Registered agents of one protocol at one mediator, and what they do."""
+    """Registered agents of one protocol at one mediator."""
 
     @property
     def endpoint(self) -> str:
-        """The URL that messages are posted to."""
+        """The URL to which messages are posted."""
 
     @property
     def media_type(self) -> str:
         """The media type of messages."""
 
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
-        """So many different messages of so many bytes, the recipients taking turns."""
+        """Make ``count`` different messages of ``size_bytes``, for each recipient in turn."""
 
     async def drain(
         self,
@@ -57,13 +57,13 @@ class Agents(Protocol):
         page_size: int = PAGE_SIZE,
         progress: Progress = no_progress,
     ) -> Drained:
-        """Fetch and acknowledge everything that waits for the agents.
+        """Fetch and acknowledge all messages that wait for the agents.
 
         Raises: ClientError, WalletError.
         """
 
     async def leave(self) -> None:
-        """Withdraw what can be withdrawn. Raises: ClientError, WalletError."""
+        """Withdraw the registrations that can be withdrawn. Raises: ClientError, WalletError."""
 
 
 async def each(
@@ -72,7 +72,7 @@ async def each(
     connections: int,
     progress: Progress,
 ) -> list[Result]:
-    """The results for all members in their order, a few at a time."""
+    """Run ``work`` for all members, ``connections`` at a time; return the results in order."""
     results: dict[int, Result] = {}
     shared = iter(enumerate(members))
 
@@ -91,7 +91,7 @@ async def emptied(
     connections: int,
     progress: Progress,
 ) -> Drained:
-    """Empty all queues; ``page`` takes one page of one of them: how many messages it had."""
+    """Empty all queues; ``page`` takes one page of a queue and returns its number of messages."""
     drained, clock = Drained(), time.perf_counter_ns
     started = clock()
 
@@ -111,7 +111,7 @@ async def emptied(
 
 
 async def patiently(once: Callable[[], Awaitable[Result]]) -> Result:
-    """What ``once`` returns, repeated after a pause while a rate limit refuses it."""
+    """Call ``once``, again after a pause while a rate limit refuses it; return its result."""
     for _ in range(_PAUSES_MAX):
         try:
             return await once()

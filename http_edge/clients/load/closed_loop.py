@@ -21,23 +21,23 @@ _CODE_BYTES_MAX: Final = 4_096
 _NS_PER_S: Final = 1_000_000_000
 
 Progress: TypeAlias = Callable[[int], None]
-"""Is called with how many are done so far."""
+"""Called with the number of items that are done so far."""
 Post: TypeAlias = Callable[[bytes], Awaitable[str | None]]
-"""Posts one message over a connection of its own: None if it was accepted, else why not."""
+"""Posts one message over a connection of its own; returns None if it was accepted, else why not."""
 
 
 def no_progress(_done: int) -> None:
-    """Progress that goes nowhere."""
+    """Ignore progress."""
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What a closed loop measured.
+    """The measurements of a closed loop.
 
     Attributes:
-        latencies_ns: Nanoseconds of each accepted message, packed unsigned 64-bit numbers.
-        refused: How many messages were not accepted, by status and code.
+        latencies_ns: Nanoseconds of each accepted message, as packed unsigned 64-bit numbers.
+        refused: The numbers of messages that were not accepted, by status and code.
         elapsed_s: Seconds from the first request to the last answer.
-        cpu_s: CPU seconds that the process of the load spent meanwhile.
+        cpu_s: CPU seconds of the load's own process in that time.
     """
 
     latencies_ns: bytes
@@ -52,7 +52,7 @@ class LoadResult(msgspec.Struct, frozen=True):
 
     @property
     def accepted(self) -> int:
-        """How many messages were accepted."""
+        """The number of accepted messages."""
         return len(self.latencies_ns) // 8
 
 
@@ -65,7 +65,7 @@ async def closed_loop(
 ) -> LoadResult:
     """Post all bodies, one at a time on each connection, until done or out of time.
 
-    Raises: whatever a ``Post`` raises; those of this module count every failure as a refusal.
+    Raises: as ``Post``; the posts of this module count every failure as a refusal.
     """
     latencies, refused = array("Q"), Counter[str]()
     shared, clock, answered = iter(bodies), time.perf_counter_ns, 0
@@ -100,7 +100,7 @@ async def closed_loop(
 async def http_posts(
     endpoint: str, media_type: str, connections: int
 ) -> AsyncIterator[Sequence[Post]]:
-    """So many keep-alive connections to an endpoint; a failed request counts as a refusal."""
+    """Posts over ``connections`` keep-alive connections; a failed request counts as a refusal."""
     headers = {"Content-Type": media_type}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections),
@@ -121,7 +121,7 @@ async def http_posts(
 
 
 def refusal_of(status: int, answer: bytes) -> str | None:
-    """None for a success, else the status with the code that the answer names, if it does."""
+    """None for a success, else the status, with the code in the answer if it has one."""
     if status in _SUCCESS:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Agents of Decentrl for a load: recipients, each with a sender that it has a contract with."""
+"""Decentrl agents for a load: recipients, each with a contract with a sender."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REGISTERED_S: Final = 86_400
 
 
 class Pair(NamedTuple):
-    """A sender, and a recipient who keeps a contract with it."""
+    """A sender, and a recipient that has saved a contract with it."""
 
     sender: Identity
     recipient: Account
@@ -51,7 +51,7 @@ class DecentrlAgents:
     async def registered(
         cls, client: MediatorClient, count: int, progress: Progress = no_progress
     ) -> Self:
-        """Register so many recipients, each with a contract of its sender.
+        """Register ``count`` recipients, each with a contract with its sender.
 
         Raises: ClientError.
         """
@@ -114,7 +114,7 @@ class DecentrlAgents:
 
 
 def _contract(sender: Identity, recipient: Identity, until_s: int) -> dict[str, object]:
-    """A contract of both, signed by both (DCTRL-0003), without the flow that leads to one."""
+    """Make a contract signed by both (DCTRL-0003), without the exchange that leads to one."""
     signed_request = new_request(
         sender.did, recipient.did, until_s, sender.signing_seed, new_key_pair().public
     )

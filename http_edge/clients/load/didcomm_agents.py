@@ -1,4 +1,4 @@
-"""Wallets of DIDComm for a load, of either generation, and messages that are sealed for them."""
+"""DIDComm wallets of either generation for a load, and messages for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BASIC_MESSAGE_2: Final = NEW_PREFIX + "basicmessage/2.0/message"
 
 
 class Mailbox(NamedTuple):
-    """A wallet and the one key that it has registered at the mediator."""
+    """A wallet and its one key that is registered at the mediator."""
 
     wallet: Wallet
     recipient: Recipient
@@ -52,7 +52,7 @@ class Mailbox(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DidCommAgents:
-    """Wallets with one key each, written to by a sender without a mediator; see ``Agents``."""
+    """Wallets with one key each, and a sender without a mediator; see ``Agents``."""
 
     mailboxes: Sequence[Mailbox]
     sender: KeyPair = field(default_factory=KeyPair.new, repr=False)
@@ -66,7 +66,7 @@ class DidCommAgents:
         count: int,
         progress: Progress = no_progress,
     ) -> Self:
-        """Connect so many wallets by the invitation of the mediator, each with a key of its own.
+        """Connect ``count`` wallets by the mediator's invitation, each with a key of its own.
 
         Raises: WalletError.
         """
@@ -111,7 +111,7 @@ class DidCommAgents:
 
 
 class Mailbox2(NamedTuple):
-    """A wallet of DIDComm v2 and the one DID that it has registered at the mediator."""
+    """A wallet of DIDComm v2 and its one DID that is registered at the mediator."""
 
     wallet: Wallet2
     recipient: Recipient2
@@ -121,8 +121,8 @@ class Mailbox2(NamedTuple):
 class DidComm2Agents:
     """Wallets of DIDComm v2 with one DID each; see ``Agents``.
 
-    They and the sender know each other already: they name each other by the short form of their
-    did:peer:4, which is what agents do from the second message on.
+    Wallets and sender name each other by the short forms of their did:peer:4, as agents do from the
+    second message on.
     """
 
     mailboxes: Sequence[Mailbox2]
@@ -137,7 +137,7 @@ class DidComm2Agents:
         count: int,
         progress: Progress = no_progress,
     ) -> Self:
-        """Connect so many wallets by the invitation of the mediator, each with a DID of its own.
+        """Connect ``count`` wallets by the mediator's invitation, each with a DID of its own.
 
         Raises: WalletError.
         """
@@ -202,7 +202,7 @@ class DidComm2Agents:
 async def _picked_up(
     wallets: Sequence[ConnectedWallet], page_size: int, connections: int, progress: Progress
 ) -> Drained:
-    """Everything that waits for wallets, fetched and acknowledged."""
+    """Fetch and acknowledge all messages that wait for wallets."""
 
     async def page(wallet: ConnectedWallet) -> int:
         picked = await patiently(lambda: wallet.fetch(page_size))
