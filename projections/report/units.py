@@ -94,14 +94,22 @@ def minute(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
+def printable(text: str) -> str:
+    """A text of strangers as a page can hold it: what cannot be printed stands as its escape.
+
+    SVG with a NUL, or with most other control characters, is none.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """A short form of each name, all of them different: DIDs of one method begin alike.
 
     What they differ in stays: their ends, else what follows the part that all of them have in
     common, else a number.
     """
-    wanted = list(dict.fromkeys(names))
-    long = [name for name in wanted if len(name) > _SHORT_MAX]
+    wanted = {name: printable(name) for name in names}
+    long = list(dict.fromkeys(text for text in wanted.values() if len(text) > _SHORT_MAX))
     # Of characters, not of parts of a path: both ends of the order differ where any two do.
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -111,7 +119,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             break
     else:
         found = {name: f"{_beginning(name)}…{name[common : common + _END]}…" for name in long}
-    shown = {name: found.get(name, name) for name in wanted}
+    shown = {name: found.get(text, text) for name, text in wanted.items()}
     taken = Counter(shown.values())
     return {
         name: short if taken[short] == 1 else f"{short[:-1]} {number}"
