@@ -10,8 +10,9 @@ A pass reads the rows in their order and changes those that name an identity whi
 - in the streams of its keys, and of the invitations that it used, all names.
 
 What stays: the name of a partition of its own, in seals and in the events that gave it; the DID
-that speaks for an account by rotation; what stands in another database of the log; rows that an
-earlier release sealed, whose seal covers their names. A pass changes nothing that verifies
+that speaks for an account by rotation; a label or a tag of another that reads like it; what stands
+in another database of the log; rows that an earlier release sealed, whose seal covers their names.
+A pass changes nothing that verifies
 (``eventstore.log.redaction``), so it may end anywhere and begin anew, beside appends and beside
 another pass.
 """
@@ -38,6 +39,7 @@ from eventstore.log.events import (
     ContractExpired,
     ContractStored,
     Event,
+    EventTagsUpdated,
     IdentityDedicated,
     IdentityErased,
     IdentityErasureBegun,
@@ -56,6 +58,8 @@ from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
 _STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
+_OWN_WORDS: Final = (ConnectionEstablished, EventTagsUpdated)
+"""What an identity says of itself and of what is its own: it means no other by it."""
 _Taken: TypeAlias = KeyClaimed | InvitationUsed
 _TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in get_args(_Taken))
 """Events in streams of what an identity took: they say whose it was."""
@@ -201,6 +205,8 @@ class NameErasure:
             return None
         if row.stream in self.erased:
             return renamed_state(kind, row.state, digest_of)
+        if kind in _OWN_WORDS:
+            return None
         gone = self._keys if kind is KeyReleased else self.erased
         renamed = without_names_of(gone, kind, row.state)
         if renamed is None or self._is_needed(row, event):

@@ -11,18 +11,22 @@ from actors.core.account_commands import ClaimedKey, ClaimKey, FindKeyOwner, Rel
 from actors.core.commands import (
     AcknowledgeMessages,
     CheckKeys,
+    Connect,
     EraseIdentity,
+    QueryConnection,
     QueryMessages,
     QueueMessage,
     SaveContract,
+    TagUpdate,
+    UpdateEventTags,
     UpdateKeylist,
     UseInvitation,
 )
 from actors.core.erasure import OPERATOR
-from actors.core.replies import Erased, KeyClaim, KeyOwner, KeysKnown, MessagesPage
+from actors.core.replies import Connected, Erased, KeyClaim, KeyOwner, KeysKnown, MessagesPage
 from eventstore.log import seal
 from eventstore.log.codec import decode
-from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter
 from eventstore.log.events import (
     SEAL_TOPIC,
     IdentityRegistered,
@@ -40,7 +44,15 @@ from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wro
 from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
 from tests.log.samples import earlier_seal
 from tests.unit.actors.didcomm import KEY
-from tests.unit.actors.given import NOW_S, contract, registration, run, submission, unclaimed
+from tests.unit.actors.given import (
+    NOW_S,
+    connection,
+    contract,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 from tests.unit.actors.test_queueing import ALL
 
 
@@ -302,6 +314,30 @@ def test_a_key_that_was_anothers_before_names_that_one_still(
     assert [STAYS.encode() in row.state for row in rows] == [True, False]
     assert not [row for row in rows if GONE.encode() in row.state]
     assert faults(log) == []
+
+
+def test_a_label_or_a_tag_that_reads_like_the_name_of_who_was_erased_stays(
+    mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
+) -> None:
+    stream, everything = identity_stream(STAYS), SavedEventsFilter()
+    (event, *_) = log.query_saved_events(stream, everything, offset=0, limit=9).events
+    run(
+        mediator.host,
+        unclaimed(STAYS, Connect(connection(label=GONE))),
+        submission(STAYS, UpdateEventTags([TagUpdate(event.event_id, [GONE])])),
+    )
+    before = log.query_saved_events(stream, everything, offset=0, limit=9)
+    erase(mediator, GONE)
+    take_out_names(log)
+    log.save_snapshots([])
+    again = Mediator(open_another(), name="again")
+    (connected,) = run(again.host, unclaimed(STAYS, QueryConnection()))
+    assert isinstance(connected, Connected)
+    assert connected.connection.label == GONE
+    assert log.query_saved_events(stream, everything, offset=0, limit=9) == before
+    assert faults(log) == []
+    assert is_sound(log)
+    assert wrong(log_url) == []
 
 
 def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:
