@@ -4,20 +4,21 @@ A pass reads the rows in order and changes those that name an erased identity. I
 
 - in the stream of such an identity all names, those of its peers too: they reveal who it was;
 - in other streams its own names, as soon as no live data needs them: a message or a saved event
-  that names it keeps the name as long as its content is there, a contract until it is over;
+  that names it keeps the name as long as its content is there, a contract until it is over, and a
+  key of another owner that is called by the name until the owner gives the key up;
 - in the streams of its keys, and of the invitations that it used, all names.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; the DID
-that speaks for an account by rotation; names in another database of the log; names in rows that an
-earlier release sealed, whose seal covers them. Seals hold for the changed rows
-(``eventstore.log.redaction``), so a pass may end anywhere and begin anew, beside appends and beside
-another pass.
+that speaks for an account by rotation; a label or a tag of another identity that reads like the
+name; names in another database of the log; names in rows that an earlier release sealed, whose seal
+covers them. Seals hold for the changed rows (``eventstore.log.redaction``), so a pass may end
+anywhere and begin anew, beside appends and beside another pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, get_args
 from uuid import UUID
 
 from eventsourcing.persistence import Notification
@@ -30,11 +31,13 @@ from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
     TYPE_BY_TOPIC,
+    AccountExpired,
     BatchSealed,
     ConnectionEstablished,
     ContractExpired,
     ContractStored,
     Event,
+    EventTagsUpdated,
     IdentityDedicated,
     IdentityErased,
     IdentityErasureBegun,
@@ -42,22 +45,31 @@ from eventstore.log.events import (
     IdentityReleased,
     InvitationUsed,
     KeyClaimed,
+    KeylistUpdated,
     KeyReleased,
     SpeakerNamed,
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
 from eventstore.log.seam import stored_seam
+from eventstore.log.streams import stream_of
 from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
 _STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
-_TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, InvitationUsed))
+_OWN_WORDS: Final = (ConnectionEstablished, EventTagsUpdated)
+"""Events with texts that an identity chose for itself and its own data: these name no other."""
+_Taken: TypeAlias = KeyClaimed | InvitationUsed
+_TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in get_args(_Taken))
 """Events in the streams of keys and invitations, which name the owner."""
 _SAID_LAST: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
 )
 _ENDS_CONTRACT: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (ContractExpired, IdentityErasureBegun)
+)
+_OF_CLAIMS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, KeyReleased))
+_OF_KEYLISTS: Final = frozenset(
+    TOPIC_BY_TYPE[kind] for kind in (KeylistUpdated, AccountExpired, IdentityErasureBegun)
 )
 
 
@@ -120,6 +132,7 @@ class NameErasure:
         self.erased = frozenset(erased)
         self.nameless: set[bytes] = set()
         self._keys: set[bytes] = set()
+        self._keeping: dict[UUID, bool] = {}
         self._unsealed: list[tuple[LogRow, Event | None]] = []
         seam = stored_seam(log)
         self._seam = 0 if seam is None else seam.position
@@ -190,11 +203,13 @@ class NameErasure:
             return None
         if row.stream in self.erased:
             return renamed_state(kind, row.state, digest_of)
+        if kind in _OWN_WORDS:
+            return None
         gone = self._keys if kind is KeyReleased else self.erased
         renamed = without_names_of(gone, kind, row.state)
         if renamed is None or self._is_needed(row, event):
             return None
-        if row.topic in _TAKEN:
+        if isinstance(event, _Taken) and self._is_of_erased(event):
             return renamed_state(kind, row.state, digest_of)
         if kind is ContractStored:
             return renamed_state(kind, renamed, _without_bytes)
@@ -211,7 +226,41 @@ class NameErasure:
             return not any(
                 row.version < one.version and _is_end(_event(one), event.digest) for one in later
             )
-        return False
+        if isinstance(event, KeyClaimed) and self._is_of_erased(event):
+            return False
+        return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
+
+    def _is_of_erased(self, event: _Taken) -> bool:
+        """Was what was taken an erased identity's, whatever it is called?"""
+        owner = event.owner_did if isinstance(event, KeyClaimed) else event.by_did
+        return stream_of(owner) in self.erased
+
+    def _has_keys(self, stream: UUID) -> bool:
+        """Is this, of a key or of its owner, a stream in which a key has a living owner?
+
+        All rows of one stream are treated alike in a pass: what adds a key, and what removes it.
+        """
+        if stream not in self._keeping:
+            self._keeping[stream] = self._is_held(stream) or self._lists_erased(stream)
+        return self._keeping[stream]
+
+    def _is_held(self, stream: UUID) -> bool:
+        """Has the key of a stream an owner that is not erased?"""
+        newest = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_CLAIMS)[-1:]
+        said = [_event(row) for row in newest]
+        return any(isinstance(one, KeyClaimed) and not self._is_of_erased(one) for one in said)
+
+    def _lists_erased(self, stream: UUID) -> bool:
+        """Is a key in a keylist now that is called by the name of an erased identity?"""
+        listed: set[bytes] = set()
+        for row in self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_KEYLISTS):
+            event = _event(row)
+            if isinstance(event, KeylistUpdated):
+                listed.difference_update(map(stream_of, event.removed))
+                listed.update(map(stream_of, event.added))
+            else:
+                listed.clear()
+        return not listed.isdisjoint(self.erased)
 
 
 def _without_bytes(name: Any) -> Any:

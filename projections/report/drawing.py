@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
@@ -57,7 +58,9 @@ def figure_svg(draw: Callable[[Figure, Size], None], size: Size, name: str, labe
         name: a word, unique on the page.
         label: the text for screen readers.
     """
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Texts are drawn in the font of the page: this one only says how wide they are.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = Figure((size.width / _DPI, size.height / _DPI), _DPI, layout="constrained")
         draw(figure, size)
         drawn = io.BytesIO()

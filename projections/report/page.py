@@ -320,7 +320,7 @@ def _cell(column: str, value: Any) -> Cell:
     if isinstance(value, int | float):
         ends = (shown for end, shown in _UNITS.items() if column.endswith(end))
         return Cell(next(ends, units.count)(value), _NUMBER)
-    return Cell(value, _NAME if column in _NAMES else "")
+    return Cell(units.printable(value), _NAME if column in _NAMES else "")
 
 
 class Tile(NamedTuple):

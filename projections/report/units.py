@@ -94,14 +94,22 @@ def minute(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
+def printable(text: str) -> str:
+    """A stranger's text with escapes for unprintable characters, so that a page can contain it.
+
+    SVG with a NUL, or with most other control characters, is not well-formed.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """A short form of each name, all of them different, although DIDs of one method begin alike.
 
     A short form keeps the part in which names differ: their ends, else the text after their common
     beginning, else a number.
     """
-    wanted = list(dict.fromkeys(names))
-    long = [name for name in wanted if len(name) > _SHORT_MAX]
+    wanted = {name: printable(name) for name in names}
+    long = list(dict.fromkeys(text for text in wanted.values() if len(text) > _SHORT_MAX))
     # The smallest and the largest name share exactly the beginning that all of them share.
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -111,7 +119,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
             break
     else:
         found = {name: f"{_beginning(name)}…{name[common : common + _END]}…" for name in long}
-    shown = {name: found.get(name, name) for name in wanted}
+    shown = {name: found.get(text, text) for name, text in wanted.items()}
     taken = Counter(shown.values())
     return {
         name: short if taken[short] == 1 else f"{short[:-1]} {number}"

@@ -7,20 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.account_commands import ClaimKey, ReleaseKey
+from actors.core.account_commands import ClaimedKey, ClaimKey, FindKeyOwner, ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
+    CheckKeys,
+    Connect,
     EraseIdentity,
+    QueryConnection,
     QueryMessages,
     QueueMessage,
     SaveContract,
+    TagUpdate,
+    UpdateEventTags,
+    UpdateKeylist,
     UseInvitation,
 )
 from actors.core.erasure import OPERATOR
-from actors.core.replies import Erased, KeyClaim, MessagesPage
+from actors.core.replies import Connected, Erased, KeyClaim, KeyOwner, KeysKnown, MessagesPage
 from eventstore.log import seal
 from eventstore.log.codec import decode
-from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter
 from eventstore.log.events import (
     SEAL_TOPIC,
     IdentityRegistered,
@@ -38,7 +44,15 @@ from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wro
 from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
 from tests.log.samples import earlier_seal
 from tests.unit.actors.didcomm import KEY
-from tests.unit.actors.given import NOW_S, contract, registration, run, submission, unclaimed
+from tests.unit.actors.given import (
+    NOW_S,
+    connection,
+    contract,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 from tests.unit.actors.test_queueing import ALL
 
 
@@ -242,6 +256,88 @@ def test_names_of_keys_and_invitations_leave_with_their_owner(
     assert naming(log, b"of-gone") == []
     assert naming(log, b"of-stays") == ["invitation-used.1"]
     assert faults(log) == []
+
+
+def register(mediator: Mediator, owner: str, *names: str) -> list[ClaimedKey]:
+    """Have an agent register names; its mediator cannot know whose they are."""
+    keys = []
+    for name in names:
+        (claim,) = run(mediator.host, unclaimed(f"key:{name}", ClaimKey(owner)))
+        assert isinstance(claim, KeyClaim)
+        keys.append(ClaimedKey(name, claim.number))
+    run(mediator.host, unclaimed(owner, UpdateKeylist(keys, [])))
+    return keys
+
+
+def test_a_key_called_by_the_name_of_who_was_erased_stays_its_owners(
+    mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
+) -> None:
+    register(mediator, STAYS, GONE)
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert faults(log) == []
+    log.save_snapshots([])
+    again = Mediator(open_another(), name="again")
+    assert run(again.host, unclaimed(f"key:{GONE}", FindKeyOwner())) == [KeyOwner(STAYS)]
+    (known,) = run(again.host, unclaimed(STAYS, CheckKeys([GONE])))
+    assert isinstance(known, KeysKnown)
+    assert known.keys == [GONE]
+    assert is_sound(log)
+    assert wrong(log_url) == []
+
+
+def test_a_key_called_by_the_name_of_who_was_erased_loses_it_when_it_is_given_up(
+    mediator: Mediator, log: EventLog
+) -> None:
+    (key,) = register(mediator, STAYS, GONE)
+    erase(mediator, GONE)
+    run(mediator.host, unclaimed(STAYS, UpdateKeylist([], [GONE])))
+    run(mediator.host, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)))
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(f"key:{GONE}"))
+    assert not [row for row in rows if GONE.encode() in row.state]
+    assert STAYS.encode() in rows[0].state
+    assert "keylist-updated.1" not in naming(log, GONE.encode())
+    assert faults(log) == []
+
+
+def test_a_key_that_was_anothers_before_names_that_one_still(
+    mediator: Mediator, log: EventLog
+) -> None:
+    register(mediator, STAYS, GONE)
+    (claim,) = run(mediator.host, unclaimed(f"key:{GONE}", ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(mediator.host, unclaimed(STAYS, UpdateKeylist([], [GONE])))
+    erase(mediator, GONE)
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(f"key:{GONE}"))
+    assert [STAYS.encode() in row.state for row in rows] == [True, False]
+    assert not [row for row in rows if GONE.encode() in row.state]
+    assert faults(log) == []
+
+
+def test_a_label_or_a_tag_that_reads_like_the_name_of_who_was_erased_stays(
+    mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
+) -> None:
+    stream, everything = identity_stream(STAYS), SavedEventsFilter()
+    (event, *_) = log.query_saved_events(stream, everything, offset=0, limit=9).events
+    run(
+        mediator.host,
+        unclaimed(STAYS, Connect(connection(label=GONE))),
+        submission(STAYS, UpdateEventTags([TagUpdate(event.event_id, [GONE])])),
+    )
+    before = log.query_saved_events(stream, everything, offset=0, limit=9)
+    erase(mediator, GONE)
+    take_out_names(log)
+    log.save_snapshots([])
+    again = Mediator(open_another(), name="again")
+    (connected,) = run(again.host, unclaimed(STAYS, QueryConnection()))
+    assert isinstance(connected, Connected)
+    assert connected.connection.label == GONE
+    assert log.query_saved_events(stream, everything, offset=0, limit=9) == before
+    assert faults(log) == []
+    assert is_sound(log)
+    assert wrong(log_url) == []
 
 
 def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:

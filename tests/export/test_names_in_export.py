@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
     EraseIdentity,
     QueueMessage,
     SaveContract,
+    UpdateKeylist,
 )
 from eventstore.log import seal
 from eventstore.log.codec import decode
@@ -47,6 +49,7 @@ from tests.contract.test_name_erasure_contract import (
     faults,
     message_ids,
     naming,
+    register,
     take_out_names,
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
@@ -74,7 +77,7 @@ from tests.export.samples import (
 from tests.histories import CROWD, History, random_script
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, earlier_seal
-from tests.unit.actors.given import NOW_S, contract, run, submission
+from tests.unit.actors.given import NOW_S, contract, run, submission, unclaimed
 
 GONE: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
 STAYS: Final = "did:x:stays"
@@ -198,6 +201,26 @@ def test_a_name_that_something_living_refers_to_stays_in_the_export_too(
     export_all(log, place, STEPS)
     take_out(log, place)
     assert places_of(place, GONE) == []
+    assert findings(place) == []
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_key_called_by_the_name_of_who_was_erased_has_it_as_long_as_it_is_registered(
+    mediator: Mediator, log: EventLog, place: ExportPlace, *, is_given_up: bool
+) -> None:
+    (key,) = register(mediator, STAYS, GONE)
+    acknowledge(mediator, STAYS)
+    end_contracts(mediator)
+    export_all(log, place, STEPS)
+    erase(mediator, GONE)
+    if is_given_up:
+        run(mediator.host, unclaimed(STAYS, UpdateKeylist([], [GONE])))
+        run(mediator.host, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)))
+    export_all(log, place, STEPS)
+    take_out(log, place)
+    # What is least or greatest in a file stands in its footer, too.
+    found = {found.rpartition(": ")[2] for found in places_of(place, GONE)} - {"footer"}
+    assert found == (set() if is_given_up else {"identity", "state", "key", "keys_added"})
     assert findings(place) == []
 
 

@@ -10,7 +10,7 @@ from eventstore.log.events import RefusedCommands
 from tests import histories
 from tests.histories import EDGE, START_MS, Act, History, random_script
 
-LABEL: Final = '"><script>label()</script>'
+LABEL: Final = '"><script>label()</script>\0\x1b[31m\uffff'
 HOSTILE: Final = "did:key:<script>alert('did')</script>&quot;\" onload=\"x()$x^2$"
 FORMULA: Final = "=HYPERLINK(1)"
 PAYLOAD: Final = b"what only the recipient may read"

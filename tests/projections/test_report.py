@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
+from xml.sax.saxutils import escape
 
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -26,8 +27,8 @@ from projections.__main__ import projections
 from projections.report import units
 from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
-from projections.report.page import Note, page
-from projections.report.plots import time_locator
+from projections.report.page import Note, page, table_of
+from projections.report.plots import drawn, time_locator
 from projections.report.writing import PAGE, write_report
 from projections.spark.export import open_export
 from projections.views.span import DAY_MS, NoSuchTime, Span
@@ -175,7 +176,8 @@ def test_what_strangers_chose_is_text_of_the_page(report: Path) -> None:
     found = Page((report / PAGE).read_text())
     assert HOSTILE in found.texts
     assert FORMULA in found.texts
-    assert LABEL in found.texts  # agents without a tenant are counted by what they call themselves
+    # Agents without a tenant are counted by what they call themselves.
+    assert units.printable(LABEL) in found.texts
 
 
 @pytest.mark.spark
@@ -292,7 +294,19 @@ def test_numbers_are_written_as_people_read_them() -> None:
     assert [units.bin_name(ms) for ms in lengths] == ["10 minutes", "hour", "day", "14 days"]
 
 
-@given(st.sets(st.text(st.sampled_from("ab:.…"), max_size=60), max_size=12))
+@settings(max_examples=20, deadline=None)
+@given(st.text(max_size=40))
+@example("\0 \x1b[31m \uffff \u202e \ue000 \r\n")
+def test_a_name_of_any_characters_is_drawn(label: str) -> None:
+    rows = [{"tenant": label, "identities": 1, "messages": 1, "bytes": 1}]
+    svg = drawn("tenants", {"tenant_volumes": rows}, Span.over(0, DAY_MS, DAY_MS))
+    (shown,) = units.short_names([label]).values()
+    assert " ".join(escape(shown).split()) in svg
+    (cells,) = table_of("tenant_volumes", rows).rows
+    assert cells[0].text.isprintable()
+
+
+@given(st.sets(st.text(st.sampled_from("ab:.…\0\\x"), max_size=60), max_size=12))
 @example({f"did:key:z6Mk{'x' * 30}{n}" for n in range(5)})
 @example({f"did:peer:2.Ez6LS{n}{'x' * 60}" for n in range(5)})
 def test_short_names_differ_where_names_do(names: set[str]) -> None:

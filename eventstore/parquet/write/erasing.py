@@ -139,9 +139,10 @@ class GoneNames(NamedTuple):
 
 
 _NAMED: Final = ("sender_did", "recipient_did", "requestor_did", "owner_did", "by_did", "did")
+_LISTING: Final = ("keys_added", "keys_removed")
 COLUMNS_OF_NAMES: Final = (
     *("position", "stream", "identity", "version", "type", "type_version", "state"),
-    *(*_NAMED, "refusals"),
+    *(*_NAMED, *_LISTING, "refusals"),
 )
 """The columns that say which names rows have, and which the new states are made from."""
 _SEAL_TYPE: Final = SEAL_TOPIC.rpartition(".")[0]
@@ -162,6 +163,11 @@ def rows_naming(table: pa.Table, gone: GoneNames) -> set[int]:
         names = [name for name in table[column].unique().to_pylist() if _is_named(name, gone)]
         is_in = pc.is_in(table[column], value_set=pa.array(names, pa.string()))
         numbers.update(pc.indices_nonzero(is_in).to_pylist())
+    for column in _LISTING:
+        listed = table[column].combine_chunks()
+        of_rows = pc.list_parent_indices(listed).to_pylist()
+        names = pc.list_flatten(listed).to_pylist()
+        numbers.update(n for n, name in zip(of_rows, names, strict=True) if _is_named(name, gone))
     refusals = table["refusals"]
     for number in pc.indices_nonzero(refusals.is_valid()).to_pylist():
         if any(_is_named(one["sender_did"], gone) for one in refusals[number].as_py()):
