@@ -444,7 +444,7 @@ def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot |
     snapshot = Snapshot(version, fold, stored[_DIGEST_BYTES:])
     if stored[:_DIGEST_BYTES] == _snapshot_digest(stream, snapshot):
         return snapshot
-    _LOG.warning("a snapshot without its digest is not used", extra={"stream": str(stream)})
+    _LOG.warning("ignored a snapshot that lacks its digest", extra={"stream": str(stream)})
     return None
 
 

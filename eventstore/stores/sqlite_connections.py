@@ -357,7 +357,7 @@ class Checkpointer:
         try:
             checkpoint()
         except Exception as error:  # noqa: BLE001 - no failure here is one of the commit
-            _LOG.warning("no checkpoint: %s", type(error).__name__)
+            _LOG.warning("SQLite checkpoint failed: %s", type(error).__name__)
 
 
 def _copy(connection: sqlite3.Connection) -> int:

@@ -21,7 +21,7 @@ from http_edge.settings.sources import Loaded
 def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
-    It answers its operators alone: run this with its data directory at hand.
+    Only for operators: this needs access to the mediator's data directory.
     """
     answer = fetch_status(loaded.settings, url)
     if as_json:

@@ -43,7 +43,9 @@ class ExportProcess:
                 _LOG.error("the exporting process ended", extra={"code": code})
                 # It may have had no time to say so, and the next one may end alike.
                 reporter = Reporter(self._settings.data_dir, system_clock, self._database)
-                reporter.on_fault(ChildProcessError(f"the exporting process ended with {code}"))
+                reporter.on_fault(
+                    ChildProcessError(f"the exporting process ended with code {code}")
+                )
                 await asyncio.wait({stopped}, timeout=_RESTART_S)
 
 

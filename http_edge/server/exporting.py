@@ -86,7 +86,7 @@ def exporter_of(
         ExportError, LogError, KeyFileRefused: as ``Exporter`` and ``load_or_create``.
     """
     if not settings.keys_path.exists():
-        raise ExportRefused(f"there are no keys of a mediator at {settings.keys_path}")
+        raise ExportRefused(f"there are no mediator keys at {settings.keys_path}")
     keys = load_or_create(settings.keys_path)
     number = log.settings().get(PLACE)
     owner = ExportOwner(

@@ -259,7 +259,7 @@ async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: Ev
     async with asyncio.timeout(WAIT_S):
         await shown("position")
         os.kill(_exporting(), signal.SIGKILL)
-        assert await shown("trouble") == "the exporting process ended with -9"
+        assert await shown("trouble") == "the exporting process ended with code -9"
         stopping.set()
         await running
 

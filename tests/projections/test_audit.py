@@ -444,7 +444,7 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
 def test_what_is_no_question_is_refused_by_the_program() -> None:
     for text in ("", "{}", '{"source": "x", "subject": {"type": "all"}, "rows_max": 1}'):
         done = CliRunner().invoke(projections, ["audit", text])
-        assert (done.exit_code, "ask with poste audit" in done.stderr) == (2, True)
+        assert (done.exit_code, "use poste audit" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("master", ["bad", "local[x]", "http://127.0.0.1:7077", ""])

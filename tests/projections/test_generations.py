@@ -237,7 +237,9 @@ def test_what_was_removed_meanwhile_is_not_continued(tmp_path: Path) -> None:
     steps = rebuild.steps()
     next(steps)
     after = made(other, "next", 3, 0, 0, 0, kept=NEWEST)
-    with pytest.raises(TablesBusy, match="generation 1, which was continued, was removed"):
+    with pytest.raises(
+        TablesBusy, match="generation 1, the base of this rebuild, was meanwhile removed"
+    ):
         for _ in steps:
             pass
     assert place.numbers() == [after.generation]
@@ -325,7 +327,7 @@ def test_what_does_not_fit_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file has another size"):
         place.check(generation)
     path.unlink()
-    with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file is gone"):
+    with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file is missing"):
         place.check(generation)
     path.write_bytes(content)
     place.check(generation)

@@ -149,7 +149,9 @@ def test_a_cache_is_of_one_java_with_its_options(
     assert len({cache.path for cache in caches}) == len(caches)
     assert caches[0].path.parent == tmp_path / "poste"
     assert not caches[0].reading
-    with pytest.raises(CacheRefused, match=r"Java 24 makes no AOT cache, 25 and later do"):
+    with pytest.raises(
+        CacheRefused, match=r"Java 24 cannot make an AOT cache, but 25 and later can"
+    ):
         AotCache(Java(tmp_path / "java", 24), "").making()
     (tmp_path / "poste").write_bytes(b"")
     with pytest.raises(CacheRefused, match="File exists"):

@@ -66,13 +66,11 @@ Subject: TypeAlias = OfOne | OfRefusals | OfReplays | OfStuck
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of which export.
 
-    Attributes:
-        source: The export, or the place of those of all databases: a folder or a URI.
-        subject: What of it.
-        as_of: The point in the log as text, a position or a time; None for all of it.
-        key_file: The key of the pseudonyms that stand for names; None for names as they are.
-        public_key: Whose signatures are expected, as text; None for any.
-        rows_max: Of each list; one row more says that there are more.
+    Attributes: source: The export, or the place with the exports of all databases: a folder or a
+    URI. subject: What of it. as_of: The point in the log as text, a position or a time; None for
+    all of it. key_file: The key of the pseudonyms that stand for names; None for names as they are.
+    public_key: Whose signatures are expected, as text; None for any. rows_max: Of each list; one
+    row more says that there are more.
     """
 
     source: str
