@@ -307,7 +307,7 @@ def _check(
     assert summary is not None
     if expected.marks is not None and (why := expected.marks.take_ignored()):
         click.echo(
-            (f"poste: all rows were verified, because a mark could not be used: {why}"), err=True
+            f"poste: all rows were verified, because a mark could not be used: {why}", err=True
         )
     return _Checked(name, summary, findings)
 
@@ -357,7 +357,7 @@ def _explained() -> Iterator[None]:
     except NotServed as error:
         remedy = "A host does not answer: see poste status."
         raise Stop(
-            Exit.UNREACHABLE, (f"the mediator did not answer for all identities: {error}"), remedy
+            Exit.UNREACHABLE, f"the mediator did not answer for all identities: {error}", remedy
         ) from (error)
     except ExportError as error:
         raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error

@@ -80,13 +80,13 @@ _HOST_GAUGES: Final = {
     "leases": ("poste_leases", "Messages that are delivered and not yet acknowledged."),
     "sessions": (
         "poste_sessions",
-        ("Identities for which a client is connected or waiting at an edge."),
+        "Identities for which a client is connected or waiting at an edge.",
     ),
     "live_sessions": ("poste_live_sessions", "Identities in live mode."),
     "free_bytes": ("poste_log_disk_free_bytes", "Free bytes of the disk of log.db."),
     "short_of_disk": (
         "poste_short_of_disk",
-        ("1 if the host accepts only reads and commands that free space."),
+        "1 if the host accepts only reads and commands that free space.",
     ),
 }
 _LOG_GAUGES: Final = {
@@ -343,7 +343,7 @@ def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
 def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "poste_log_up",
-        ("1 if a host could read the figures of the log in time."),
+        "1 if a host could read the figures of the log in time.",
         0 if log is None else 1,
     )
     for field, (metric, text) in _LOG_GAUGES.items():
@@ -353,7 +353,7 @@ def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
         age_s = max(0.0, (now_ms - log.queue_oldest_at_ms) / 1000)
     yield GaugeMetricFamily(
         "poste_queue_oldest_age_seconds",
-        ("Age of the message that has waited longest; 0 if none."),
+        "Age of the message that has waited longest; 0 if none.",
         age_s,
     )
 
@@ -361,7 +361,7 @@ def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
 def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
     sizes = GaugeMetricFamily(
         "poste_log_bytes",
-        ("Bytes that the log occupies, and bytes free in its files."),
+        "Bytes that the log occupies, and bytes free in its files.",
         None,
         ["part"],
     )

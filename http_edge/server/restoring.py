@@ -238,7 +238,7 @@ def _both_sources(
         there = (
             "no archive is named"
             if place is None
-            else (f"{place.address()} lacks some of these rows")
+            else f"{place.address()} lacks some of these rows"
         )
         raise Stop(
             Exit.USAGE,

@@ -292,7 +292,7 @@ def test_only_the_keys_of_the_mediator_restore_its_export_or_its_log(
     assert not (tmp_path / "new").exists()
     (tmp_path / "new").mkdir()
     load_or_create(tmp_path / "new" / "mediator-keys.json")
-    assert "holds other keys" in restore(run, original.place, target, original.keys).err
+    assert "differ from those in" in restore(run, original.place, target, original.keys).err
 
 
 def test_a_restored_log_is_served_with_no_other_keys(

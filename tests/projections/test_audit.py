@@ -451,7 +451,7 @@ def test_what_is_no_question_is_refused_by_the_program() -> None:
 def test_a_master_that_spark_does_not_know_is_refused_before_java_starts(master: str) -> None:
     for command in (["rebuild", "--from", "x", "--to", "y"], ["audit", "{}"]):
         done = CliRunner().invoke(projections, [*command, "--master", master])
-        assert (done.exit_code, "is none like local, local[2]" in done.stderr) == (2, True)
+        assert (done.exit_code, "is not of the form local, local[2]" in done.stderr) == (2, True)
 
 
 @pytest.mark.spark

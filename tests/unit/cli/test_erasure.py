@@ -109,5 +109,5 @@ def test_a_file_that_is_no_receipt_is_named_as_none(
     file.write_text("[section]\nkey = 1\n")
     ran = run("identities", "check-receipt", str(file), "--data-dir", str(data_dir))
     assert ran.code == Exit.FINDING
-    assert "it is not a receipt of an erasure" in ran.out
+    assert "it is not an erasure receipt" in ran.out
     assert "hex" not in ran.out
