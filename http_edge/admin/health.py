@@ -157,7 +157,7 @@ class Health:
         except (HostUnavailable, TimeoutError):
             problem = f"{host} does not answer, or its log accepts no writes"
             return _HostState(problem, serves=False)
-        short = f"{host} is short of disk space and accepts only reads and commands that free space"
+        short = f"{host} is short of disk space and refuses commands that store data"
         return _HostState(short if holdings.short_of_disk else None, serves=bool(holdings.shards))
 
     async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:

@@ -73,7 +73,7 @@ DETAILS: Final[dict[Refusal, str]] = {
         "header.recipient_did: has no contract in force with the sender"
     ),
     Refusal.INSUFFICIENT_STORAGE: (
-        "mediator: is short of disk space and accepts only reads and commands that free space"
+        "mediator: is short of disk space and refuses commands that store data"
     ),
 }
 """The detail of each error when no check gives a more exact one."""

@@ -86,7 +86,7 @@ _HOST_GAUGES: Final = {
     "free_bytes": ("poste_log_disk_free_bytes", "Free bytes of the disk of log.db."),
     "short_of_disk": (
         "poste_short_of_disk",
-        "1 if the host accepts only reads and commands that free space.",
+        "1 if the host refuses commands that store data, for lack of disk space.",
     ),
 }
 _LOG_GAUGES: Final = {

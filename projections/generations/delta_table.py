@@ -100,7 +100,7 @@ def check_files(place: ExportPlace, table: GenerationTable) -> None:
     found = place.sizes(table.name)
     for path, size in wanted.items():
         if found.get(f"{table.name}/{path}") != size:
-            why = "has another size" if f"{table.name}/{path}" in found else "is gone"
+            why = "has another size" if f"{table.name}/{path}" in found else "is missing"
             raise TablesDamaged(f"{table.name}/{path}: the file {why}")
 
 

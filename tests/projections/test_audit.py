@@ -387,7 +387,7 @@ def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
     refused = audit(*arguments, "--public-key", PublicKey(bytes(range(1, 33))).text)
     assert (refused.code, "bad signature" in refused.err) == (4, True)
     hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)
-    assert (hidden.code, "names as they are" in hidden.err) == (2, True)
+    assert (hidden.code, "needs the real names" in hidden.err) == (2, True)
     nowhere = audit(*arguments, "--proof", str(tmp_path / "no" / "file"))
     assert (nowhere.code, "No such file" in nowhere.err) == (2, True)
 
@@ -434,7 +434,7 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
 ) -> None:
     for command, why in (
         (["identity", "p:00"], "--pseudonymise"),
-        (["replays", "--since", "12"], "no time"),
+        (["replays", "--since", "12"], "is not a time"),
         (["refused", "--until", "soon"], "neither a position nor a time"),
     ):
         done = run("audit", *command, "--from", str(sample.export))
