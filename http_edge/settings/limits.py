@@ -205,11 +205,11 @@ class Limits(Section):
     """Time for a host to answer; after this the outcome is unknown to the client. Covers the
     restart of a host with its shards."""
     host_lease_s: float = Field(default=4, ge=2, le=60)
-    """Duration of the lease that each host, and the placer, renew in the database of the log, four
-    times within it. A host that cannot renew stops serving before the lease ends; then other hosts
-    get its shards. The same happens if it does not answer the placer for this long. A longer lease
-    delays recovery from a lost machine; with a shorter one, a slow database looks like a lost
-    machine."""
+    """Duration of the lease that each host, and the placer, has in the database of the log and
+    renews four times as often. A host that cannot renew stops serving before the lease ends; then
+    other hosts get its shards. The same happens if it does not answer the placer for this long. A
+    longer lease delays recovery from a lost machine; with a shorter one, a slow database looks like
+    a lost machine."""
     clock_off_s_max: float = Field(default=5, ge=0, le=3_600)
     """Largest difference between the clock of this machine and that of PostgreSQL. A node with a
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock

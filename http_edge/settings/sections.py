@@ -188,8 +188,8 @@ class DidComm(Section):
     them."""
     error_reports_max: int = Field(default=100, ge=0, le=100_000)
     """Problem reports that one sender gets within error_reports_s. One more report then announces
-    the limit, and no others follow until the time is over (DIDComm v2, circuit breaker). 0 is no
-    limit. Correct wallets get none; this ends a loop of two agents that report errors to each
+    the limit, and no others follow until part of that time is over (DIDComm v2, circuit breaker). 0
+    is no limit. Correct wallets get none; this ends a loop of two agents that report errors to each
     other."""
     error_reports_s: float = Field(default=60, gt=0, le=86_400)
     """Time over which error_reports_max counts. Short, so that a sender that fixed its error soon

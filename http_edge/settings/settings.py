@@ -86,16 +86,16 @@ class Settings(Section):
     are fixed for the life of the log."""
     placement: Literal["sharded", "dedicated"] = "sharded"
     """sharded: each host owns shards of identities. dedicated: in addition, each registered
-    identity that is in use gets a dedicated host within seconds, which is a process of 60 MB; at
-    most limits.dedicated_max have one. An identity without commands for limits.dedicated_quiet_s
-    returns to its shard. For a few heavy identities."""
+    identity that is in use gets a dedicated host, a process of 60 MB, within seconds; at most
+    limits.dedicated_max have one. An identity without commands for limits.dedicated_quiet_s returns
+    to its shard. For a few heavy identities."""
     dedicated_dids: tuple[Did, ...] = ()
     """Identities that get a dedicated host as soon as they have registered, used or not. They keep
     it until they are removed from this setting and an operator releases them. All others stay
     sharded."""
     hosts: int = Field(default=1, ge=1, le=256)
-    """Processes that own shards, for each database of the log. Each host has a group commit; a
-    second host is worth it on PostgreSQL with cores to spare."""
+    """Processes that own shards, for each database of the log. Each host commits in groups of its
+    own; a second host is worth it on PostgreSQL with cores to spare."""
     edges: int = Field(default=1, ge=1, le=256)
     """Processes that serve HTTP on the same port. Parsing and signatures use about one core
     each."""
