@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 FINDING: Final = 1
-"""The program ran; the thing that it checked has a fault, or does not exist."""
+"""Done, but the check found something wrong, or its subject does not exist."""
 USAGE: Final = 2
 """The command line is wrong; nothing was done."""
 UNREACHABLE: Final = 3

@@ -204,7 +204,7 @@ class ConnectedHostPort:
             and now.ends_s > self._missed.ends_s
         )
         if is_cut_off and not self._is_cut_off:
-            _LOG.error("%s lives and cannot be reached from here", self._name)
+            _LOG.error("%s is alive but cannot be reached from here", self._name)
         self._is_cut_off = is_cut_off
 
 

@@ -77,7 +77,7 @@ class DiskFloor:
             self.free_bytes = space.free_bytes
             self.is_short = space.free_bytes < floor * (_SPARE if before else 1)
         if self.is_short and not before:
-            _LOG.error("disk is nearly full: only what frees some is taken")
+            _LOG.error("disk is nearly full: commands that store data are refused")
         elif before and not self.is_short:
-            _LOG.warning("disk has room again: everything is taken")
+            _LOG.warning("disk has room again: all commands are accepted")
         return self.is_short

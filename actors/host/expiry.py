@@ -141,5 +141,5 @@ class Expiry:
                 self._on_look()
                 wait_s = self._pace.pause_s if self.step() else self._pace.look_s
             except (LogError, TimeoutError) as error:
-                _LOG.warning("what is due was not looked for: %s", type(error).__name__)
+                _LOG.warning("search for expired items failed: %s", type(error).__name__)
                 wait_s = self._pace.look_s

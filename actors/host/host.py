@@ -290,7 +290,7 @@ class Host:
             return self._decide(transaction, submission)
         except LogError as error:
             extra = {"request_id": submission.request_id}
-            _LOG.error("identity cannot be served: %s", type(error).__name__, extra=extra)
+            _LOG.error("cannot serve an identity: %s", type(error).__name__, extra=extra)
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
             return Outcome(UNAVAILABLE)
 
@@ -445,7 +445,7 @@ class Host:
                     return self._resolve_conflict(transaction)
         except LogError as error:
             extra = {"request_ids": request_ids(transaction.items)}
-            _LOG.error("the log cannot be read: %s", type(error).__name__, extra=extra)
+            _LOG.error("cannot read the log: %s", type(error).__name__, extra=extra)
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         return None

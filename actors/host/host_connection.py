@@ -275,7 +275,7 @@ class HostServer:
             try:
                 accepted, _ = listener.accept()
             except OSError as error:
-                _LOG.error("connection not accepted: %s", error)
+                _LOG.error("could not accept a connection: %s", error)
                 continue
             self._await_proof(accepted)
             threading.Thread(target=self._serve, args=(accepted,), name="edge", daemon=True).start()

@@ -89,7 +89,7 @@ class LeaseKeeper:
         try:
             self._leases.leave(self._lease)
         except LogUnavailable as error:
-            _LOG.warning("lease not given back: %s", error)
+            _LOG.warning("could not release the lease: %s", error)
         self._leases.close()
 
     def renew(self) -> None:
@@ -111,14 +111,16 @@ class LeaseKeeper:
             if is_ours:
                 self._term.renewed(asked_s)
             else:
-                _LOG.error("another process has the name of this host")
+                _LOG.error("another process uses the name of this host")
                 self._term.ended()
         self._tell()
 
     def _tell(self) -> None:
         is_running = self._term.is_running()
         if self._was_running and not is_running:
-            _LOG.error("the lease of this host is over: it serves nothing until it has another")
+            _LOG.error(
+                "the lease of this host has ended: it serves nothing until it gets a new one"
+            )
             self._on_over()
         self._was_running = is_running
 

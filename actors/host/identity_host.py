@@ -165,7 +165,7 @@ class IdentityHost:
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
             # The first command for each partition claims it. A host that gave up here would still
             # be missing when the log is back.
-            _LOG.error("partitions not claimed yet: %s", type(error).__name__)
+            _LOG.error("partitions could not be claimed yet: %s", type(error).__name__)
         self._writer = Writer(
             self._host,
             self._log,
@@ -244,7 +244,9 @@ class IdentityHost:
                 self._draining = draining
                 return None
             case StartDedicated() | EndHost():
-                raise HostUnavailable("processes are for who runs this host as one")
+                raise HostUnavailable(
+                    "only the process that runs this host can start and end hosts"
+                )
             case HandOut(did, shard):
                 return self._on_writer(lambda: self._host.hand_out(did, shard))
             case Expect(did):
@@ -430,7 +432,7 @@ class IdentityHost:
                 self._charge(read, bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
-            _LOG.error("page cannot be read: %s", type(error).__name__)
+            _LOG.error("cannot read a page: %s", type(error).__name__)
             if missing:
                 self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return memoryview(b"")

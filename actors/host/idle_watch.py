@@ -30,7 +30,7 @@ def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     try:
         since_ms = _watched_since_ms(log, age_s, now_ms)
     except LogError as error:
-        _LOG.error("since when agents are watched is not known: %s", type(error).__name__)
+        _LOG.error("cannot read when the watch for idle agents began: %s", type(error).__name__)
         since_ms = now_ms
     identity = msgspec.structs.replace(limits.identity, idle_agents_since_ms=since_ms)
     return msgspec.structs.replace(limits, identity=identity)

@@ -209,13 +209,13 @@ class HostMeasures:
         )
         self.commands = Counts(
             "poste_host_commands",
-            "Commands that a host has run, by type and result, those among processes included.",
+            "Commands that a host has run, by type and result, internal ones included.",
             ("command", "result"),
             registry,
         )
         self.removed = Counts(
             "poste_records_removed",
-            "What left by retention, or its owner's word, by kind and reason.",
+            "Records removed by retention or by their owner, by kind and reason.",
             ("kind", "reason"),
             registry,
         )

@@ -107,7 +107,7 @@ class Ownership:
 
     def give_up(self, name: str) -> None:
         """Give up a partition that another owner has claimed."""
-        _LOG.error("partition %s has another owner, given up", name)
+        _LOG.error("partition %s has another owner: this host gave it up", name)
         if name not in self._adopted:
             self.fenced.add(name)
         self._drop(name)

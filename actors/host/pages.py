@@ -255,5 +255,5 @@ class PageReader:
 
 def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:
     extra = {"request_id": request_id}
-    _LOG.error("page cannot be read: %s", type(error).__name__, extra=extra)
+    _LOG.error("cannot read a page: %s", type(error).__name__, extra=extra)
     transaction.log_failed = isinstance(error, LogUnavailable)

@@ -336,7 +336,9 @@ def state_at(log: EventLog, stream: UUID, version: int) -> Identity:
     """
     archived = log.load_archived_state(stream)
     if archived is not None and archived.fold != FOLD:
-        why = f"its archived state is of layout {archived.fold}, and {FOLD} of it was not made yet"
+        why = (
+            f"its archived state has layout {archived.fold} and was not yet remade in layout {FOLD}"
+        )
         raise CorruptRow(str(stream), why)
     state = _followed(log, stream, _state_of(archived), until=version)
     if state.version < version:

@@ -307,7 +307,7 @@ class Writer:
                 self._log.save_snapshots(due)
             except LogError as error:
                 # A snapshot is a cache: without it the host reads the identity from its events.
-                _LOG.warning("snapshots not saved: %s", type(error).__name__)
+                _LOG.warning("could not save snapshots: %s", type(error).__name__)
 
 
 def _name_of(submission: Submission) -> str:

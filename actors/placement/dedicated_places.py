@@ -303,7 +303,7 @@ class DedicatedPlaces:
                 while name not in await self._hosts.names():  # noqa: ASYNC110 - another process's
                     await asyncio.sleep(_LOOK_S)
         except (HostUnavailable, TimeoutError) as error:
-            _LOG.warning("no host started beside %s: %s", beside, error)
+            _LOG.warning("no dedicated host started on the node of %s: %s", beside, error)
 
     async def _end(self, name: str) -> None:
         """End a host; one that is unavailable has ended already."""
@@ -324,7 +324,7 @@ class DedicatedPlaces:
                 await self._adopt(did, to, handover)
                 placed = Placed.DONE
         except HostUnavailable as error:
-            _LOG.warning("an identity has not moved to a host of its own: %s", error)
+            _LOG.warning("an identity has not moved to a dedicated host: %s", error)
         finally:
             self._orders.answer(did, placed)
 
@@ -365,7 +365,7 @@ class DedicatedPlaces:
             if isinstance(reply, Dedication):
                 placed = Placed.DONE if reply.changed else Placed.ALREADY_SO
         except HostUnavailable as error:
-            _LOG.warning("an identity was not confirmed on its dedicated host: %s", error)
+            _LOG.warning("could not confirm an identity on its dedicated host: %s", error)
         finally:
             self._orders.answer(did, placed)
 
@@ -403,9 +403,9 @@ class DedicatedPlaces:
             handover = await self.membership.change(host, ReleasePartitions([did]))
             if to is not None and await to.ask(TakeIn(did, self._shard_of(did), handover)):
                 returned = Handover(handover).ids().get(did, "")
-            _LOG.info("an identity is with its shard again")
+            _LOG.info("an identity is back in its shard")
         except HostUnavailable as error:
-            _LOG.warning("the sessions of an identity are lost: %s", error)
+            _LOG.warning("the sessions of an identity were lost: %s", error)
         finally:
             self._returned[did] = returned
             self._returning.discard(did)

@@ -207,7 +207,7 @@ class Membership:
                 strays.append(partition)
         if strays:
             # Do not log its name, which may contain a DID.
-            _LOG.warning("a host has lost %d partitions and does not know it", len(strays))
+            _LOG.warning("a host still claims %d partitions that it has lost", len(strays))
             _ = self._tasks.run(self._take_from(name, strays))
 
     def _disown(self, is_lost: Callable[[str, PartitionOwner], bool]) -> None:

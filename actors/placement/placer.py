@@ -229,9 +229,9 @@ class Placer:
                 self._owners.update(
                     (shard, PartitionOwner(to, sessions[shard])) for shard in shards
                 )
-            _LOG.info("%s of %s now with %s", ", ".join(shards), frm or "no host", to)
+            _LOG.info("moved %s from %s to %s", ", ".join(shards), frm or "no host", to)
         except HostUnavailable as error:
-            _LOG.warning("%s not moved from %s to %s: %s", ", ".join(shards), frm, to, error)
+            _LOG.warning("could not move %s from %s to %s: %s", ", ".join(shards), frm, to, error)
         finally:
             for shard in shards:
                 del self._moving[shard]

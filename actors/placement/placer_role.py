@@ -159,15 +159,15 @@ class PlacerRole:
         if not self._term.is_running():
             was_placer, self._placer = self._placer is not None, None
             if was_placer:
-                _LOG.warning("this process is the placer no longer")
+                _LOG.warning("this process is no longer the placer")
             return not was_placer
         if self._placer is None:
-            _LOG.info("this process is the placer now")
+            _LOG.info("this process is now the placer")
             self._placer = self._make_placer()
         try:
             await self._placer.tick(time.monotonic())
         except Exception:  # noqa: BLE001 - the next tick may succeed
-            _LOG.exception("placement not looked at")
+            _LOG.exception("the placer failed to check the hosts")
         return True
 
     async def _has_ended(self) -> bool:

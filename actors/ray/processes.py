@@ -76,7 +76,8 @@ def private_folder(data_dir: Path) -> Path:
     if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not str(folder).isascii():
         folder = Path(tempfile.mkdtemp(prefix="poste-"))
         _LOG.info(
-            "Ray's folder is not in the data directory, whose path is too long, or not ASCII",
+            "Ray's folder is outside the data directory, because that path is too long or"
+            " not ASCII",
             extra={"folder": str(folder)},
         )
         return folder
@@ -290,7 +291,7 @@ def _opened(options: HostOptions) -> EventLog:
         try:
             return options.open_log()
         except LogUnavailable as error:
-            _LOG.error("log not opened yet: %s", error)
+            _LOG.error("cannot open the log yet: %s", error)
             time.sleep(_REOPEN_S)
 
 

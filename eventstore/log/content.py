@@ -49,7 +49,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True, dict=True):
             ValueError: it does not have the digest and size of this content.
         """
         if not self.is_of(stored):
-            raise ValueError("its content is another one than its digest says")
+            raise ValueError("its content does not match its digest")
         self.__dict__["stored"] = stored
 
     def is_of(self, stored: bytes) -> bool:

@@ -49,14 +49,14 @@ class ContentCheck:
         fact = content_of(event)
         if fact is None:
             if stored is not None:
-                yield finding(Fault.WRONG_CONTENT, row, "a content, of which the row says nothing")
+                yield finding(Fault.WRONG_CONTENT, row, "a content that the row does not name")
             if isinstance(event, ERASING):
                 yield from self._erased(row, event.versions)
         elif stored is None:
             place = LogRow(row.position, row.stream, row.version, row.topic, b"")
             self._missing[row.stream, row.version] = place
         elif not fact.is_of(stored):
-            yield finding(Fault.WRONG_CONTENT, row, "the content is not the one that was stored")
+            yield finding(Fault.WRONG_CONTENT, row, "the content differs from the stored one")
 
     def end(self, reached: int) -> Iterator[Finding]:
         """Report missing contents, but not those that rows behind ``reached`` have erased since.
@@ -72,7 +72,9 @@ class ContentCheck:
                             self._missing.pop((row.originator_id.bytes, version), None)
             reached = page[-1].id
         for place in self._missing.values():
-            yield finding(Fault.MISSING_CONTENT, place, "no row says that its content was erased")
+            yield finding(
+                Fault.MISSING_CONTENT, place, "no row records that its content was erased"
+            )
 
     def _erased(self, row: LogRow, versions: Sequence[int]) -> Iterator[Finding]:
         left = [v for v in versions if self._missing.pop((row.stream, v), None) is None]
@@ -82,5 +84,5 @@ class ContentCheck:
         stream = UUID(bytes=row.stream)
         for version, (_, content) in self._log.read_records({stream: left})[stream].items():
             if content is not None:
-                why = f"the content of version {version} of its stream is still there"
+                why = f"the content of version {version} of its stream still exists"
                 yield finding(Fault.WRONG_CONTENT, row, why)

@@ -41,7 +41,7 @@ def agree(logs: Sequence[EventLog], shards: Sequence[Collection[str]], *, new_id
     for place, (log, own) in enumerate(zip(logs, shards, strict=True)):
         if COUNT not in log.settings():
             if not log.position() and any(other.position() for other in logs):
-                raise WrongDatabase(place, "empty, and the others are not")
+                raise WrongDatabase(place, "empty, but the others are not")
             _holds_no_other(log, place, [n for other in shards if other is not own for n in other])
     one_log = logs[0].setting(SET, new_id)
     for place, log in enumerate(logs):
@@ -58,14 +58,16 @@ def agree(logs: Sequence[EventLog], shards: Sequence[Collection[str]], *, new_id
 def _alone(log: EventLog) -> None:
     count = log.settings().get(COUNT)
     if count is not None:
-        raise WrongDatabase(0, f"one of {count} databases, not the only one")
+        raise WrongDatabase(0, f"one of {count} databases of a log, not the only one")
 
 
 def _holds_no_other(log: EventLog, place: int, others: Collection[str]) -> None:
     """Refuse shards of the other databases, which a log that was in one database has."""
     for shard in others:
         if log.read_stream(partition_stream(shard), limit=1):
-            raise WrongDatabase(place, f"a log that holds {shard}, which belongs elsewhere")
+            raise WrongDatabase(
+                place, f"a log that holds {shard}, which belongs to another database"
+            )
 
 
 _FOLDERS: Final = re.compile(r"db-(0|[1-9]\d{0,2})")

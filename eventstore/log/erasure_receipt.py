@@ -97,11 +97,11 @@ def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
     others = gone - {row.version for row in facts}
     is_all = len(log.read_versions(stream, sorted(others))) == len(others)
     if not is_all or len(there) < versions[1] - versions[0] - 1:
-        raise RowsHaveLeft("rows of it have left the log for its archive")
+        raise RowsHaveLeft("rows of this identity have left the log for its archive")
     assert isinstance(begun[1], IdentityErasureBegun)
     mediator_did = log.settings().get("mediator_did")
     if mediator_did is None:
-        raise ReceiptRefused("this log is of no mediator")
+        raise ReceiptRefused("this log belongs to no mediator")
     return ErasureReceipt(
         mediator_did=mediator_did,
         stream=stream.hex,
@@ -133,11 +133,13 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
         is_signed = key.verify(_SIGNED + said, bytes.fromhex(signature.decode()))
         receipt = msgspec.json.decode(said, type=ErasureReceipt)
     except (msgspec.DecodeError, ValueError) as error:
-        raise ReceiptRefused("it is not a receipt of an erasure, or was changed") from error
+        raise ReceiptRefused("it is not an erasure receipt, or it was changed") from error
     if not is_signed or receipt.signed_by != key.text:
         raise ReceiptRefused(f"it was not signed by {key.text}")
     if receipt.format != _FORMAT:
-        raise ReceiptRefused(f"its format is {receipt.format}, this release knows {_FORMAT}")
+        raise ReceiptRefused(
+            f"its format is {receipt.format}, but this release knows only {_FORMAT}"
+        )
     return receipt
 
 
@@ -154,10 +156,10 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> Non
     except ReceiptRefused:
         is_said = _is_what_remains(log, stream, receipt)
     if not is_said:
-        raise ReceiptRefused("the log says otherwise: see poste log verify")
+        raise ReceiptRefused("it differs from the log: see poste log verify")
     for first, last in receipt.positions:
         if there := log.read_contents(after=first - 1, until=last):
-            raise ReceiptRefused(f"the content of position {min(there)} is still there")
+            raise ReceiptRefused(f"the content of position {min(there)} still exists")
 
 
 def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
@@ -191,7 +193,7 @@ def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:
         for end in range(begin, len(steps)):
             if isinstance(steps[end][1], IdentityErased):
                 return steps[begin], steps[begin : end + 1], steps[end]
-    raise ReceiptRefused("no erasure of this identity has come to its end in this log")
+    raise ReceiptRefused("this log has no completed erasure of this identity")
 
 
 def _versions(steps: Iterable[_Step]) -> set[int]:

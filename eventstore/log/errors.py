@@ -65,7 +65,7 @@ class ReadModelsMissing(LogError):
 
     def __init__(self, tables: Sequence[str]) -> None:
         super().__init__(
-            f"its tables {', '.join(tables)} are missing; make them anew from its rows with"
+            f"its tables {', '.join(tables)} are missing; rebuild them from its rows with"
             " poste log rebuild-read-models"
         )
 
@@ -134,4 +134,4 @@ class TurnLost(RowsStay):
     """Another process was first to let rows leave; it continues, and nothing is wrong."""
 
     def __init__(self) -> None:
-        super().__init__("another process lets rows leave")
+        super().__init__("another process is moving rows to the archive")

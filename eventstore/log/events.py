@@ -70,7 +70,9 @@ __all__ = [
 
 @released("identity-registered.1")
 class IdentityRegistered(Event, frozen=True, kw_only=True):
-    """A contract with the mediator was signed and stored (DCTRL-0004 8.1, DCTRL-0003 9).
+    """An identity registered: its signed contract with the mediator was stored.
+
+    See DCTRL-0004 8.1 and DCTRL-0003 9.
 
     The first event of every identity that is not only a DIDComm agent. ``did`` repeats the DID of
     the stream.
@@ -83,7 +85,7 @@ class IdentityRegistered(Event, frozen=True, kw_only=True):
 
 @released("identity-dedicated.1")
 class IdentityDedicated(Event, frozen=True, kw_only=True):
-    """From now on the identity belongs to no shard: it is a partition of its own.
+    """The identity left its shard and is now a partition of its own.
 
     ``reason`` is operator or load. The owner that the identity leaves seals this event. ``did``
     repeats the DID of the stream, for the list of all dedicated identities.
@@ -95,7 +97,7 @@ class IdentityDedicated(Event, frozen=True, kw_only=True):
 
 @released("identity-released.1")
 class IdentityReleased(Event, frozen=True, kw_only=True):
-    """From now on the identity belongs to its shard again; fields as in ``IdentityDedicated``."""
+    """The identity returned to its shard; fields as in ``IdentityDedicated``."""
 
     did: Annotated[str, NAME]
     reason: str
@@ -103,7 +105,7 @@ class IdentityReleased(Event, frozen=True, kw_only=True):
 
 @released("contract-stored.1")
 class ContractStored(Event, frozen=True, kw_only=True):
-    """A signed communication contract is now owned by this identity (8.2, 8.5).
+    """A signed communication contract was stored for this identity (8.2, 8.5).
 
     ``digest`` is SHA-256 of the canonical contract: one record per owner and digest.
     """
@@ -145,7 +147,7 @@ class ContractRequestsAcknowledged1(Event, frozen=True, kw_only=True):
 
 @released("contract-requests-acknowledged.2")
 class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
-    """These contract requests, queued at ``versions``, are not offered again (8.4)."""
+    """The recipient acknowledged these contract requests, queued at ``versions`` (8.4)."""
 
     request_ids: list[str]
     versions: Annotated[list[int], STATE_ALONE]
@@ -153,9 +155,10 @@ class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
 
 @released("contract-requests-expired.1")
 class ContractRequestsExpired(Event, frozen=True, kw_only=True):
-    """These contract requests, queued at ``versions``, waited longer than the operator keeps them.
+    """The mediator removed these contract requests, queued at ``versions``, unanswered.
 
-    ``reason`` is expired, or unregistered: the registration of their recipient is over.
+    ``reason`` is expired (they waited longer than the operator keeps requests), or unregistered
+    (the registration of their recipient is over).
     """
 
     request_ids: list[str]
@@ -165,10 +168,10 @@ class ContractRequestsExpired(Event, frozen=True, kw_only=True):
 
 @released("contract-expired.1")
 class ContractExpired(Event, frozen=True, kw_only=True):
-    """A contract is not kept any more; fields as in ``ContractStored``.
+    """The mediator removed a contract of this identity; fields as in ``ContractStored``.
 
-    ``reason`` is expired (it ended as long ago as the operator keeps expired contracts), or
-    unregistered: the registration of its owner is over.
+    ``reason`` is expired (the contract ended longer ago than the operator keeps expired contracts),
+    or unregistered (the registration of its owner is over).
     """
 
     contract_id: str
@@ -205,7 +208,7 @@ class MessageQueued(Event, frozen=True, kw_only=True):
 
 @released("message-expiry-set.1")
 class MessageExpirySet(Event, frozen=True, kw_only=True):
-    """These messages, queued just before, are of no use after a time that their sender named."""
+    """The sender set an expiry time for these messages, which were queued just before."""
 
     message_ids: list[str]
     expires_at_s: Seconds
@@ -213,7 +216,7 @@ class MessageExpirySet(Event, frozen=True, kw_only=True):
 
 @released("messages-delivered.1", is_frequent=True)
 class MessagesDelivered(Event, frozen=True, kw_only=True):
-    """These messages were handed out and still wait; ``channel`` says how (``pickup/2.0``, …)."""
+    """These messages were delivered and still wait; ``channel`` says how (``pickup/2.0``, …)."""
 
     message_ids: list[str]
     channel: str
@@ -243,9 +246,9 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
 
 @released("queue-refused.1")
 class QueueRefused(Event, frozen=True, kw_only=True):
-    """The queue began to refuse messages, for ``reason``; recorded once until something changes.
+    """The queue began to refuse messages for ``reason``; recorded once until something changes.
 
-    Once, because an event for each refusal would let any client fill the disk.
+    An event for each refusal would let any client fill the disk.
     """
 
     recipient_key: Annotated[str, NAME]
@@ -254,7 +257,7 @@ class QueueRefused(Event, frozen=True, kw_only=True):
 
 @released("queue-policy-set.1")
 class QueuePolicySet(Event, frozen=True, kw_only=True):
-    """The owner's own rules for its queue (Aries queue 1.0); 0 is no limit of its own."""
+    """The owner set rules for its queue (Aries queue 1.0); 0 is no limit by the owner."""
 
     will_queue: bool
     age_s_max: int
@@ -265,7 +268,7 @@ class QueuePolicySet(Event, frozen=True, kw_only=True):
 
 @released("connection-established.1")
 class ConnectionEstablished(Event, frozen=True, kw_only=True):
-    """A DIDComm agent connected (RFC 0160, RFC 0023); a later one replaces all fields.
+    """A DIDComm agent connected (RFC 0160, RFC 0023); a later event replaces all fields.
 
     ``did`` is the identity, the did:key of the agent's verification key; ``peer_did`` is the DID
     that the agent uses for the connection; ``endpoint`` is empty where it has none.
@@ -282,12 +285,12 @@ class ConnectionEstablished(Event, frozen=True, kw_only=True):
 
 @released("mediation-granted.1")
 class MediationGranted(Event, frozen=True, kw_only=True):
-    """The agent may register keys from now on (RFC 0211)."""
+    """The mediator granted mediation: the agent may now register keys (RFC 0211)."""
 
 
 @released("keylist-updated.1")
 class KeylistUpdated(Event, frozen=True, kw_only=True):
-    """Keys that messages may be forwarded to; base58, no key twice (RFC 0211).
+    """An agent changed its keylist: keys (base58, none twice) to which senders forward (RFC 0211).
 
     A DID appears by its short name (coordinate-mediation 2.0).
 
@@ -302,7 +305,7 @@ class KeylistUpdated(Event, frozen=True, kw_only=True):
 
 @released("key-claimed.1")
 class KeyClaimed(Event, frozen=True, kw_only=True):
-    """A key belongs to one identity from now on; in the stream of the key.
+    """A key now belongs to one identity; recorded in the stream of the key.
 
     Its version is the number of the claim; a later claim of the same owner replaces it.
     """
@@ -313,17 +316,17 @@ class KeyClaimed(Event, frozen=True, kw_only=True):
 
 @released("key-released.1")
 class KeyReleased(Event, frozen=True, kw_only=True):
-    """The key has no owner any more; in the stream of the key."""
+    """The key no longer has an owner; recorded in the stream of the key."""
 
     key: Annotated[str, NAME]
 
 
 @released("speaker-named.1")
 class SpeakerNamed(Event, frozen=True, kw_only=True):
-    """A DID is to speak for the account of another (DIDComm v2, DID rotation); in its own stream.
+    """A DID was reserved for an account that rotates to it (DIDComm v2); in the stream of the DID.
 
-    It speaks for the account once ``AccountRotated`` says so in the stream of the account. An
-    empty ``account_did`` frees the DID again.
+    It speaks for the account once the stream of the account has ``AccountRotated``. An empty
+    ``account_did`` frees the DID again.
     """
 
     did: Annotated[str, NamesStream(), NAME]
@@ -332,9 +335,9 @@ class SpeakerNamed(Event, frozen=True, kw_only=True):
 
 @released("account-rotated.1")
 class AccountRotated(Event, frozen=True, kw_only=True):
-    """From now on ``speaker_did`` speaks for the account, and ``prior_did``, which did, does not.
+    """The account rotated its DID: ``speaker_did`` now speaks for it in place of ``prior_did``.
 
-    ``issued_at_s`` is the time of the rotation that the owner states (DIDComm v2, ``from_prior``).
+    ``issued_at_s`` is the owner's time of the rotation (DIDComm v2, ``from_prior``).
     """
 
     speaker_did: Annotated[str, ExportColumn("did"), NAME]
@@ -344,7 +347,7 @@ class AccountRotated(Event, frozen=True, kw_only=True):
 
 @released("account-ended.1")
 class AccountEnded(Event, frozen=True, kw_only=True):
-    """Its owner ended the account: connection, mediation and policy are over.
+    """The owner ended its account: connection, mediation and queue policy are over.
 
     Queue and keylist were emptied just before. Fields as in ``AccountRotated``.
     """
@@ -355,7 +358,7 @@ class AccountEnded(Event, frozen=True, kw_only=True):
 
 @released("invitation-used.1")
 class InvitationUsed(Event, frozen=True, kw_only=True):
-    """A single-use invitation was taken by this identity; in the stream of the invitation."""
+    """This identity used a single-use invitation; recorded in the stream of the invitation."""
 
     invitation_id: Annotated[str, NamesStream("invitation:"), NAME]
     by_did: Annotated[str, NAME]
@@ -363,10 +366,10 @@ class InvitationUsed(Event, frozen=True, kw_only=True):
 
 @released("refusals-counted.1")
 class RefusalsCounted(Event, frozen=True, kw_only=True):
-    """What one edge refused in a period, summed up; in the stream of the edge.
+    """Counts of the commands that one edge refused in a period; in the stream of the edge.
 
-    The period is in Unix milliseconds by the edge's clock. The number of entries is bounded,
-    however many commands were refused: these must not fill the disk.
+    The period is in Unix milliseconds by the edge's clock. The number of entries is limited, so
+    that refused commands cannot fill the disk.
     """
 
     edge: Annotated[str, NamesStream("edge:")]
@@ -391,7 +394,7 @@ class EventSaved1(Event, frozen=True, kw_only=True):
 
 @released("event-saved.2", is_frequent=True)
 class EventSaved(Event, frozen=True, kw_only=True):
-    """One storage-encrypted event of the owner's own history (8.9)."""
+    """The owner saved one storage-encrypted event in its history (8.9)."""
 
     event_id: str
     sender_did: Annotated[str, NAME]
@@ -405,9 +408,9 @@ class EventSaved(Event, frozen=True, kw_only=True):
 
 @released("event-tags-updated.1", is_frequent=True)
 class EventTagsUpdated(Event, frozen=True, kw_only=True):
-    """All tags of one saved event were replaced; the event is processed from now on (8.11).
+    """The owner replaced all tags of one saved event, which now counts as processed (8.11).
 
-    Recorded as it was requested: an ``event_id`` that the owner does not have changes nothing.
+    The event records the request: an ``event_id`` that the owner does not have changes nothing.
     """
 
     event_id: str
@@ -428,7 +431,7 @@ class PublicEventPublished1(Event, frozen=True, kw_only=True):
 
 @released("public-event-published.2")
 class PublicEventPublished(Event, frozen=True, kw_only=True):
-    """A signed public event is readable by any client (DCTRL-0007)."""
+    """The owner published a signed event, which any client can read (DCTRL-0007)."""
 
     event_id: str
     channel_id: Annotated[str, NAME]
@@ -448,7 +451,7 @@ class PublicEventsDeleted1(Event, frozen=True, kw_only=True):
 
 @released("public-events-deleted.2")
 class PublicEventsDeleted(Event, frozen=True, kw_only=True):
-    """Public events, published at ``versions``, were withdrawn by their publisher (DCTRL-0007).
+    """The publisher withdrew these public events, published at ``versions`` (DCTRL-0007).
 
     ``channel_id`` restricts the deletion to that channel when it is not None.
     """
@@ -460,10 +463,10 @@ class PublicEventsDeleted(Event, frozen=True, kw_only=True):
 
 @released("identity-erasure-begun.1")
 class IdentityErasureBegun(Event, frozen=True, kw_only=True):
-    """All that stands before this in the stream is being erased; ``reason``: operator, or owner.
+    """The erasure of everything before this event began; ``reason`` is operator or owner.
 
     This event ends registration, contracts, connection, mediation, keylist, queue policy and the
-    history of saved events. The events that follow erase, in steps, whatever has contents.
+    history of saved events. The events that follow erase everything that has contents, in steps.
     """
 
     reason: str
@@ -471,12 +474,12 @@ class IdentityErasureBegun(Event, frozen=True, kw_only=True):
 
 @released("identity-erased.1")
 class IdentityErased(Event, frozen=True, kw_only=True):
-    """Nothing is left of what stood before the erasure began, which this ends."""
+    """The erasure of the identity is complete: no record from before its beginning is left."""
 
 
 @released("batch-sealed.1", is_frequent=True)
 class BatchSealed(Event, frozen=True, kw_only=True):
-    """The seal of one partition's part of one transaction (see ``eventstore.log.seal``).
+    """A seal covers the rows of one partition in one transaction (see ``eventstore.log.seal``).
 
     ``nonces`` is a packed array of accepted nonces; ``rows`` counts the event rows that stand
     directly before this one in the log; ``digest`` chains them to ``previous``.

@@ -70,7 +70,7 @@ class NameCheck:
 
 def missing_name(row: LogRow, digest: bytes) -> Finding:
     """The finding about a row that lost the name of an identity that was not erased."""
-    why = f"a name is gone, and no row says that {digest.hex()} was erased"
+    why = f"a name is missing, but no row records the erasure of {digest.hex()}"
     return finding(Fault.MISSING_NAME, row, why)
 
 

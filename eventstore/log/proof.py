@@ -186,7 +186,7 @@ def check_proof(content: bytes, named: PublicKey | None) -> ProvenMessage | Prov
     proof = read_proof(content)
     key = _key(proof.public_key)
     if named is not None and named != key:
-        why = f"made with the key {key.text}, and {named.text} was named"
+        why = f"made with the key {key.text}, but {named.text} was named"
         raise ProofRefused(ProofFault.OTHER_KEY, why)
     match proof:
         case MessageProof():
@@ -250,7 +250,7 @@ def _read(members: object, kind: type[_S], content: bytes) -> _S:
     except (ValueError, TypeError, RecursionError) as error:
         raise ProofRefused(ProofFault.MALFORMED, str(error).splitlines()[0]) from error
     if written != content:
-        raise ProofRefused(ProofFault.MALFORMED, "not written as these files are: RFC 8785")
+        raise ProofRefused(ProofFault.MALFORMED, "not in canonical form (RFC 8785)")
     return proof
 
 
@@ -266,11 +266,14 @@ def _checked_message(proof: MessageProof, key: PublicKey) -> ProvenMessage:
         _check_inclusion(one, sealed, head)
         found = list(_events(proof, rows, sealed, one.position))
         if not found:
-            why = f"nothing of message {proof.message_id} is sealed at position {one.position}"
+            why = (
+                f"the rows sealed at position {one.position} do not concern message"
+                f" {proof.message_id}"
+            )
             raise ProofRefused(ProofFault.OTHER_MESSAGE, why)
         events += found
     if [event.event for event in events].count("queued") != 1 or events[0].event != "queued":
-        why = "the life of a message begins with its being queued, once"
+        why = "the history of a message must begin with queuing, once"
         raise ProofRefused(ProofFault.OTHER_MESSAGE, why)
     rows_in_all = sum(len(one.rows) for one in proof.seals)
     return ProvenMessage(proof.message_id, proof.identity, head, key, events, rows_in_all)
@@ -283,7 +286,7 @@ def _checked_consistency(proof: ConsistencyProof, key: PublicKey) -> ProvenConsi
         why = f"{old.origin} and {new.origin} are different logs"
         raise ProofRefused(ProofFault.NOT_CONSISTENT, why)
     if not is_consistent(old.size, new.size, old.root, new.root, hashes):
-        why = f"the tree of {old.size} seals is not shown to be the beginning of that of {new.size}"
+        why = f"the proof does not show that the tree of {old.size} seals begins that of {new.size}"
         raise ProofRefused(ProofFault.NOT_CONSISTENT, why)
     return ProvenConsistency(old, new, key)
 
@@ -316,7 +319,7 @@ def _sealed_rows(one: ProvenSeal) -> tuple[list[LogRow], BatchSealed]:
         raise ProofRefused(ProofFault.BROKEN_SEAL, f"at {one.position}: {error}") from error
     assert isinstance(sealed, BatchSealed)
     if not is_seal_of(rows, row, sealed):
-        why = f"at position {one.position}: not the seal of the {len(rows)} rows beside it"
+        why = f"at position {one.position}: the seal does not match the {len(rows)} rows beside it"
         raise ProofRefused(ProofFault.BROKEN_SEAL, why)
     return rows, sealed
 
@@ -337,7 +340,7 @@ def _bytes(text: str) -> bytes:
     except (binascii.Error, ValueError) as error:
         raise ProofRefused(ProofFault.MALFORMED, "not base64") from error
     if base64_of(some) != text:
-        raise ProofRefused(ProofFault.MALFORMED, "base64 that is not written as these files are")
+        raise ProofRefused(ProofFault.MALFORMED, "base64 that is not in canonical form")
     return some
 
 
@@ -348,7 +351,9 @@ def _check_inclusion(one: ProvenSeal, sealed: BatchSealed, head: TreeHead) -> No
     except ValueError as error:
         raise ProofRefused(ProofFault.NOT_IN_TREE, str(error)) from error
     if not is_included(leaf, one.index, head.size, path, head.root):
-        why = f"the seal at position {one.position} is not shown to be leaf {one.index}"
+        why = (
+            f"the proof does not show that the seal at position {one.position} is leaf {one.index}"
+        )
         raise ProofRefused(ProofFault.NOT_IN_TREE, f"{why} of {head.size}")
 
 
@@ -371,6 +376,6 @@ def _events(
             case _:
                 continue
         if identity_stream(proof.identity).bytes != row.stream:
-            why = f"it was {what} in a queue that is not that of {proof.identity}"
+            why = f"it was {what} in a queue of another identity than {proof.identity}"
             raise ProofRefused(ProofFault.OTHER_MESSAGE, why)
         yield ProvenEvent(what, event.at_ms, by, sender, sealed.partition, position, sealed.digest)

@@ -79,7 +79,7 @@ def read_key(path: str | Path) -> bytes:
     except OSError as error:
         raise KeyRefused(f"the key of the pseudonyms cannot be read: {error}") from error
     if stat.S_ISREG(mode) and mode & _OTHERS:
-        raise KeyRefused(f"{path} is open to others: chmod 600 {path}")
+        raise KeyRefused(f"other users can read {path}: chmod 600 {path}")
     if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
         raise KeyRefused(
             f"{path} does not hold {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes:"

@@ -13,7 +13,7 @@ from eventstore.log.event_registry import Event, released
 
 @released("public-events-expired.1")
 class PublicEventsExpired(Event, frozen=True, kw_only=True):
-    """These public events, published at ``versions``, are not shown any more.
+    """The mediator removed these public events, published at ``versions``.
 
     ``reason`` is expired: they are older than the operator keeps public events.
     """
@@ -25,19 +25,19 @@ class PublicEventsExpired(Event, frozen=True, kw_only=True):
 
 @released("agent-seen.1")
 class AgentSeen(Event, frozen=True, kw_only=True):
-    """A message of the agent itself came, as its envelope proved; what it asked stores nothing.
+    """The agent sent a message, as its envelope proves, that stores nothing else.
 
     Recorded only if the operator ends idle agents, and for each agent at most once in a fraction
-    of the idle age: otherwise every poll would write a row.
+    of the idle age, so that not every poll writes a row.
     """
 
 
 @released("account-expired.1")
 class AccountExpired(Event, frozen=True, kw_only=True):
-    """The account of an agent is over: connection, mediation, keylist, and rules of its queue.
+    """The mediator ended the account of an agent: connection, mediation, keylist and queue policy.
 
-    ``reason`` is idle: the agent was silent for as long as the operator allows. The events after
-    this one remove its waiting messages. An agent that returns begins anew.
+    ``reason`` is idle: the agent was silent for longer than the operator allows. The events after
+    this one remove its waiting messages. An agent that returns has to connect again.
     """
 
     reason: str
@@ -45,7 +45,7 @@ class AccountExpired(Event, frozen=True, kw_only=True):
 
 @released("saved-events-erased.1")
 class SavedEventsErased(Event, frozen=True, kw_only=True):
-    """The saved events at the ``count`` versions behind the version ``after`` are erased."""
+    """The saved events at the ``count`` versions after the version ``after`` were erased."""
 
     after: Annotated[int, STATE_ALONE]
     count: Annotated[int, STATE_ALONE, ERASED_AT_ONCE]
@@ -58,7 +58,7 @@ class SavedEventsErased(Event, frozen=True, kw_only=True):
 
 @released("saved-events-unlisted.1")
 class SavedEventsUnlisted(Event, frozen=True, kw_only=True):
-    """The first ``count`` postings of the identity's saved events are removed, in their order.
+    """The first ``count`` index postings of the identity's saved events were removed, in order.
 
     Postings on the list of all events come last: an event is on it as long as it is on any list.
     """

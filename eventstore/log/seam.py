@@ -133,7 +133,7 @@ def read_seam(text: str) -> Seam:
     if seam.format == _WITH_WHOLE_STATES:
         seam = msgspec.structs.replace(seam, format=_FORMAT, whole_to=seam.position)
     if seam.format != _FORMAT or len(seam.stayed.total) != _SUM_BYTES:
-        raise SeamRefused(f"its format is {seam.format}, this release knows {_FORMAT}")
+        raise SeamRefused(f"its format is {seam.format}, but this release knows only {_FORMAT}")
     return seam
 
 

@@ -45,7 +45,7 @@ class SeamCheck:
         """Check the next row, which stands before the seam."""
         last = self.versions.get(row.stream, 0)
         if row.version <= last:
-            yield finding(Fault.VERSION_BREAK, row, f"stands behind version {last} of its stream")
+            yield finding(Fault.VERSION_BREAK, row, f"comes after version {last} of its stream")
         elif row.version > last + 1 and row.topic != SEAL_TOPIC:
             self._left[row.stream] = row.version - 1
         self.versions[row.stream] = max(row.version, last)
@@ -75,9 +75,12 @@ class SeamCheck:
         """
         seam = self._seam
         if self._stayed != seam.stayed:
-            why = f"{self._stayed.number} rows are here, and {seam.stayed.number} others stayed"
+            why = (
+                f"{self._stayed.number} rows are here, but {seam.stayed.number} were signed"
+                " as staying"
+            )
             if self._stayed.number == seam.stayed.number:
-                why = f"of the {seam.stayed.number} rows that stayed some were changed"
+                why = f"some of the {seam.stayed.number} rows that stayed were changed"
             yield self._whole(Fault.WRONG_REST, why)
         found, states = Sum(), dict[bytes, int]()
         for stream, state in _states(self._log):
@@ -85,13 +88,13 @@ class SeamCheck:
                 found = found.plus([state_entry(stream, state)])
                 states[stream.bytes] = state.version
         if found != seam.states:
-            why = f"{found.number} states are here, not the {seam.states.number} that were signed"
+            why = f"{found.number} states are here, but {seam.states.number} were signed"
             yield self._whole(Fault.MISSING_STATE, why)
         for stream_key, version in self._left.items():
             known = states.get(stream_key, 0)
             if known < version:
                 row = LogRow(seam.position, stream_key, version, "", b"")
-                why = f"versions up to {version} have left, and its state is of version {known}"
+                why = f"versions up to {version} have left, but its state is of version {known}"
                 yield finding(Fault.MISSING_STATE, row, why, first_position=1)
 
     def _next_seal(self, row: LogRow) -> int:

@@ -89,7 +89,7 @@ def verified_text(content: bytes, name: str, key: PublicKey) -> str:
     if not found:
         raise NoteRefused(f"not signed by {key.verifier_key(name)}")
     if not all(key.verify(note.text.encode(), one.signature) for one in found):
-        raise NoteRefused(f"the signature by {name} is not that of this text")
+        raise NoteRefused(f"the signature by {name} does not match this text")
     return note.text
 
 

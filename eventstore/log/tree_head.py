@@ -102,7 +102,7 @@ def verified_head(content: bytes, key: PublicKey) -> TreeHead:
 def _head(text: str) -> TreeHead:
     origin, *rest = text.removesuffix("\n").split("\n")
     if len(rest) < _LINES_MIN - 1 or not all((origin, *rest)):
-        raise NoteRefused("not a head: origin, size and root stand in lines of their own")
+        raise NoteRefused("not a head: it must have origin, size and root on separate lines")
     size, root = rest[:2]
     try:
         decoded = base64.b64decode(root, validate=True)

@@ -138,7 +138,9 @@ class RowCheck:
         if head is None and self._heads_are_known:
             head = Head(0, GENESIS)
         if head is not None and sealed.previous != head.digest:
-            yield finding(Fault.BROKEN_CHAIN, row, f"does not continue seal {head.version}", name)
+            yield finding(
+                Fault.BROKEN_CHAIN, row, f"does not continue from seal {head.version}", name
+            )
         spare = len(self._unsealed) - sealed.rows
         if spare > 0:
             yield from self._drop_unsealed(spare)
@@ -152,7 +154,7 @@ class RowCheck:
         elif (malformed and any(r.position in malformed for r in covered)) or not is_seal_of(
             covered, row, sealed, [events.get(one.position) for one in covered]
         ):
-            changed = f"not the seal of the {sealed.rows} rows before it"
+            changed = f"does not match the {sealed.rows} rows before it"
             yield finding(Fault.BROKEN_SEAL, row, changed, name, first_position)
         self.heads[name] = found = Head(row.version, sealed.digest)
         if self.known.get(name) == found:
@@ -331,7 +333,7 @@ class _Verification:
             LogUnavailable: rows have left.
         """
         if found and self._log.settings().get(SEAM) != self._text:
-            raise LogUnavailable("rows left for the archive meanwhile: check once more")
+            raise LogUnavailable("rows moved to the archive meanwhile: run the check again")
 
     def summary(self, findings: int) -> Summary:
         """The result of the check."""
@@ -423,7 +425,7 @@ def _missing_heads(missing: Mapping[str, Head], end: int) -> Iterator[Finding]:
             stream=partition_stream(name),
             version=known.version,
             partition=name,
-            explanation=f"seal {known.version} with digest {known.digest.hex()} is not here",
+            explanation=f"seal {known.version} with digest {known.digest.hex()} is missing",
         )
 
 

@@ -104,7 +104,7 @@ class Catalog:
             else as_of.timestamp() * 1000 < pruned.recorded_until_ms
         )
         if is_before:
-            raise RowsPruned(f"as of {as_of} it is not known any more: {pruned_text(self)}")
+            raise RowsPruned(f"the state as of {as_of} is no longer known: {pruned_text(self)}")
 
     @property
     def rows(self) -> int:
@@ -193,7 +193,9 @@ def catalog_of(
             # An exporter or a compaction may have changed the export between two reads.
             if tried == _TRIES - 1 or not reading.is_outdated():
                 if isinstance(error, FileMissing):
-                    raise ExportDamaged(str(error), Damage.MISSING, "it was listed") from error
+                    raise ExportDamaged(
+                        str(error), Damage.MISSING, "it was listed before"
+                    ) from error
                 raise
     raise AssertionError
 
@@ -379,7 +381,7 @@ def table_damage(
     }
     for path in sorted(named.keys() | table.keys()):
         if named.get(path) != table.get(path):
-            why = "the table has it otherwise than the manifests that its newest version names"
+            why = "the table differs from the manifests that its newest version names"
             yield ExportDamaged(path, Damage.BROKEN_COMMIT, why)
 
 
@@ -427,9 +429,7 @@ def check_continues(manifest: Manifest, reached: int, link: str) -> None:
         why = f"positions {manifest.first} to {reached} are also in the manifest before it"
         raise ExportDamaged(manifest.path, Damage.OVERLAP, why)
     if manifest.previous != link:
-        raise ExportDamaged(
-            manifest.path, Damage.BROKEN_CHAIN, "it was written after another manifest"
-        )
+        raise ExportDamaged(manifest.path, Damage.BROKEN_CHAIN, "it continues another manifest")
 
 
 def _checked_files(statements: Sequence[Statement], sizes: Mapping[str, int]) -> set[str]:

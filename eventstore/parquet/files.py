@@ -267,7 +267,7 @@ def open_place(target: str) -> ExportPlace:
     except (OSError, ValueError):
         # The message leaves out the error: the address may hold a password.
         place = f"{target.partition('://')[0]}://…"
-        why = "not an address of a store that is known and can be reached"
+        why = "not the address of a known and reachable store"
         raise ExportUnavailable(place, why) from None
 
 

@@ -150,8 +150,8 @@ class OpenedExport:
             return
         elif len(catalogs) > 1:
             raise NotExported(
-                f"position {as_of}: the log has {len(catalogs)} databases, each with positions of"
-                " its own: name a time, or the export of one database"
+                f"position {as_of}: each of the log's {len(catalogs)} databases has its own"
+                " positions: name a time, or the export of one database"
             )
         elif as_of > catalogs[0].last:
             raise NotExported(f"position {as_of}: the export ends at {catalogs[0].last}")
@@ -189,7 +189,7 @@ def position_text(position: Position) -> str:
 def signer_said(key: str, signer: PublicKey | None) -> str:
     """Text that says which key signed an export, and whether the caller expected this key."""
     if signer is None:
-        return f"{key}, and whose key that is, is not known: none was named (--public-key)"
+        return f"{key}, whose owner is unknown because no key was named (--public-key)"
     return f"{key}, the key that was expected"
 
 
@@ -199,14 +199,14 @@ def _check_complete(catalogs: Sequence[Catalog], at: datetime) -> None:
         name = f"{folder_name(number)}: " if len(catalogs) > 1 else ""
         if until_ms is None:
             raise NotExported(
-                f"{name}the export does not say until when it is complete, for it is not done"
-                " or of an earlier release: export once more, or name a position"
+                f"{name}the export has no completion time, because it is unfinished or was"
+                " made by an earlier release: export again, or name a position"
             )
         if at.timestamp() * _MS > until_ms:
             until = datetime.fromtimestamp(until_ms / _MS, UTC).isoformat(timespec="seconds")
             raise NotExported(
                 f"{name}{at.isoformat()}: the export is complete until {until}, position"
-                f" {catalog.last}: name an earlier time, or wait for what is exported next"
+                f" {catalog.last}: name an earlier time, or wait for the next export"
             )
 
 
@@ -216,7 +216,7 @@ def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> Databa
     note = published_note(place)
     catalog = catalog_of(place, _verify_of(place, signer), is_listed=False)
     if catalog.head is None:
-        why = "no export is here" if place.exists() else "there is no such folder"
+        why = "there is no export here" if place.exists() else "there is no such folder"
         raise NoExport(f"{place.address()}: {why}")
     if note is not None:
         newest = catalog.statements[-1].manifest if catalog.statements else None

@@ -106,7 +106,9 @@ def consistency_in(
     note = published_note(place)
     size = 0 if note is None else head_in(note, key).size
     if newer.size > size:
-        raise NotConsistent(f"the export ends with {size} seals, the newer head has {newer.size}")
+        raise NotConsistent(
+            f"the export ends with {size} seals, but the newer head has {newer.size}"
+        )
     hashes = proven_consistency(place, older, newer)
     if hashes is None:
         why = f"{older.size} seals of {older.origin} are not the first"
@@ -124,7 +126,7 @@ def _place_of(target: str, origin: str) -> ExportPlace:
     """The export of the database that an origin names."""
     targets = exports_in(target)
     if not targets:
-        raise ExportUnavailable(open_place(target).address(), "no export is here")
+        raise ExportUnavailable(open_place(target).address(), "there is no export here")
     number = databases_among([origin.partition("/")[2]])
     named = folder_of_database(target, number - 1) if number else target
     return open_place(named if named in targets else targets[0])
@@ -152,5 +154,5 @@ def _check(proof: MessageProof, key: PublicKey) -> None:
     try:
         check_proof(proof_bytes(proof), key)
     except ProofRefused as error:
-        why = f"what the export has proves nothing ({error}): see poste verify"
+        why = f"the export cannot prove anything ({error}): see poste verify"
         raise ExportDamaged(CHECKPOINT, Damage.CHANGED, why) from error

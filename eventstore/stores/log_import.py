@@ -113,7 +113,7 @@ class LogImport:
             # UPDATE, not SELECT: it keeps another restore waiting until this is committed.
             session.run_many(_KEEP, [(UNFINISHED.encode(), self._mark.encode())])
             if stored_settings(session).get(UNFINISHED) != self._mark:
-                raise ImportRefused("another restore has taken it over")
+                raise ImportRefused("another restore has taken over the target")
             yield session
 
 

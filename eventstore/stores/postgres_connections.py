@@ -169,7 +169,7 @@ class PostgresConnections:
         unsafe = unsafe_settings(connection)
         if unsafe and not self._allow_unsafe:
             connection.close()
-            _LOG.error("PostgreSQL server not used: %s", _losing(unsafe))
+            _LOG.error("refused to use a PostgreSQL server: %s", _losing(unsafe))
             raise OperationalError(_losing(unsafe))
 
     def _check(self, connection: Connection[Any]) -> None:

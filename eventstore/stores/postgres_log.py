@@ -193,7 +193,7 @@ class PostgresRecorder(SqlRecorder):
                     positions = append(cursor, stored_events, events, depths)
             if connection.warned:
                 # A commit whose wait for the standby was cancelled succeeds with a warning.
-                raise OperationalError("the server warned of the commit")
+                raise OperationalError("the server gave a warning about the commit")
         return positions
 
     @override

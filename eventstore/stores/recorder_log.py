@@ -73,7 +73,7 @@ def opened(store: Store) -> EventLog:
     try:
         with unavailable(), store.reading() as session:
             if UNFINISHED in stored_settings(session):
-                raise LogUnfinished("a restore into this log has not come to its end")
+                raise LogUnfinished("a restore into this log is unfinished")
     except BaseException:
         store.close()
         raise
@@ -324,8 +324,8 @@ class RecorderLog(EventLog):
             positions = departure.positions
             if positions and session.remove_rows(positions) != len(positions):
                 raise RowsStay(
-                    f"of the rows from position {min(positions)} to {max(positions)} one is not"
-                    " there, or its content still is"
+                    f"a row from position {min(positions)} to {max(positions)} is missing,"
+                    " or its content still exists"
                 )
             if departure.states:
                 save_states(session, "archived_states", departure.states)
@@ -339,7 +339,7 @@ class RecorderLog(EventLog):
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
         with self._writing() as session:
             if session.change_rows(rows) != len(rows):
-                raise RowsStay("a row was changed or left meanwhile")
+                raise RowsStay("a row meanwhile changed or left")
 
     @override
     def setting(self, name: str, default: str) -> str:
@@ -444,7 +444,7 @@ def _checked(stream: UUID, version: int, fold: int, stored: bytes) -> Snapshot |
     snapshot = Snapshot(version, fold, stored[_DIGEST_BYTES:])
     if stored[:_DIGEST_BYTES] == _snapshot_digest(stream, snapshot):
         return snapshot
-    _LOG.warning("a snapshot without its digest is not used", extra={"stream": str(stream)})
+    _LOG.warning("ignored a snapshot that lacks its digest", extra={"stream": str(stream)})
     return None
 
 

@@ -115,7 +115,9 @@ class SealedRows:
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
             raise NotAsSealed(row.position, why)
         if not is_seal_of(self._unsealed, row, sealed):
-            raise NotAsSealed(row.position, f"not the seal of the {sealed.rows} rows before it")
+            raise NotAsSealed(
+                row.position, f"the seal does not match the {sealed.rows} rows before it"
+            )
         self.heads[name] = Head(row.version, sealed.digest)
         self.position, self.seals = row.position, self.seals + 1
         self.rows += sealed.rows + 1
@@ -210,7 +212,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         if len(rows) < len(section.rows):
             break
         if section.heads is not None and sealed.heads != section.heads:
-            raise NotAsSealed(sealed.position, "the newest seals are not those of the manifest")
+            raise NotAsSealed(sealed.position, "the newest seals differ from those of the manifest")
         if writer.is_due:
             writer.flush()
             progress(sealed.position, sealed.rows)

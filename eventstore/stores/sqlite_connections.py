@@ -126,7 +126,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
         how += "&immutable=1"
         if wal_bytes(path):
             why = f"{path.name}-wal has rows that cannot be read where nothing can be written"
-            raise sqlite3.OperationalError(f"{why}: copy both files to a place of your own")
+            raise sqlite3.OperationalError(f"{why}: copy both files to a folder of your own")
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?{how}",
         uri=True,
@@ -201,7 +201,7 @@ class SqliteReaders:
             if self._closed:
                 raise OperationalError("the log is closed")
             if not self._may_take():
-                raise OperationalError(f"{READERS_MAX} reads are under way already")
+                raise OperationalError(f"{READERS_MAX} reads are already in progress")
             self._in_use += 1
             if self._free:
                 return self._free.pop()
@@ -357,7 +357,7 @@ class Checkpointer:
         try:
             checkpoint()
         except Exception as error:  # noqa: BLE001 - no failure here is one of the commit
-            _LOG.warning("no checkpoint: %s", type(error).__name__)
+            _LOG.warning("SQLite checkpoint failed: %s", type(error).__name__)
 
 
 def _copy(connection: sqlite3.Connection) -> int:

@@ -345,7 +345,9 @@ class _Session(LogSession):
             except (TypeError, ValueError) as error:
                 raise CorruptRow(f"position {position}", str(error)) from error
             if key.hex() != stream:
-                raise CorruptRow(f"position {position}", "the stream is not written as it is here")
+                raise CorruptRow(
+                    f"position {position}", "the stream is not in the form of this log"
+                )
             found.append(LogRow(position, key, version, topic, state, opened(*stored)))
             if size_bytes > bytes_max:
                 return found[:-1] or found

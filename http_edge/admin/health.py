@@ -29,7 +29,7 @@ Figures: TypeAlias = dict[str, Any]
 _CACHE_MS: Final = 1_000
 """A check asks hosts: strangers must not be able to keep hosts busy with requests for health."""
 _CHECK_S_MAX: Final = 5.0
-_UNEXPLAINED: Final = "not all of this mediator works now"
+_UNEXPLAINED: Final = "part of this mediator does not work"
 """The detail for strangers: DCTRL-0004 3.3 asks for a description."""
 
 
@@ -80,7 +80,7 @@ class Health:
         problems = await self._check()
         if self._working and not (is_silent and self._is_one_missing):
             return None
-        return "; ".join(problems) or "no host with a shard is known"
+        return "; ".join(problems) or "no known host owns a shard"
 
     async def _is_one_well(self) -> bool:
         """Does the host still work that worked at the last check?"""
@@ -164,9 +164,9 @@ class Health:
                 await port.ask(Ping())
                 holdings = await port.ask(QueryHoldings())
         except (HostUnavailable, TimeoutError):
-            problem = f"{host} does not answer or its log takes no writes"
+            problem = f"{host} does not answer, or its log accepts no writes"
             return _HostState(problem, serves=False)
-        short = f"{host} is short of disk and takes only what frees some"
+        short = f"{host} is short of disk space and refuses commands that store data"
         return _HostState(short if holdings.short_of_disk else None, serves=bool(holdings.shards))
 
     async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:

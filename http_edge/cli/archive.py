@@ -26,26 +26,26 @@ from http_edge.settings.sources import Loaded
 @json_option
 @with_settings("data_dir", "log")
 def archive(loaded: Loaded, *, as_json: bool) -> int:
-    """Let old rows leave the log for its archive.
+    """Move old rows from the log to its archive.
 
-    The archive is the export: at export.to, else in the folder archive of the data directory. Rows
-    that are not exported yet are exported first. Then rows leave that are in the archive, are older
-    than archive.rows_age_s_min, and are no longer referred to by anything current: those of removed
-    messages, with all their events, and seals. The remaining log is whole: poste log verify checks
-    it without the archive. A serving mediator does the same by itself (archive.enabled); this
-    command may run beside it, and may be interrupted.
+    The archive is the export at export.to, or else the folder archive in the data directory. Rows
+    not yet exported are exported first. Then those rows leave that the archive has, that are older
+    than archive.rows_age_s_min, and that no live record refers to: removed messages with their
+    history, and seals. The log stays complete: poste log verify checks it without the archive. A
+    serving mediator does the same by itself (archive.enabled); this command may run at the same
+    time, and may be interrupted.
 
-    For a log in PostgreSQL the archive has to be the export (export.to). The space of rows that
-    have left its table is free after the next autovacuum.
+    For a log in PostgreSQL only the export can be the archive (export.to). The table reuses the
+    space of removed rows after autovacuum has run.
 
-    From then on only the archive has the rows that have left: back it up like the log itself.
+    From then on only the archive has these rows: back it up like the log itself.
     """
     settings = loaded.settings
     if not settings.log_dsn.startswith("sqlite:") and settings.export.to is None:
         raise Stop(
             Exit.USAGE,
-            "a log in PostgreSQL is archived in its export alone, and none is named",
-            "Name a place that all nodes reach: --set export.to=PLACE.",
+            "only an export can be the archive of a log in PostgreSQL, and none is named",
+            "Name a place that all nodes can reach: --set export.to=PLACE.",
         )
     require_existing(settings.log_dsn)
     existing_keys(settings)  # they sign the seam
@@ -90,19 +90,19 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except TurnLost as error:
-        remedy = "It does the same. Run it again for what is left."
+        remedy = "The other process does the same. Run this again for the remaining rows."
         raise Stop(Exit.BUSY, str(error), remedy) from error
     except RowsStay as error:
-        remedy = "What had left before stays whole. Check: poste log verify, poste verify"
+        remedy = "Rows that left earlier are not affected. Check: poste log verify, poste verify"
         raise Stop(Exit.UNSAFE, f"no more rows leave: {error}", remedy) from error
     except SeamRefused as error:
         remedy = "See: poste log verify"
         raise Stop(Exit.UNSAFE, f"the seam of the log cannot be used: {error}", remedy) from error
     except ExportUnavailable as error:
-        remedy = "Nothing leaves without it; run it again when it is there."
+        remedy = "No row leaves without the archive; run this again when it is available."
         raise Stop(Exit.UNREACHABLE, f"the archive cannot be used: {error}", remedy) from error
     except ExportDamaged as error:
-        remedy = "Nothing leaves. See: poste verify"
+        remedy = "No row leaves. See: poste verify"
         raise Stop(Exit.UNSAFE, f"the archive is damaged: {error}", remedy) from error
     except ExportError as error:
         raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error

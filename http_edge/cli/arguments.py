@@ -28,5 +28,5 @@ def did_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Cal
 
 def _did(context: click.Context, param: click.Parameter, did: str | None) -> str | None:
     if did is not None and not utf8(context, param, did).startswith("did:"):
-        raise click.BadParameter(f"{did!r} is not a DID: it begins with did:", param=param)
+        raise click.BadParameter(f"{did!r} is not a DID, which begins with did:", param=param)
     return did

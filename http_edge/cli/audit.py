@@ -93,7 +93,7 @@ def _instant(_: click.Context, __: click.Parameter, text: str | None) -> datetim
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     if isinstance(at, int):
-        raise click.BadParameter(f"{text!r} is no time like 2030-12-31T23:59:59Z")
+        raise click.BadParameter(f"{text!r} is not a time like 2030-12-31T23:59:59Z")
     return at
 
 
@@ -101,9 +101,9 @@ def _instant(_: click.Context, __: click.Parameter, text: str | None) -> datetim
 def audit() -> None:
     """Show from an export what happened to a message or an identity.
 
-    Payloads are never shown. Times are in UTC. A message or an identity is looked up without Spark,
-    and its seals prove what is shown; with --master Spark reads the same. Spark finds refusals,
-    replays and stuck messages, in files as they were signed.
+    Payloads are never shown. Times are in UTC. Messages and identities are looked up without Spark,
+    and seals prove what is shown; with --master, Spark reads the same. Spark finds refusals,
+    replays and stuck messages, in files that match their signatures.
     """
 
 
@@ -124,7 +124,7 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--skip-hashes",
             is_flag=True,
-            help="With Spark, read data files as they are: what was changed in them goes unseen.",
+            help="With Spark, do not verify data files: changes to them go undetected.",
         ),
         spark_options,
         public_key_option,
@@ -133,18 +133,18 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "key_file",
             metavar="KEYFILE",
             callback=_key_file,
-            help="Replace names by their hash under the key in this file.",
+            help="Replace names by their hash with the key in this file.",
         ),
         click.option(
             "--as-of",
             metavar="TIME|POSITION",
             callback=_as_of,
-            help="Take the log as it stood then; else all of it.",
+            help="Show the log as of then; else all of it.",
         ),
         click.option(
             "--from",
             "source",
-            help="The export, or the place of those of all databases: a folder or a URI.",
+            help="The export, or the place with the exports of all databases: a folder or a URI.",
         ),
     ):
         shown = option(shown)
@@ -152,7 +152,7 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _period_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    since = click.option("--since", callback=_instant, metavar="TIME", help="Not before this time.")
+    since = click.option("--since", callback=_instant, metavar="TIME", help="From this time on.")
     until = click.option("--until", callback=_instant, metavar="TIME", help="Before this time.")
     return since(until(command))
 
@@ -168,18 +168,17 @@ _limit_option: Final = click.option(
     "--proof",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what proves it to who has the mediator's public key: poste proof check.",
+    help="Write a proof for holders of the mediator's public key: poste proof check.",
 )
 @_query_options
 def message_command(query: _Query, *, message_id: str, file: Path | None) -> int:
-    """Show the life of one message, and the seals that prove it.
+    """Show the history of one message, and the seals that prove it.
 
-    A proof contains all rows of the transactions with an event of the message, also rows of other
-    messages: their senders and recipients, and in rows of earlier releases their encrypted
-    payloads.
+    A proof holds all rows of the transactions that changed the message. These include rows of other
+    messages: who wrote to whom and, in rows of earlier releases, encrypted payloads.
     """
     if file is not None and query.key_file is not None:
-        raise click.UsageError("a proof has names as they are: --proof or --pseudonymise")
+        raise click.UsageError("a proof needs the real names: use either --proof or --pseudonymise")
     said = _answer(query, OfMessage(message_id), _EVENTS_MAX)
     events = said.found["events"]
     if not events:
@@ -194,7 +193,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
         print_json(_json_head(said) | {"message": message, "events": kept})
         return Exit.OK
     print_record("Message", message | _signer(said))
-    _print_listing("What happened to it, each with the seal that covers it", kept)
+    _print_listing("Its history, with the seal of each event", kept)
     return Exit.OK
 
 
@@ -203,12 +202,12 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 @_limit_option
 @_query_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:
-    """Show what an identity did, what it received, and what was refused to it.
+    """Show what an identity did, what it received, and which of its commands were refused.
 
-    DID may be a pseudonym, with the key of the pseudonyms; then every row is read.
+    DID may be a pseudonym if its key is given; then every row is read.
     """
     if did.startswith(PREFIX) and query.key_file is None:
-        raise click.UsageError("a pseudonym is understood with its key alone: --pseudonymise")
+        raise click.UsageError("a pseudonym needs its key: --pseudonymise")
     said = _answer(query, OfIdentity(did), limit)
     if not any(said.found.values()):
         raise Stop(Exit.FINDING, f"no such identity up to position {_position(said)}")
@@ -229,8 +228,8 @@ def refused_command(
 ) -> int:
     """Show which commands were refused, to whom and why, most refusals first.
 
-    The edges count refused commands over short periods; a count is shown whole if its period
-    overlaps the named time. Also lists queues that began to refuse messages.
+    Edges count refused commands over short periods; a count is shown in full if its period overlaps
+    the given time. Also lists queues that began to refuse messages.
     """
     said = _answer(query, OfRefusals(since=since, until=until), limit)
     titles = {"refused": "Refused commands", "queues": "Queues that began to refuse messages"}
@@ -244,9 +243,10 @@ def refused_command(
 def replays_command(
     query: _Query, *, since: datetime | None, until: datetime | None, limit: int
 ) -> int:
-    """Show commands that were refused as replays, or because their time is out of range.
+    """Show commands that were refused as replays or for their timestamp.
 
-    DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a late replay, or a wrong clock.
+    DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a replay after a longer time, or a wrong
+    clock.
     """
     said = _answer(query, OfReplays(since=since, until=until), limit)
     return _show(query, said, limit, {"refused": "Refused as replays"})
@@ -258,26 +258,26 @@ def replays_command(
     type=click.IntRange(1),
     default=_OLD_S,
     show_default=True,
-    help="Messages that wait for longer.",
+    help="Messages that have waited longer than this.",
 )
 @click.option(
     "--deliveries-min",
     type=click.IntRange(1),
     default=_OFTEN,
     show_default=True,
-    help="Messages handed out so often and not acknowledged.",
+    help="Messages delivered at least this often and not acknowledged.",
 )
 @_period_options
 @_limit_option
 @_query_options
 def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
-    """Show messages that wait for long or are handed out again and again, worst first.
+    """Show messages that wait long or are delivered again and again, worst first.
 
-    With --since and --until, shows messages that were queued then. Ages are those at the time of
-    --as-of, else at the time of the newest event.
+    --since and --until select messages by the time of queuing. The age is that at the time of
+    --as-of, or else at the newest event.
     """
     subject = OfStuck(**bounds)
-    kept = f"Messages that wait for more than {subject.older_than_s:,} s"
+    kept = f"Messages that have waited more than {subject.older_than_s:,} s"
     title = f"{kept} or were handed out {subject.deliveries_min:,} times or more"
     return _show(query, _answer(query, subject, limit), limit, {"messages": title})
 
@@ -309,9 +309,9 @@ def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
 def _write_proof(query: _Query, message_id: str, events: Sequence[Record], file: Path) -> None:
     """Write the proof of what was found of a message, which is in one database."""
     if any(event["seal_position"] is None for event in events):
-        why = "rows around those of this message were removed from the archive, and with them what"
-        said = "their seals cover; the signed manifest of that removal stands for it: poste verify"
-        raise Stop(Exit.FINDING, f"no proof can be made: {why} {said}")
+        why = "the archive no longer has all rows that the seals of this message cover"
+        said = "see the signed manifest of their removal: poste verify"
+        raise Stop(Exit.FINDING, f"no proof can be made: {why}; {said}")
     export = open_exports(query.source, query.public_key)
     part = export.parts[events[0].get("database", 0)]
     proof = message_proof(
@@ -336,7 +336,7 @@ def _show(query: _Query, said: Answer, limit: int, titles: Mapping[str, str]) ->
     for what, rows in shown.items():
         _print_listing(titles[what], rows)
         if what in more:
-            click.echo(f"  and more: only {len(rows):,} are shown (--limit)\n")
+            click.echo(f"  and more; only {len(rows):,} are shown (--limit)\n")
     return Exit.OK
 
 
@@ -389,5 +389,5 @@ def _explained() -> Iterator[None]:
     except ExportUnavailable as error:
         raise Stop(Exit.UNREACHABLE, f"the export cannot be read now: {error}") from error
     except ExportError as error:
-        said = f"the export is damaged, so there is no answer: {error}"
+        said = f"the export is damaged and cannot be read: {error}"
         raise Stop(Exit.UNSAFE, said, "See: poste verify") from error

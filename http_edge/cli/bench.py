@@ -85,7 +85,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8080")
-@click.option("--protocol", type=click.Choice(PROTOCOLS), help="One alone.  [default: all in turn]")
+@click.option(
+    "--protocol", type=click.Choice(PROTOCOLS), help="Only this one.  [default: all in turn]"
+)
 @click.option(
     "--messages",
     type=click.IntRange(1, 1_000_000),
@@ -98,7 +100,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     type=click.FloatRange(0.1, 3_600),
     default=10.0,
     show_default=True,
-    help="No message is sent later than this.",
+    help="Stop sending after this time.",
 )
 @click.option("--connections", type=click.IntRange(1, 1_024), default=8, show_default=True)
 @click.option(
@@ -106,7 +108,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     type=click.IntRange(1, 1_000),
     default=8,
     show_default=True,
-    help="Recipients that are registered; each Decentrl recipient has a sender of its own.",
+    help="Recipients to register; each Decentrl recipient has a sender of its own.",
 )
 @click.option(
     "--size",
@@ -115,7 +117,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     show_default=True,
     help="Bytes of each message.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask when the mediator is another machine's.")
+@click.option("--yes", is_flag=True, help="Do not ask before a load on another machine's mediator.")
 @json_option
 def bench(  # noqa: PLR0913 - one argument for each option
     url: str,
@@ -131,10 +133,9 @@ def bench(  # noqa: PLR0913 - one argument for each option
 ) -> Exit:
     """Put a bounded load on a running mediator and show how it answers.
 
-    For each protocol fresh agents register, write to each other over a few connections at once,
-    fetch the waiting messages and acknowledge them. The registrations stay until they expire after
-    a day. The load has no rate of its own: messages that the mediator's rate limits refuse are
-    shown by their code.
+    For each protocol, new agents register, write to each other over a few connections, and fetch
+    and acknowledge their messages. The registrations expire after a day. The load has no rate of
+    its own: refusals by the mediator's rate limits are shown with their code.
     """
     protocols = [protocol] if protocol else list(PROTOCOLS)
     wanted = Wanted(
@@ -152,8 +153,8 @@ def bench(  # noqa: PLR0913 - one argument for each option
     except (ValueError, UnusableInvitation) as error:
         raise Stop(Exit.USAGE, str(error)) from error
     except (ClientError, WalletError, OSError) as error:
-        remedy = "Is it a mediator of this protocol? One alone: --protocol."
-        raise Stop(Exit.UNREACHABLE, f"the load was not carried out: {error}", remedy) from error
+        remedy = "Does this mediator serve the protocol? Choose one with --protocol."
+        raise Stop(Exit.UNREACHABLE, f"the load failed: {error}", remedy) from error
     if as_json:
         print_json({"url": url, **msgspec.to_builtins(wanted), "measured": _plain(measured)})
     else:
@@ -269,7 +270,7 @@ def _print(url: str, measured: list[Figures]) -> None:
         )
         for one in measured
     ]
-    print_table(f"Load on {escaped(url)} (CPU: of one core, spent by the load)", columns, rows)
+    print_table(f"Load on {escaped(url)} (CPU: share of one core used by the load)", columns, rows)
     refused = [
         (one.protocol, code, count)
         for one in measured

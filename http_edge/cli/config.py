@@ -12,14 +12,14 @@ from http_edge.settings.sources import Loaded, shown
 
 @click.group()
 def config() -> None:
-    """Show the settings in force and all that could be set."""
+    """Show the settings in force, and all available settings."""
 
 
 @config.command()
 @json_option
 @with_settings("data_dir", "listen", "public_url", "did", "log")
 def show(loaded: Loaded, *, as_json: bool) -> None:
-    """Show every setting in force and where it comes from, without starting anything."""
+    """Show every setting in force and its source, without starting anything."""
     values = shown(loaded.settings)
     if as_json:
         sources = loaded.sources
@@ -35,6 +35,6 @@ def show(loaded: Loaded, *, as_json: bool) -> None:
 def reference(form: str) -> None:
     """Print every setting with its default, bounds, environment variable and reason.
 
-    If --toml and --markdown are both given, the last one counts.
+    If both --toml and --markdown are given, the last one counts.
     """
     click.echo(toml_reference() if form == "toml" else markdown_reference(), nl=False)

@@ -20,7 +20,7 @@ def require_consent(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        why = "this needs a consent, and there is no terminal to ask on: nothing was done"
+        why = "this needs consent, but there is no terminal for the question; nothing was done"
         raise Stop(Exit.USAGE, why, "Repeat the command with --yes.")
     if not click.confirm(question, err=True):
         raise Stop(Exit.USAGE, "nothing was done")

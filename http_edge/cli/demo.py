@@ -32,18 +32,21 @@ _PROTOCOLS: Final = ("decentrl", "didcomm")
 @click.command()
 @click.argument("protocol", type=click.Choice(_PROTOCOLS), default="decentrl")
 @click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The mediator.")
-@click.option("--peer", help="A second mediator: Bob lives there, Alice at the first.")
-@click.option("--invitation", help="Id of an invitation for many, where Decentrl asks for one.")
+@click.option("--peer", help="A second mediator for Bob; Alice uses the first.")
+@click.option(
+    "--invitation", help=("Id of a multi-use invitation, if Decentrl registration needs one.")
+)
 @json_option
 def demo(
     protocol: str, url: str, peer: str | None, invitation: str | None, *, as_json: bool
 ) -> Exit:
     """Walk Alice and Bob through a whole protocol against a running mediator.
 
-    decentrl, which is the default: they register, agree on a contract, exchange a private
-    message, keep and publish events. didcomm: they connect by the mediator's invitation, register
-    keys, write, and fetch by every generation of pickup from one queue. They use HTTP and WebSocket
-    as any client would. Each step says what it proves; the exit code is 0 only if every proof held.
+    decentrl, the default: they register, agree on a contract, exchange a private message, save and
+    publish events. didcomm: they connect with the mediator's invitation, register keys, send
+    messages, and fetch them from one queue with every version of pickup. All steps use HTTP and
+    WebSocket like any client. Each step says what it proves; the exit code is 0 only if every proof
+    held.
     """
     console = Console(highlight=False, quiet=as_json)
     walk = _didcomm if protocol == "didcomm" else partial(_decentrl, invitation=invitation)

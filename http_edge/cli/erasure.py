@@ -54,14 +54,13 @@ receipt_option = click.option(
 def erase(
     loaded: Loaded, *, did: str, yes: bool, to: Path | None, url: str | None, as_json: bool
 ) -> None:
-    """Erase the identity DID and all its data, for ever.
+    """Erase all data of the identity DID, for ever.
 
-    Its registration, contracts, connection and keylist end at once. Its waiting messages and its
-    saved and public events are erased in steps, so that other identities need not wait. The log
-    keeps only that there were messages, with sizes and times: the identity's names leave the rows
-    of the log and of its export within a day (poste export compact removes them at once, or poste
-    log erase-names if nothing is exported). Copies elsewhere are not reached; the guide lists them
-    on its page about erasure requests.
+    Its registration, contracts, connection and keylist end at once. Its waiting items, saved events
+    and public events are erased in small steps, so that other clients need not wait. The log keeps
+    only that there was a message, its time and its size: names leave the rows of the log and of its
+    export within a day (at once with poste export compact, or with poste log erase-names if nothing
+    is exported). Copies elsewhere stay; the guide lists them on its page about erasure requests.
     """
     settings, records = loaded.settings, 0
     keys = existing_keys(settings)
@@ -82,7 +81,7 @@ def erase(
     except Stop as stop:
         raise Stop(
             Exit.FINDING,
-            f"{did} is erased, and the receipt could not be made: {stop.message}",
+            f"{did} is erased, but the receipt could not be made: {stop.message}",
             f"Make it with: poste identities receipt {did} --receipt FILE",
         ) from stop
 
@@ -93,7 +92,7 @@ def erase(
 @json_option
 @with_settings("data_dir", "log")
 def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
-    """Show the receipt of the newest erasure of DID, or write it signed with --receipt."""
+    """Show the receipt of the newest erasure of DID; with --receipt write it, signed."""
     keys = existing_keys(loaded.settings)
     _show(_receipt(loaded.settings, did, keys), keys, to, as_json=as_json)
 
@@ -105,7 +104,7 @@ def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None
 def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
     """Check the receipt FILE against the log: was the identity erased, and is its data gone?
 
-    Exit code 1 if this mediator has not signed the receipt, or the log does not agree with it.
+    Exit code 1 if this mediator did not sign it, or if it differs from the log.
     """
     settings = loaded.settings
     key = PublicKey(existing_keys(settings).signing_public)
@@ -117,9 +116,7 @@ def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
     if as_json:
         print_json({"is_sound": refused is None, "refused": refused})
     else:
-        click.echo(
-            "The receipt is what the log says." if refused is None else f"Refused: {refused}"
-        )
+        click.echo("The receipt agrees with the log." if refused is None else f"Refused: {refused}")
     return Exit.OK if refused is None else Exit.FINDING
 
 
@@ -127,17 +124,17 @@ def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
 @json_option
 @with_settings("data_dir", "log")
 def erase_names(loaded: Loaded, *, as_json: bool) -> int:
-    """Take the names of erased identities out of the rows of the log.
+    """Remove the names of erased identities from the rows of the log.
 
-    For a log that is not exported; for an exported one, poste export compact takes them out of log
-    and export. Each name is replaced by its digest, which the seals cover, so the log verifies as
-    before. A name stays as long as something current refers to it, such as a waiting message or a
-    contract in force. May run beside the mediator, be interrupted, and run again.
+    Only for a log that is not exported; for others, poste export compact removes names from log and
+    export. Each name is replaced by its digest, which is what the seals cover, so the log still
+    verifies. A name stays while a live record refers to it, such as a waiting message or a contract
+    in force. This may run while the mediator serves, and may be interrupted and repeated.
     """
     settings = loaded.settings
     if settings.exported_place is not None:
         where = f"the log is exported to {settings.exported_place}"
-        raise Stop(Exit.USAGE, where, "Take names out of both: poste export compact")
+        raise Stop(Exit.USAGE, where, "Remove names from both with: poste export compact")
     require_existing(settings.log_dsn)
     records = [_names_erased(one) for one in settings.each_database()]
     if as_json:
@@ -155,7 +152,7 @@ def _names_erased(settings: Settings) -> dict[str, Any]:
             while work.step():
                 progress(work.reached, work.end)
         except RowsStay as error:
-            remedy = "Run it again: the rest is done then."
+            remedy = "Run this again for the remaining rows."
             raise Stop(Exit.BUSY, str(error), remedy) from error
     return {"identities": len(work.erased), "rows_changed": work.changed, "position": work.reached}
 
@@ -167,10 +164,10 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         Stop: there is no such identity, or the DID speaks for the account of another DID.
     """
     if answer.get("speaks_for"):
-        remedy = "Erase that account: the DID that it began with. See: poste audit identity DID"
-        raise Stop(Exit.USAGE, f"{did} speaks for the account of another DID", remedy)
+        remedy = "Erase that account by its first DID. See: poste audit identity DID"
+        raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
-        why = "It has never registered or connected here. What waits for whom: poste queue show"
+        why = "It has never registered or connected here. See all queues: poste queue show"
         raise Stop(Exit.FINDING, f"this mediator knows no identity {did}", why)
 
 
@@ -188,11 +185,11 @@ def _receipt(settings: Settings, did: str, keys: MediatorKeys) -> ErasureReceipt
             try:
                 return erasure_of(log, stream, key)
             except RowsHaveLeft as error:
-                remedy = "Restore log and archive into a directory of their own, and ask there."
+                remedy = "Restore log and archive into a new directory, and run the command there."
                 raise Stop(Exit.FINDING, str(error), remedy) from error
             except ReceiptRefused as error:
                 refused = str(error)
-    remedy = "Erase it, or bring its erasure to an end, with: poste identities erase DID"
+    remedy = "Erase it, or finish its erasure, with: poste identities erase DID"
     raise Stop(Exit.FINDING, refused, remedy)
 
 

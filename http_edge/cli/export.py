@@ -66,17 +66,17 @@ class _Written:
         self.bytes += step.bytes
 
 
-_to: Final = click.option("--to", metavar="DIR|URI", help="Where to; else the setting export.to.")
+_to: Final = click.option("--to", metavar="DIR|URI", help="Target; else the setting export.to.")
 
 
 @click.group(invoke_without_command=True)
 @_to
-@click.option("--watch", is_flag=True, help="Go on with what is stored later, until interrupted.")
-@click.option("--compact", "compacting", is_flag=True, help="Put small files together afterwards.")
+@click.option("--watch", is_flag=True, help="Keep exporting new events until interrupted.")
+@click.option("--compact", "compacting", is_flag=True, help="Merge small files afterwards.")
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="With --watch: where Prometheus asks how it stands, with the token of operators.",
+    help="With --watch: address for metrics of the export, which need the token of operators.",
 )
 @json_option
 @with_settings("data_dir", "log")
@@ -89,15 +89,15 @@ def export(
     metrics: str | None,
     as_json: bool,
 ) -> int:
-    """Write the event log as Parquet files, each once, and sign what was written.
+    """Write the event log to immutable, signed Parquet files.
 
-    Continues where the last export to this place ended, up to the present end of the log. May run
-    beside a running mediator; with SQLite, on its machine. A place is a folder or a URI that
-    pyarrow knows, for example s3://bucket/folder?region=eu-west-1. If the log has several
-    databases, each has an export of its own in a folder there: db-0, db-1 and so on.
+    Continues from the last export to this place up to the present end of the log. May run while the
+    mediator serves; with SQLite, on its machine. A place is a folder or a URI that pyarrow knows,
+    for example s3://bucket/folder?region=eu-west-1. If the log has several databases, each has its
+    own export in a folder there: db-0, db-1 and so on.
 
-    With --watch and archive.enabled=on the command also lets old rows leave a log in PostgreSQL
-    from time to time: then the export is their archive.
+    With --watch and archive.enabled=on it also moves old rows out of a log in PostgreSQL from time
+    to time; the export is then their archive.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return Exit.OK
@@ -120,16 +120,16 @@ def export(
 @json_option
 @with_settings("data_dir", "log")
 def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
-    """Write files of an export again without contents and names that were erased since.
+    """Rewrite files of an export without the contents and names that were erased since.
 
-    These are the contents of messages, contract requests and events that were acknowledged, expired
-    or removed according to the log, and the names of erased identities, which also leave the log.
-    Rows, seals and proofs stay as they are. Small files are merged first. Replaced files are
-    removed at the end, so no program should be reading meanwhile. Each file is replaced by one
-    version of the table: the command may be interrupted, and run again.
+    These are the contents of messages, contract requests and events that the log shows as
+    acknowledged, expired or removed, and the names of erased identities, which are removed from the
+    log too. Rows, seals and proofs do not change. Small files are merged first, and replaced files
+    are removed at the end, so no program should read the export meanwhile. Each replacement is one
+    version of the table, so this may be interrupted and repeated.
 
-    A mediator that exports does the same by itself (export.erased_every_s). Without --to
-    and export.to the place is the archive in the data directory.
+    A mediator with export.to does this by itself (export.erased_every_s). Without --to and
+    export.to the place is the archive in the data directory.
     """
     target = to or loaded.settings.exported_place
     with _explained():
@@ -149,7 +149,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         export = settings.export.model_copy(update={"to": to})
         settings = settings.model_copy(update={"export": export})
     if settings.export.to is None:
-        raise Stop(Exit.USAGE, "no place to export to is named", "Name a folder or URI with --to.")
+        raise Stop(Exit.USAGE, "no export target is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn, to_read=True)
     existing_keys(settings)  # they sign what is written
     require_owner(settings)
@@ -179,7 +179,7 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
         "bytes_in_all": sum(file.bytes for file in catalog.files),
     }
     if not is_quiet:
-        print_record("Erased contents and names are not in the export", record)
+        print_record("The export has no erased contents and names", record)
     return record
 
 
@@ -243,7 +243,7 @@ def _address(metrics: str | None) -> str | None:
             split_listen(metrics)
     except ValueError:
         remedy = "Name an address and a port, for example 127.0.0.1:9464."
-        raise Stop(Exit.USAGE, f"--metrics {metrics} is no address", remedy) from None
+        raise Stop(Exit.USAGE, f"--metrics {metrics} is not an address", remedy) from None
     return metrics
 
 
@@ -318,10 +318,10 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except ExportUnavailable as error:
-        remedy = "What was exported stays as it is; the next export goes on from there."
+        remedy = "Exported files are kept; the next export continues from there."
         raise Stop(Exit.UNREACHABLE, f"the export cannot be written: {error}", remedy) from error
     except OtherExporter as error:
-        remedy = "poste status shows how far it is; here nothing was exported."
+        remedy = "poste status shows its progress; this command exported nothing."
         raise Stop(Exit.BUSY, str(error), remedy) from error
     except ExportRefused as error:
         raise Stop(Exit.USAGE, str(error), "Name another place with --to.") from error

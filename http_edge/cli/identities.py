@@ -24,18 +24,18 @@ _ORDER_S_MAX: Final = 60.0
 _SEE: Final = "See: poste identities list"
 _REFUSALS: Final = {
     Placed.NO_SUCH_IDENTITY: (
-        "No identity with this DID has ever registered or connected here.",
-        "Name one that has; see: poste queue show DID",
+        "This DID has never registered or connected here.",
+        "Check the DID with: poste queue show DID",
     ),
-    Placed.MOVING_NOW: ("The identity is moving just now.", "Try again in some seconds."),
+    Placed.MOVING_NOW: ("The identity is being moved.", "Try again in some seconds."),
     Placed.TOO_MANY: (
         "No more identities may have dedicated hosts.",
         "Release one, or raise limits.dedicated_max on every node.",
     ),
-    Placed.DID_NOT_ANSWER: ("A host did not answer: it may have moved or not.", _SEE),
+    Placed.DID_NOT_ANSWER: ("A host did not answer: the identity may or may not have moved.", _SEE),
     Placed.NO_CLUSTER: (
         "This mediator serves alone and has no placer, so its identities stay in their shards.",
-        "Set placement or dedicated_dids, or serve with node_address.",
+        "Set placement, dedicated_dids or node_address.",
     ),
 }
 _CODES: Final[Mapping[str, Exit]] = {
@@ -47,9 +47,9 @@ _CODES: Final[Mapping[str, Exit]] = {
 
 @click.group()
 def identities() -> None:
-    """Give identities dedicated hosts, and back to their shards; erase identities.
+    """Give identities dedicated hosts, return them to their shards; erase identities.
 
-    The mediator answers only operators: run this command where its data directory is.
+    Only for operators: this needs access to the mediator's data directory.
     """
 
 
@@ -63,7 +63,7 @@ identities.add_command(erasure.check)
 @url_option
 @with_settings("data_dir")
 def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
-    """Show the identities with dedicated hosts: by whose order, on which host and node."""
+    """Show the identities with dedicated hosts, with reason, host and node."""
     answer = ask_as_operator("GET", loaded.settings, url, "/shards")
     found: list[dict[str, Any]] = answer.get("identities", [])
     if as_json:
@@ -77,12 +77,12 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @url_option
 @with_settings("data_dir")
 def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
-    """Give the identity DID a dedicated host, a process on the node with the fewest.
+    """Give the identity DID a dedicated host: a process on the node with the fewest.
 
-    During the move commands wait, and none is refused. The identity stays there, whatever its
-    load, until it is released; if the node is drained or lost, it gets a host on another node.
+    Commands wait during the move; none is refused. The identity keeps a dedicated host, whatever
+    its load, until you release it; if the node is drained or lost, it gets a host on another node.
     """
-    already = "It has a dedicated host already, by an operator's order."
+    already = "It already has a dedicated host, by an operator's order."
     _order(loaded.settings, url, "dedicate", did, already)
     click.echo(f"{did} has a dedicated host")
 
@@ -92,10 +92,10 @@ def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
 @url_option
 @with_settings("data_dir")
 def release(loaded: Loaded, *, did: str, url: str | None) -> None:
-    """Give the identity DID back to its shard. Meanwhile commands wait, and none is refused."""
-    already = "It has no dedicated host: it is with its shard already."
+    """Return the identity DID to its shard. Commands wait meanwhile; none is refused."""
+    already = "It has no dedicated host and is already in its shard."
     _order(loaded.settings, url, "release", did, already)
-    click.echo(f"{did} is with its shard")
+    click.echo(f"{did} is in its shard")
 
 
 def _order(settings: Settings, url: str | None, order: str, did: str, already: str) -> None:

@@ -75,21 +75,24 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
 
 
 @click.command()
-@click.option("--single-use", is_flag=True, help="For one wallet; else for any number.")
-@click.option("--expires", type=Period(), help="End after 7d, 12h, 90m, or seconds; else never.")
+@click.option("--single-use", is_flag=True, help="Valid for one wallet; else for any number.")
+@click.option("--expires", type=Period(), help="Expire after 7d, 12h, 90m, or seconds; else never.")
 @click.option("--label", callback=_checked_label, help="Name that the wallet shows to its owner.")
 @click.option(
     "--protocol",
     type=click.Choice(get_args(Protocol)),
     default="out-of-band",
-    help="connections is for wallets that know no other, out-of-band-2 for DIDComm v2 alone.",
+    help="connections: for wallets that support nothing newer; out-of-band-2: only for DIDComm v2.",
 )
 @click.option("--png", type=click.Path(path_type=Path), help="Write the QR code to this file.")
-@click.option("--qr", is_flag=True, help="Print the QR code where no terminal is seen, too.")
+@click.option("--qr", is_flag=True, help="Print the QR code even if the output is not a terminal.")
 @click.option(
-    "--long", is_flag=True, help="A QR code of the long URL, which a wallet reads without network."
+    "--long", is_flag=True, help="Put the long URL in the QR code, which a wallet can read offline."
 )
-@click.option("--url", help="The mediator to ask for its URL; it need not run else.")
+@click.option(
+    "--url",
+    help=("Running mediator to ask for its public URL. Without this the mediator need not run."),
+)
 @json_option
 @with_settings("data_dir", "public_url")
 def invite(  # noqa: PLR0913 - one argument for each option
@@ -107,14 +110,15 @@ def invite(  # noqa: PLR0913 - one argument for each option
 ) -> None:
     """Make an invitation to this mediator, as a URL and a QR code for wallets.
 
-    A Decentrl identity registers with its id, if protocol.registration asks for an invitation.
+    A Decentrl identity registers with the id of the invitation if protocol.registration requires
+    one.
 
-    The URL is for wallets of both generations, unless --protocol says otherwise.
+    The URL is for wallets of both versions of DIDComm, unless --protocol says otherwise.
 
-    The invitation is valid at once at the server with the same key file, which need not be
-    informed. It cannot be taken back: give an invitation for strangers an expiry.
+    The invitation is valid at once for every server with the same key file, which need not be
+    informed. It cannot be revoked; set an expiry for strangers.
 
-    The QR code holds a short URL, at which a wallet asks the mediator for the invitation.
+    The QR code holds a short URL, from which a wallet fetches the invitation.
     """
     settings = loaded.settings
     _check(settings)
@@ -142,7 +146,7 @@ def invite(  # noqa: PLR0913 - one argument for each option
         "id": invitation.terms.id,
     }
     print_record("Invitation", words)
-    click.echo(f"{long_url}\n\nIn short, where the mediator can be reached:\n{short_url}")
+    click.echo(f"{long_url}\n\nShort URL, for wallets that can reach the mediator:\n{short_url}")
     if qr or sys.stdout.isatty():
         _print_code(code)
 
@@ -173,9 +177,9 @@ def _check(settings: Settings) -> None:
     if settings.protocol.registration == "invitation":
         return  # Decentrl identities use its id
     if not didcomm.enabled:
-        raise Stop(Exit.USAGE, "didcomm.enabled is off: there is nothing to invite to")
+        raise Stop(Exit.USAGE, "didcomm.enabled is off, so no wallet can be invited")
     if didcomm.registration == "closed":
-        remedy = "Let it be open, invitation or allow_list."
+        remedy = "Set it to open, invitation or allow_list."
         raise Stop(Exit.USAGE, "didcomm.registration is closed: no wallet can connect", remedy)
 
 
@@ -189,8 +193,8 @@ def _public_url(loaded: Loaded, keys: MediatorKeys, url: str | None) -> str:
     is_set = url is None and loaded.sources["public_url"] != DEFAULT
     if urlsplit(base).hostname in _LOOPBACK and not is_set:
         click.echo(
-            f"poste: wallets reach {base} from this machine alone\n"
-            "  Serve with --public-url where others reach this mediator.",
+            f"poste: wallets can reach {base} only from this machine\n  Set --public-url to"
+            " the URL at which others reach this mediator.",
             err=True,
         )
     return base
@@ -207,9 +211,9 @@ def _url_at(url: str, settings: Settings, keys: MediatorKeys) -> str:
     if found is None:
         raise Stop(
             Exit.USAGE,
-            f"{url} is not the mediator that has its keys in {settings.keys_path}",
-            "Name its data directory with --data-dir, where it listens with --url, or its URL with"
-            " --public-url.",
+            f"{url} is not the mediator with the keys in {settings.keys_path}",
+            "Name its data directory with --data-dir, its address with --url, or its public"
+            " URL with --public-url.",
         )
     return found
 

@@ -26,12 +26,12 @@ from http_edge.settings.sources import DEFAULT, Loaded
 @json_option
 @with_settings("data_dir", "public_url", "did")
 def keys(loaded: Loaded, *, as_json: bool) -> None:
-    """Show the mediator's DID and public keys; make the keys at first use.
+    """Show the mediator's DID and public keys; create the keys at first use.
 
-    DID and URL are those with which the mediator was last served from the data directory; before
-    its first start they come from the settings. Auditors name the signing key with --public-key;
-    the verifier keys are the same key in the form for tools of signed notes, one for each database
-    of the log. Private keys are never shown. Back up the file: contracts are bound to its keys.
+    DID and URL are those of the mediator that was last served from the data directory, or, before
+    its first start, those from the settings. Auditors give the signing key to --public-key.
+    Verifier keys are the same key in the form for signed notes, one for each database of the log.
+    Private keys are never shown. Back up the file: contracts are bound to its keys.
     """
     settings = loaded.settings
     path = settings.keys_path
@@ -42,8 +42,8 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
         with named_disk_faults(path.parent, option):
             mediator_keys = load_or_create(path)
         click.echo(
-            f"poste: there were no keys at {path}: new ones were made\n"
-            "  If the mediator has keys already, remove these and name its data directory with"
+            f"poste: there were no keys at {path}, so new ones were created\n  If the"
+            " mediator already has keys, delete these and name its data directory with"
             " --data-dir.",
             err=True,
         )
@@ -107,7 +107,7 @@ def existing_keys(settings: Settings) -> MediatorKeys:
     if not path.exists():
         raise Stop(
             Exit.USAGE,
-            f"there are no keys of a mediator at {path}",
+            f"there are no mediator keys at {path}",
             "Name its data directory with --data-dir. A mediator makes its keys at its first"
             " start: poste serve.",
         )
@@ -126,6 +126,7 @@ def require_owner(settings: Settings) -> None:
     if os.geteuid() == 0 and owner != 0:
         raise Stop(
             Exit.USAGE,
-            f"{settings.data_dir} is that of another user, who could not use what root makes there",
+            f"{settings.data_dir} belongs to another user, who could not use files that"
+            " root creates there",
             f"Run it as that user: sudo --user='#{owner}' poste …",
         )

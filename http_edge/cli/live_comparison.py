@@ -114,8 +114,8 @@ class _Database(NamedTuple):
             except OtherExporter:
                 if time.monotonic() > give_up_s:
                     raise ExportRefused(
-                        f"another process exports to {self.place.address()}, and does not reach"
-                        f" position {position}"
+                        f"another process exports to {self.place.address()} and has not"
+                        f" reached position {position}"
                     ) from None
                 threading.Event().wait(_LOOK_S)
 

@@ -44,14 +44,14 @@ from http_edge.settings.sources import Loaded
 _SHOWN_MAX: Final = 20
 _KEPT_MAX: Final = 10_000
 _UNPROVEN: Final = (
-    "rows have left this log, and no key was named: who signed what stands for them is not known,"
-    " and their archive was not checked"
+    "rows have left this log, but no key was named: the signer of their replacement is"
+    " unknown, and their archive was not checked"
 )
 
 
 @click.group()
 def log() -> None:
-    """Check the event log; let old rows leave it for its archive."""
+    """Check the event log; move old rows to its archive."""
 
 
 log.add_command(archive)
@@ -63,10 +63,15 @@ log.add_command(erase_names)
 @click.option(
     "--known",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
+    help=(
+        "JSON of an earlier check. Its heads must still exist, which also detects a truncated log."
+    ),
 )
 @click.option(
-    "--all", "all_rows", is_flag=True, help="Of the archive, too, read what was verified before."
+    "--all",
+    "all_rows",
+    is_flag=True,
+    help=("Also read the part of the archive that was verified before."),
 )
 @click.option("--without-archive", is_flag=True, help="Check the log alone.")
 @public_key_option
@@ -82,15 +87,14 @@ def verify(
 ) -> int:
     """Read the whole log and check every row against the seals.
 
-    If old rows have left, check their archive too: that it is as it was written, and ends with the
-    seals from which the log goes on. Rows of it that were verified before are not read again. This
+    If old rows have left, the command also checks that their archive is unchanged and ends with the
+    seals from which the log continues. Parts that were verified before are not read again. This
     needs the mediator's key, from its data directory or --public-key. Without the key nothing
-    proves that the mediator let the rows leave, and the archive is not checked.
+    proves that the mediator itself moved the rows, and the archive is not checked.
 
-    Then check what is made from the rows: tables that answer queries, and snapshots. Exit code 1
-    if a row was changed, removed, added or moved, which is named, or if a table or a snapshot
-    does not agree with the rows. May run beside a running mediator: it checks the log up to its
-    present end.
+    Then check what is derived from the rows: tables for queries, and snapshots. Exit code 1 if a
+    row was changed, removed, added or moved, which is named, or if a table or a snapshot does not
+    match the rows. May run while the mediator serves: it checks up to the present end of the log.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn, to_read=True)
@@ -148,7 +152,7 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
         with progress_bar("Checking the archive") as progress:
             *findings, summary = check_archive(place, seam, key, marks=marks, progress=progress)
     except ExportError as error:
-        remedy = "The log alone: poste log verify --without-archive."
+        remedy = "To check only the log: poste log verify --without-archive."
         raise Stop(Exit.UNREACHABLE, f"the archive cannot be read: {error}", remedy) from error
     assert isinstance(summary, ExportSummary)
     return {
@@ -171,7 +175,7 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
         print_table(f"{found} in the archive", columns, shown)
         return
     about = {name: value for name, value in archive.items() if name != "findings"}
-    print_record("What has left is in the archive, and the log goes on from it", about)
+    print_record("The archive has the rows that left, and the log continues from it", about)
 
 
 def _check(
@@ -209,11 +213,11 @@ def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
     for one in wrong:
         if "table" in one:
             click.echo(
-                f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']} too"
-                " many. Make it anew: poste log rebuild-read-models"
+                f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']}"
+                " too many. Rebuild it with: poste log rebuild-read-models"
             )
         else:
-            click.echo(f"Snapshot of stream {one['snapshot']}: not what the rows say.")
+            click.echo(f"Snapshot of stream {one['snapshot']}: does not match the rows.")
 
 
 @contextmanager
@@ -234,11 +238,11 @@ def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
 @log.command("rebuild-read-models")
 @with_settings("data_dir", "log")
 def rebuild(loaded: Loaded) -> int:
-    """Make the tables that answer queries anew from the rows of the log.
+    """Rebuild the tables for queries from the rows of the log.
 
-    These tables have saved and public events, depths of queues, and dedicated identities; snapshots
-    are dropped. The command does all of this or nothing. Stop the mediator first: it would have to
-    wait for the end.
+    These are saved and public events, depths of queues, and dedicated identities; snapshots are
+    dropped. The rebuild is done completely or not at all. Stop the mediator first, because it would
+    have to wait.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn)
@@ -247,9 +251,9 @@ def rebuild(loaded: Loaded) -> int:
             try:
                 rebuild_read_models(store, progress=progress)
             except (CorruptRow, UnknownTopic) as error:
-                remedy = "poste log verify names it. Bring the log back from a backup."
+                remedy = "poste log verify names it. Restore the log from a backup."
                 raise Stop(Exit.UNSAFE, f"a row cannot be read: {error}", remedy) from error
-    click.echo("The tables are as the rows of the log say.")
+    click.echo("The tables now match the rows of the log.")
     return Exit.OK
 
 
@@ -349,11 +353,12 @@ def heads_of_each(path: Path | None, databases: int) -> Sequence[Mapping[str, He
         ]
     except (ValueError, RecursionError):
         remedy = "Make one with: poste log verify --json"
-        raise Stop(Exit.USAGE, f"{path} is not the JSON of an earlier check", remedy) from None
+        raise Stop(Exit.USAGE, f"{path} is not JSON of an earlier check", remedy) from None
     if len(found) != databases:
         raise Stop(
             Exit.USAGE,
-            f"{path} is of {len(found)} databases of a log, and {databases} are to be checked",
-            "Check the same ones as then: --log names them all, or --from the folder of all.",
+            f"{path} is of {len(found)} databases of a log, but this check is of {databases}",
+            "Check the same databases as then: name all with --log, or their common folder"
+            " with --from.",
         )
     return found

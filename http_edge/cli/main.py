@@ -21,20 +21,20 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
     "status": "Show what a running mediator holds and does.",
     "invite": "Make an invitation to this mediator, as a URL and a QR code for wallets.",
-    "queue": "Show what waits for whom in a running mediator; empty a queue.",
-    "shards": "Show where the shards of a running mediator are; move them.",
-    "identities": "Give identities dedicated hosts, and back to their shards; erase identities.",
+    "queue": "Show the queues of a running mediator; empty a queue.",
+    "shards": "Show which hosts own the shards of a running mediator; move shards.",
+    "identities": "Give identities dedicated hosts, return them to their shards; erase identities.",
     "demo": "Walk Alice and Bob through a whole protocol against a running mediator.",
     "bench": "Put a bounded load on a running mediator and show how it answers.",
-    "keys": "Show the mediator's DID and public keys; make the keys at first use.",
-    "log": "Check the event log; let old rows leave it for its archive.",
-    "verify": "Check an export, and with --live the memory of the mediator against it.",
-    "export": "Write the event log as Parquet files, each once, and sign what was written.",
-    "proof": "Check proofs of what the log has, offline; show that one head continues another.",
-    "restore": "Build a log anew from its export, or move it to another store.",
+    "keys": "Show the mediator's DID and public keys; create the keys at first use.",
+    "log": "Check the event log; move old rows to its archive.",
+    "verify": "Check an export; with --live compare the mediator's memory with it.",
+    "export": "Write the event log to immutable, signed Parquet files.",
+    "proof": "Check proofs from the log offline; show that one head continues another.",
+    "restore": "Restore a log from its export, or move it to another store.",
     "audit": "Show from an export what happened to a message or an identity.",
     **projections_program.SUMMARIES,
-    "config": "Show the settings in force and all that could be set.",
+    "config": "Show the settings in force, and all available settings.",
 }
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
@@ -94,7 +94,7 @@ def explained(error: Exception) -> Stop | None:
         case BrokenPipeError():
             return None  # the reader of the output has ended; click and rich handle that
         case PermissionError(filename=str(path)):
-            remedy = "Run it as the user whose file it is, or name a place that this user may use."
+            remedy = "Run it as the owner of the file, or name a place that this user can access."
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
         case OSError(filename=str(path)):
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")

@@ -54,5 +54,5 @@ def _explained(path: Path, option: str) -> Iterator[None]:
         raise Stop(
             Exit.USAGE,
             f"{path} cannot be written: {error.strerror or error}",
-            f"Name a place that this user may write with {option}.",
+            f"Name a place that this user can write to with {option}.",
         ) from error

@@ -20,7 +20,7 @@ import click
 from http_edge.server.exits import Exit, Stop
 
 SUMMARIES: Final = {
-    "rebuild": "Rebuild every table from an export alone, as of now or of any time.",
+    "rebuild": "Rebuild every table from an export, as of now or of any earlier time.",
     "report": "Write a page of figures and plots from an export.",
 }
 _RUN: Final = """
@@ -42,7 +42,7 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
         ),
         click.option(
-            "--master", help="Where Spark runs, e.g. local[2]; else all cores of this machine."
+            "--master", help="Spark master, e.g. local[2]; else all cores of this machine."
         ),
     ):
         command = option(command)
@@ -127,7 +127,7 @@ def _command(arguments: Sequence[str]) -> list[str]:
     if find_spec("pyspark") is None:
         raise Stop(
             Exit.USAGE,
-            "Spark is not installed here: a mediator runs without it.",
+            "Spark is not installed here; the mediator itself does not need it.",
             "Install the package as poste-restante[spark], or use the image with Spark.",
         )
     return [sys.executable, "-c", _RUN, *arguments]

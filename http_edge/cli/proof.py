@@ -32,7 +32,7 @@ _EVENTS = ("at", "event", "by", "sender_did", "partition", "position", "seal_dig
 
 @click.group()
 def proof() -> None:
-    """Check proofs of what the log has, offline; show that one head continues another."""
+    """Check proofs from the log offline; show that one head continues another."""
 
 
 @proof.command()
@@ -42,9 +42,9 @@ def proof() -> None:
 def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
     """Check a proof that poste audit message --proof or poste proof consistency wrote.
 
-    Reads FILE and nothing else. Exit code 0: the proof holds, and with --public-key the mediator
-    with that key has signed it. Without --public-key the proof is only consistent in itself: it
-    cannot say whose key it contains. Exit code 1: something is wrong, which is named, or the proof
+    Reads only FILE. Exit code 0: the proof holds and, with --public-key, the mediator with that key
+    signed it. Without --public-key the proof is only consistent in itself: it names the key, but
+    cannot prove whose key that is. Exit code 1: something is wrong, which is named, or the proof
     was made with another key.
     """
     try:
@@ -73,7 +73,7 @@ def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
     "--proof",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the proof, which poste proof check takes offline.",
+    help="Write the proof for poste proof check, which works offline.",
 )
 @public_key_option
 @json_option
@@ -91,9 +91,8 @@ def consistency(  # noqa: PLR0913 - one for each option
     """Show that the signed head in OLD is the beginning of the one in NEW.
 
     Both are answers of GET /log/head, or tree/checkpoint of an export. The proof consists of a few
-    hashes of the export. Exit code 1: OLD is not the beginning of NEW, so the mediator signed two
-    logs, or a signature is not that of --public-key; without that option the key is the one that
-    the export names.
+    hashes of the export. Exit code 1: NEW does not continue OLD, so the mediator signed two logs,
+    or a signature is not by --public-key (by default the key that the export names).
     """
     target = source or loaded.settings.exported_place
     if target is None:
@@ -166,7 +165,7 @@ def _show_message(proven: ProvenMessage, named: PublicKey | None, *, as_json: bo
     signer_said = _signer_said(proven.key, named)
     print_record("The proof holds", {**about, **head_said, **signer_said})
     rows = [[event[name] for name in _EVENTS] for event in events]
-    print_table("What the log has of the message", _EVENTS, rows)
+    print_table("History of the message in the log", _EVENTS, rows)
 
 
 def _show_consistency(proven: ProvenConsistency, named: PublicKey | None, *, as_json: bool) -> None:
@@ -180,7 +179,7 @@ def _show_consistency(proven: ProvenConsistency, named: PublicKey | None, *, as_
         "new size": proven.new.size,
         **_signer_said(proven.key, named),
     }
-    print_record("All that the older head stands for is in the newer one", record)
+    print_record("The newer head continues the older one", record)
 
 
 def _head(head: TreeHead) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_k
 from http_edge.crypto.mediator_keys import load
 from http_edge.settings.sources import DEFAULT, Loaded
 
-NOT_KNOWN: Final = "not known: no key was named, so this is only as it was signed by that key"
+NOT_KNOWN: Final = "not known: no key was named, so only the signature by that key was checked"
 NAMED: Final = "the key that was expected"
 NAME_IT: Final = "Name the mediator's key with --public-key, or its data directory with --data-dir."
 

@@ -22,9 +22,9 @@ _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
 
 @click.group()
 def queue() -> None:
-    """Show what waits for whom in a running mediator; empty a queue.
+    """Show the queues of a running mediator; empty a queue.
 
-    The mediator answers only operators: run this command where its data directory is.
+    Only for operators: this needs access to the mediator's data directory.
     """
 
 
@@ -37,9 +37,9 @@ def queue() -> None:
 @url_option
 @with_settings("data_dir")
 def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
-    """Show the queues with the longest waits, or the queue of DID in full.
+    """Show the queues with the oldest messages, or details of the queue of DID.
 
-    Exit code 1 if the mediator knows no such identity. Payloads are never shown: the mediator
+    Exit code 1 if the mediator does not know the identity. Payloads are never shown: the mediator
     cannot read them.
     """
     which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
@@ -50,7 +50,7 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
         print_json(answer)
         return
     rows = [[queue.get(column) for column in _COLUMNS] for queue in answer.get("queues", [])]
-    print_table("Queues that wait longest" if did is None else "Queue", _COLUMNS, rows)
+    print_table("Queues with the oldest messages" if did is None else "Queue", _COLUMNS, rows)
     agent = answer.get("agent")
     if isinstance(agent, dict):
         print_record("As a DIDComm agent", agent)
@@ -63,9 +63,9 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 @url_option
 @with_settings("data_dir")
 def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool) -> None:
-    """Remove all messages that wait for DID: their owner never gets them.
+    """Remove everything that waits for DID; it is never delivered.
 
-    The log still records that they were queued, and that they were purged.
+    The log records that the messages waited and were purged.
     """
     if not yes:
         waiting = f"/queues?did={quote(did, safe='')}"
@@ -90,5 +90,5 @@ def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
         raise Stop(
             Exit.FINDING,
             f"this mediator knows no identity {did}",
-            "It has never registered or connected here. What waits for whom: poste queue show",
+            "It has never registered or connected here. See all queues: poste queue show",
         )

@@ -31,8 +31,8 @@ from http_edge.server.restoring import AsOf, Source, Target, keys_for, opened_so
 from http_edge.settings.sources import Loaded
 
 _ERASED: Final = (
-    "contents of what was removed since then are missing by design, where they have been erased;"
-    " a message without its content leaves its queue when it is asked for"
+    "contents that were erased since then are missing by design; a message without content"
+    " leaves its queue when a client requests it"
 )
 
 
@@ -74,14 +74,14 @@ def _point_in_log(text: str) -> AsOf:
 @click.option(
     "--archive",
     metavar="DIR|URI",
-    help="Where rows are that have left the log; else export.to, or archive beside its file.",
+    help="Archive of rows that have left the log; else export.to, or archive beside its file.",
 )
 @click.option(
     "--as-of",
     "until",
     type=_point_in_log,
     metavar="TIME|POSITION",
-    help="End with the last whole transaction until then, or up to this position of the log.",
+    help="End with the last complete transaction before this time, or up to this position.",
 )
 @json_option
 @with_settings("data_dir")
@@ -95,12 +95,12 @@ def restore(  # noqa: PLR0913 - one for each option
     until: AsOf,
     as_json: bool,
 ) -> int:
-    """Build a log anew from its export, or move it to another store.
+    """Restore a log from its export, or move it to another store.
 
-    Every row is checked against the seals before it is stored, and the files of an export against
-    their signed manifests. Rows that have left a log for its archive are read from the archive. No
-    program opens the new log until all is stored; an interrupted restore begins anew when it is run
-    again. Stop the mediator before you move its log.
+    Every row is checked against the seals before it is stored, and every file of an export against
+    its signed manifest. Rows that have left a log are read from its archive. The new log cannot be
+    opened until it is complete; an interrupted restore starts over when it is run again. Stop the
+    mediator before you move its log.
 
     With a URL as --to, --data-dir is the directory of the mediator that will use that log.
     """
@@ -169,19 +169,19 @@ def _explained() -> Iterator[None]:
         yield
     except ImportRefused as error:
         remedy = "Name an empty data directory or database with --to."
-        raise Stop(Exit.USAGE, f"the target cannot be restored into: {error}", remedy) from error
+        raise Stop(Exit.USAGE, f"cannot restore into the target: {error}", remedy) from error
     except ExportDamaged as error:
-        remedy = "Put a whole copy of the file there. All that is wrong: poste verify."
+        remedy = "Replace the file with an intact copy. For all faults: poste verify."
         raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
     except SeamRefused as error:
-        remedy = "Name the keys of the mediator whose log it is with --keys."
+        remedy = "Name the keys of the log's mediator with --keys."
         raise Stop(Exit.UNSAFE, f"the seam of the log cannot be used: {error}", remedy) from error
     except NotAsSealed as error:
-        remedy = "Restore from another copy, or end before it with --as-of."
-        raise Stop(Exit.UNSAFE, f"the source is not as it was sealed: {error}", remedy) from error
+        remedy = "Restore from another copy, or end before this row with --as-of."
+        raise Stop(Exit.UNSAFE, f"the source does not match its seals: {error}", remedy) from error
     except (UnknownTopic, CorruptRow) as error:
         remedy = "Restore with the release that wrote it."
         raise Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", remedy) from error
     except (ExportUnavailable, LogUnavailable) as error:
-        remedy = "Mend that and run the same command again: it begins anew."
+        remedy = "Correct this and run the same command again: it starts over."
         raise Stop(Exit.UNREACHABLE, f"the restore stopped: {error}", remedy) from error

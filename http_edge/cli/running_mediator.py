@@ -20,20 +20,20 @@ from http_edge.settings.settings import Settings
 
 url_option = click.option(
     "--url",
-    help="Where operators are answered; else what the mediator's data directory says.",
+    help="URL of the operators' listener; else as recorded in the mediator's data directory.",
 )
 
 _ANSWER_S_MAX: Final = 5
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _NO_SUCH: Final = (
-    "Name where the mediator answers operators (operators.listen) with --url, or its data directory"
-    " with --data-dir; no proxy leads there."
+    "Name the operators' listener (operators.listen) with --url, or the mediator's data"
+    " directory with --data-dir; it is not behind a proxy."
 )
 _REMEDIES: Final = {
     http.client.NOT_FOUND: _NO_SUCH,
     http.client.UNAUTHORIZED: (
-        "It has another token: name its data directory with --data-dir, or the file of the token"
-        " with --set operators.token_file=PATH."
+        "The mediator has another token: name its data directory with --data-dir, or the"
+        " token file with --set operators.token_file=PATH."
     ),
     http.client.SERVICE_UNAVAILABLE: "A host does not answer: see poste status.",
 }
@@ -63,7 +63,7 @@ def ask(
     if not isinstance(answer, dict):
         name = path.partition("?")[0]
         what = name.strip("/").split("/")[0]
-        raise Stop(Exit.UNREACHABLE, f"{url}{name} did not answer with a {what} of poste")
+        raise Stop(Exit.UNREACHABLE, f"the answer of {url}{name} is not a {what} of poste")
     return answer
 
 
@@ -95,25 +95,25 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
     if not path.exists():
         raise Stop(
             Exit.USAGE,
-            f"there is no token of operators at {path}",
-            "Name the mediator's data directory with --data-dir. A mediator makes its token at its"
-            " first start: poste serve.",
+            f"there is no operators' token at {path}",
+            "Name the mediator's data directory with --data-dir. A mediator creates its"
+            " token at its first start: poste serve.",
         )
     address = settings.operators_address_path
     if url is None and not address.exists():
         raise Stop(
             Exit.UNREACHABLE,
             f"no mediator runs on {settings.data_dir}",
-            "Start it with: poste serve. If another one is meant, name its data directory with"
+            "Start it with: poste serve. For another mediator, name its data directory with"
             " --data-dir.",
         )
     if url is None and was_left(settings.data_dir):
         # Another program may listen there by now, and must not see the token.
         raise Stop(
             Exit.UNREACHABLE,
-            f"no mediator runs on {settings.data_dir}: the last one was killed, or ended with its"
-            f" machine, and {address.name} still says {address.read_text().strip()}",
-            "Start it again with: poste serve. Nothing that it had accepted is lost.",
+            f"no mediator runs on {settings.data_dir}: the last one was killed, or its"
+            f" machine stopped, and {address.name} still says {address.read_text().strip()}",
+            "Start it again with: poste serve. No accepted message is lost.",
         )
     return url or address.read_text().strip(), load_operators_token(path)
 

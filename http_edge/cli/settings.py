@@ -105,7 +105,9 @@ def require_existing(dsn: str, *, to_read: bool = False) -> None:
         from eventstore.stores.sqlite_connections import is_taken_as_fixed  # noqa: PLC0415
 
         if is_taken_as_fixed(_file_of(dsn)):
-            said = "cannot be written, so it is read as one that does not change meanwhile"
+            said = (
+                "is not writable, so it is read on the assumption that it does not change meanwhile"
+            )
             click.echo(f"poste: {escaped(str(_file_of(dsn)))} {said}", err=True)
 
 

@@ -24,20 +24,20 @@ _POLL_S: Final = 0.2
 _EMPTY_S_MAX: Final = 60.0
 _REFUSALS: Final = {
     Placed.NO_SUCH_SHARD: "There is no such shard.",
-    Placed.NO_SUCH_HOST: "No host lives that has this name or is on a node of this name.",
-    Placed.NO_SUCH_NODE: "No host lives on a node of this name.",
-    Placed.OTHER_DATABASE: "The host works on another database than that of the shard.",
-    Placed.MOVING_NOW: "The shard is moving just now.",
-    Placed.DID_NOT_ANSWER: "A host did not answer: the shard may have moved or not.",
-    Placed.NO_CLUSTER: "This mediator serves alone: its shards have nowhere to go.",
+    Placed.NO_SUCH_HOST: "No running host has this name or is on a node with this name.",
+    Placed.NO_SUCH_NODE: "No host is running on a node with this name.",
+    Placed.OTHER_DATABASE: "The host works on another database than the shard's.",
+    Placed.MOVING_NOW: "The shard is being moved.",
+    Placed.DID_NOT_ANSWER: "A host did not answer: the shard may or may not have moved.",
+    Placed.NO_CLUSTER: "This mediator serves alone, so its shards cannot move.",
 }
 
 
 @click.group()
 def shards() -> None:
-    """Show where the shards of a running mediator are; move them.
+    """Show which hosts own the shards of a running mediator; move shards.
 
-    The mediator answers only operators: run this command where its data directory is.
+    Only for operators: this needs access to the mediator's data directory.
     """
 
 
@@ -64,8 +64,8 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
     """Move SHARD to HOST, or to the host with the fewest shards on the node HOST.
 
-    During the move commands wait, and none is refused. The shard stays there until a host comes,
-    goes or is drained.
+    Commands wait meanwhile; none is refused. The shard stays there until a host joins, leaves or is
+    drained.
     """
     _order(loaded.settings, url, f"move?shard={quote(shard, safe='')}&to={quote(host, safe='')}")
     click.echo(f"{shard} moved")
@@ -76,10 +76,10 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 @url_option
 @with_settings("data_dir")
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
-    """Move all shards and dedicated identities of NODE away; wait until it is empty.
+    """Move all shards and dedicated identities off NODE; wait until it is empty.
 
-    The node gets no new ones. After that it can be stopped without any client noticing. poste serve
-    does this by itself at SIGTERM.
+    NODE gets no new ones, and clients do not notice when you then stop it. poste serve does this by
+    itself at SIGTERM.
     """
     settings = loaded.settings
     _order(settings, url, f"drain?node={quote(node, safe='')}")
@@ -94,7 +94,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Give NODE its share of the shards again."""
     _order(loaded.settings, url, f"undrain?node={quote(node, safe='')}")
-    click.echo(f"{node} takes shards again")
+    click.echo(f"{node} accepts shards again")
 
 
 def _until_empty(settings: Settings, url: str | None, node: str) -> None:
@@ -116,14 +116,14 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
             if all(host["draining"] for host in hosts):
                 raise Stop(
                     Exit.FINDING,
-                    "Every host is to be emptied, so none can take the shards.",
+                    "All hosts are being drained, so none can take the shards.",
                     "Start another node, or undrain one.",
                 )
             if time.monotonic() > deadline:
                 raise Stop(
                     Exit.FINDING,
                     f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s.",
-                    "They go on moving: see poste shards list.",
+                    "The moves continue: see poste shards list.",
                 )
             time.sleep(_POLL_S)
 

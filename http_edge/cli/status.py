@@ -21,7 +21,7 @@ from http_edge.settings.sources import Loaded
 def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
-    The mediator answers only operators: run this command where its data directory is.
+    Only for operators: this needs access to the mediator's data directory.
     """
     answer = fetch_status(loaded.settings, url)
     if as_json:

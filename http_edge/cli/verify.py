@@ -125,16 +125,18 @@ class _Found(NamedTuple):
 @click.option(
     "--known",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The JSON of an earlier check: its heads must still be there, so a cut end is found too.",
+    help=(
+        "JSON of an earlier check. Its heads must still exist, which also detects a truncated log."
+    ),
 )
 @click.option(
     "--witnessed",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A signed head that a witness holds (GET /log/head): the export must continue it.",
+    help="Signed head from a witness (GET /log/head), which the export must continue.",
 )
 @click.option(
-    "--all", "all_rows", is_flag=True, help="Read all rows, also those that were verified before."
+    "--all", "all_rows", is_flag=True, help="Read all rows, including those verified before."
 )
 @public_key_option
 @url_option
@@ -155,21 +157,21 @@ def verify(  # noqa: PLR0913 - one for each option
     memory_mib: int | None,
     as_json: bool,
 ) -> int:
-    """Check an export, and with --live the memory of the mediator against it.
+    """Check an export; with --live compare the mediator's memory with it.
 
-    Checks signatures, the table, manifests, files, rows, seals and the tree over them; and if the
-    log is at hand (--data-dir, --log), that the export does not end before the log. With --live
-    first exports the rows that are not exported yet, and also checks that each identity in the
-    memory of the running mediator agrees with the export. The mediator serves meanwhile.
+    Checks signatures, the table, manifests, files, rows, seals and the tree over them and, if the
+    log is available (--data-dir, --log), that the export does not end before it. --live also
+    compares each identity in the memory of the running mediator with the export; rows not yet
+    exported are exported first. The mediator keeps serving.
 
-    With the mediator's key (--data-dir) a check that finds nothing leaves a signed mark there: the
-    next check reads only rows that came since. --all reads all rows; so does --known.
+    With the mediator's key (--data-dir), a check without findings leaves a signed mark there, and
+    the next check reads only newer rows. --all and --known read all rows.
 
-    Exit code 1 if anything is wrong or differs, if the export is signed by another key than that of
-    --public-key or of the data directory, and if it ends before a head of --witnessed or differs
-    from it. Without either key exit code 0 does not say whose key has signed the export.
+    Exit code 1 if anything is wrong or differs. This includes an export that was not signed by the
+    key of --public-key or of the data directory, and one that ends before a head of --witnessed or
+    differs from it. Without a key, exit code 0 does not prove who signed the export.
 
-    If the log has several databases, name the place of all exports: each is checked, then all
+    For a log with several databases, name the place of all exports: each is checked, and all
     together.
     """
     settings = loaded.settings
@@ -229,9 +231,9 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
         what = "the export of one database" if is_one else f"exports of {len(found)} databases"
         raise Stop(
             Exit.USAGE,
-            f"{open_place(target).address()} holds {what}, and the mediator's log has {len(each)}",
-            "Name all databases of the log with --log, and with --from the place that poste export"
-            " wrote all of them to.",
+            f"{open_place(target).address()} holds {what}, but the mediator's log has {len(each)}",
+            "Name all databases of the log with --log, and the common place of their"
+            " exports with --from.",
         )
     return each
 
@@ -248,8 +250,8 @@ def _notes(paths: Sequence[Path]) -> dict[str, bytes]:
         try:
             read_head(note)
         except NoteRefused as error:
-            remedy = "It is what GET /log/head answers, byte for byte."
-            raise Stop(Exit.USAGE, f"{path} is no signed head: {error}", remedy) from error
+            remedy = "Use the answer of GET /log/head, byte for byte."
+            raise Stop(Exit.USAGE, f"{path} is not a signed head: {error}", remedy) from error
     return notes
 
 
@@ -305,7 +307,9 @@ def _check(
                 findings.append(item)
     assert summary is not None
     if expected.marks is not None and (why := expected.marks.take_ignored()):
-        click.echo(f"poste: all was verified, for a mark is not used: {why}", err=True)
+        click.echo(
+            f"poste: all rows were verified, because a mark could not be used: {why}", err=True
+        )
     return _Checked(name, summary, findings)
 
 
@@ -353,9 +357,9 @@ def _explained() -> Iterator[None]:
         raise Stop(Exit.USAGE, str(error), "Name the export with --from.") from error
     except NotServed as error:
         remedy = "A host does not answer: see poste status."
-        raise Stop(Exit.UNREACHABLE, f"the mediator did not answer for all: {error}", remedy) from (
-            error
-        )
+        raise Stop(
+            Exit.UNREACHABLE, f"the mediator did not answer for all identities: {error}", remedy
+        ) from (error)
     except ExportError as error:
         raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error
 
@@ -383,7 +387,7 @@ def _print(found: _Found) -> None:
         title = f"Something is wrong with {'these' if several else 'this'} {exports}"
     else:
         are, they_were = ("are", "they were") if several else ("is", "it was")
-        title = f"The {exports} {are} as {they_were} written"
+        title = f"The {exports} {are} unchanged since {they_were} written"
     if several:
         figures = [[o.name, *(getattr(o.summary, n) for n in _FIGURES)] for o in found.checked]
         print_table(title, ("export", *_FIGURES), figures)
@@ -401,7 +405,7 @@ def _print_live(compared: dict[str, Any] | None) -> None:
         [table[name] for name in ("name", "rows", "differences")] for table in compared["tables"]
     ]
     is_same = not compared["differences"]
-    title = "The live state is the rebuilt one" if is_same else "The live state differs"
+    title = "The live state matches the rebuilt state" if is_same else "The live state differs"
     print_table(title, ["table", "rows", "differences"], tables)
     if not is_same:
         rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:_SHOWN_MAX]]

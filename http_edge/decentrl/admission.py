@@ -17,11 +17,12 @@ NOT_OPEN = Rejected(
     Refusal.UNAUTHORIZED_COMMAND, "header.sender_did: may not register with this mediator"
 )
 UNKNOWN = Rejected(
-    Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: is none of this mediator, or is missing"
+    Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: is missing, or was not made by this mediator"
 )
 EXPIRED = Rejected(Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: has expired")
 USED = Rejected(
-    Refusal.UNAUTHORIZED_COMMAND, "payload.invitation: was for one use, and another has used it"
+    Refusal.UNAUTHORIZED_COMMAND,
+    "payload.invitation: is for one use, and another identity has used it",
 )
 
 

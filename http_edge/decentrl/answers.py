@@ -72,7 +72,9 @@ DETAILS: Final[dict[Refusal, str]] = {
     Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: (
         "header.recipient_did: has no contract in force with the sender"
     ),
-    Refusal.INSUFFICIENT_STORAGE: "mediator: is short of disk and takes only what frees some",
+    Refusal.INSUFFICIENT_STORAGE: (
+        "mediator: is short of disk space and refuses commands that store data"
+    ),
 }
 """The detail of each error when no check gives a more exact one."""
 
@@ -225,7 +227,7 @@ _INVALID: Final = {
     Rejection.MALFORMED.value: "request: is not HTTP, or has a header line that is too long",
     Rejection.BODY_INCOMPLETE.value: "body: ends early",
     Rejection.BODY_TIMEOUT.value: "body: does not arrive in time",
-    Rejection.BODY_TOO_LARGE.value: "body: has more bytes than this mediator takes",
+    Rejection.BODY_TOO_LARGE.value: "body: has more bytes than this mediator accepts",
     Rejection.BODY_ENCODED.value: "body: has a Content-Encoding",
 }
 """Details of the listener's reasons that are INVALID_COMMAND; its other reasons are codes."""

@@ -180,7 +180,7 @@ class Inbound:
         self._misaddressed += 1
         if self._misaddressed.bit_count() == 1:
             about = {"command": name or UNKNOWN, "so_far": self._misaddressed}
-            _LOG.info("a message names another recipient", extra=about)
+            _LOG.info("a message is addressed to another recipient", extra=about)
 
     async def handed_over(self, request: Request, message_ids: Sequence[str]) -> None:
         """Remove messages from the queue after they were written.

@@ -62,7 +62,7 @@ class RefusalLog:
         size_bytes = _ENTRY_BYTES * len(submission.command.refusals)
         reply = await self._gateway.submit(submission, size_bytes)
         if not isinstance(reply, Done):
-            _LOG.warning("counts of refused commands not recorded yet: the log does not answer")
+            _LOG.warning("counts of refused commands are not recorded yet: the log does not answer")
             return False
         self._unanswered = None
         return True

@@ -480,7 +480,7 @@ def _connections_by_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _LOG.info("more files may be open", extra={"before": soft, "now": hard})
+        _LOG.info("raised the limit of open files", extra={"before": soft, "now": hard})
     if hard == resource.RLIM_INFINITY:
         return _FILES_ANY
     return hard - min(_FILES_KEPT, hard // 2)

@@ -42,7 +42,7 @@ def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[in
             raise Stop(
                 Exit.USAGE,
                 f"The address {address} cannot be used: {error.strerror}.",
-                f"Stop what listens there, or name another address with {option}.",
+                f"Stop the process that listens there, or name another address with {option}.",
             ) from error
         with reserved:
             yield reserved.getsockname()[1]
@@ -64,7 +64,7 @@ def address_towards(dsn: str) -> str:
     except OSError as error:
         raise Stop(
             Exit.UNREACHABLE,
-            f"No way to the server of the log ({server or 'unnamed'}): {error.strerror}.",
+            f"No route to the server of the log ({server or 'unnamed'}): {error.strerror}.",
             "Name the address of this node: --set node_address=ADDRESS.",
         ) from error
     return found

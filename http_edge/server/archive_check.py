@@ -65,7 +65,10 @@ def check_archive(
             yield item
     assert summary is not None
     if summary.position < seam.position:
-        why = f"it ends at position {summary.position}, and rows have left up to {seam.position}"
+        why = (
+            f"it ends at position {summary.position}, but rows up to {seam.position} have"
+            " left the log"
+        )
         yield _finding(Damage.ENDS_EARLY, seam, why)
     elif is_sound:
         found = heads_at(place, catalog_of(place, key.verify, is_whole=True), seam.position)

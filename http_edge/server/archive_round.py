@@ -211,7 +211,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
             return
         except (ExportError, LogError, SeamRefused, KeyFileRefused, OSError) as error:
             reporter.on_fault(error)
-            _LOG.error("rows stay in the log: %s", error)
+            _LOG.error("old rows stay in the log: %s", error)
             return
         if seam is not None:
             reporter.on_seam(seam.position, seam.left, seam.stayed.number)

@@ -141,7 +141,7 @@ def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
     catalog = catalog_of(place, key.verify, is_whole=True)
     if catalog.last < seam.position:
         where = f"the archive at {place.address()} ends at position {catalog.last}"
-        raise RowsStay(f"{where}, and rows up to {seam.position} have left for it")
+        raise RowsStay(f"{where}, but rows up to {seam.position} have left the log for it")
     return catalog
 
 
@@ -169,9 +169,9 @@ def _verified(log: EventLog, key: PublicKey, mediator_did: str) -> tuple[str | N
         return None, Seam(mediator_did=mediator_did, fold=FOLD, signed_by=key.text)
     seam = verified_seam(text, key)
     if seam.mediator_did != mediator_did:
-        raise RowsStay(f"the seam of the log is of {seam.mediator_did}")
+        raise RowsStay(f"the seam of the log belongs to {seam.mediator_did}")
     if seam.fold != FOLD:
-        raise RowsStay("states that stand for rows are of another release")
+        raise RowsStay("the states that replace archived rows were made by another release")
     return text, seam
 
 
@@ -208,7 +208,7 @@ def _sections(
                 yield Section(rows, dict(heads), manifest.path, statement.sha256)
                 rows, sealed, size_bytes = [], 0, 0
         if heads != named:
-            raise RowsStay(f"the newest seals are not those that {manifest.path} names")
+            raise RowsStay(f"the newest seals differ from those in {manifest.path}")
         if rows:
             yield Section(rows, dict(heads), manifest.path, statement.sha256)
 
@@ -247,11 +247,11 @@ def _same_rows(
             if row.position > manifest.last:
                 break
             if not _is_same(row, next(archived, None)):
-                raise RowsStay(f"position {row.position} is another one in the archive")
+                raise RowsStay(f"the archive has another row at position {row.position}")
             yield LogRow(*_place(row), row.state)
         reached = page[-1].position if page else manifest.last
     for row in archived:
-        raise RowsStay(f"position {row.position} of the archive is not in the log")
+        raise RowsStay(f"the archive has a row at position {row.position} that the log lacks")
 
 
 def _rows_behind(table: pa.Table, after: int) -> Iterator[LogRow]:

@@ -65,7 +65,7 @@ class ClockWatch:
             raise Stop(
                 Exit.UNSAFE,
                 f"The clock of this machine is {_said(off_s)} that of the database.",
-                "Set it right, with a time service, or allow more by limits.clock_off_s_max.",
+                "Correct it with a time service, or allow more with limits.clock_off_s_max.",
             )
 
     def look(self) -> None:

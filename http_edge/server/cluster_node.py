@@ -75,7 +75,7 @@ class ClusterNode:
             if time.monotonic() > deadline_s:
                 raise Stop(
                     Exit.USAGE,
-                    f"Another node of the cluster has the name of this one: {other} lives.",
+                    f"Another node of the cluster has the same name: {other} is running.",
                     "Give each node a name of its own: --set node=NAME.",
                 )
             await asyncio.sleep(_POLL_S)

@@ -35,13 +35,13 @@ def named_disk_faults(data_dir: Path, option: str = _OPTION) -> Iterator[None]:
             raise Stop(
                 Exit.UNREACHABLE,
                 f"The disk of the data directory {data_dir} is full.",
-                "Make room and start again, see deploy/runbooks/disk-full.md. What was accepted is"
-                " kept.",
+                "Free some space and start again, see deploy/runbooks/disk-full.md."
+                " Accepted messages are kept.",
             ) from error
         raise Stop(
             Exit.USAGE,
             f"The data directory {data_dir} cannot be used: {error.strerror or error}.",
-            f"It has to be a directory that this user may write. Name another one with {option}.",
+            f"It must be a directory that this user can write to. Name another one with {option}.",
         ) from error
 
 

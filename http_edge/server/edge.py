@@ -332,7 +332,7 @@ class Edge:
         self._reach_out(table)
         if lost:
             shards = ", ".join(sorted(filter(is_shard, lost)))
-            _LOG.warning("sessions lost of %s", shards or f"{len(lost)} identities")
+            _LOG.warning("lost the sessions of %s", shards or f"{len(lost)} identities")
             self._hub.close_sessions_of(lost)
 
     def placer_answered(self) -> None:
@@ -363,7 +363,7 @@ class Edge:
 
     def host_forgot(self, host: str) -> None:
         """Close the sockets at a host that lost this edge's sessions or could not push to them."""
-        _LOG.warning("sessions at host %s are lost", host)
+        _LOG.warning("lost the sessions at host %s", host)
         self._hub.close_sessions_on(host)
         self._hub.close_sessions_of(self._gateway.routes.just_left(host))
 
@@ -399,7 +399,7 @@ class Edge:
             except HostUnavailable:
                 pass
             except Exception:  # noqa: BLE001 - the next sweep may succeed
-                _LOG.exception("queues with an endpoint not found")
+                _LOG.exception("the search for queues with an endpoint failed")
             await asyncio.sleep(self._settings.outbound.sweep_s)
 
 

@@ -23,9 +23,9 @@ class Exit(IntEnum):
         return member
 
     OK = 0, "Done."
-    FINDING = 1, "Done, and something is wrong with what was checked, or it is not there."
-    USAGE = 2, "The command line or a setting is wrong, or consent was not given; nothing was done."
-    UNREACHABLE = 3, "The server, the log, an export or Spark is not there or cannot be reached."
+    FINDING = 1, "Done, but the check found something wrong, or its subject does not exist."
+    USAGE = 2, "The command line or a setting is wrong, or consent is missing; nothing was done."
+    UNREACHABLE = 3, "The server, the log, an export or Spark is missing or cannot be reached."
     UNSAFE = 4, "The log, the keys, an export or tables are damaged or not safe to use."
     BUSY = 5, "Another process writes to the same place; nothing was done."
     INTERNAL = 70, "A fault of poste itself."
@@ -48,7 +48,7 @@ class Stop(click.ClickException):
 
 def unfinished(error: Exception) -> Stop:
     """The end of a command that found the log of an unfinished restore."""
-    remedy = "Run the same poste restore again: it begins anew and then finishes."
+    remedy = "Run the same poste restore again: it starts over."
     return Stop(Exit.UNSAFE, str(error), remedy)
 
 

@@ -44,7 +44,9 @@ class ExportProcess:
                 _LOG.error("the exporting process ended", extra={"code": code})
                 # The child may have ended without a report, and the next one may end so too.
                 reporter = Reporter(self._settings.data_dir, system_clock, self._database)
-                reporter.on_fault(ChildProcessError(f"the exporting process ended with {code}"))
+                reporter.on_fault(
+                    ChildProcessError(f"the exporting process ended with code {code}")
+                )
                 await asyncio.wait({stopped}, timeout=_RESTART_S)
 
 

@@ -116,7 +116,7 @@ def figures(
     status = _read(data_dir / _name(database))
     if status is None:
         # Edges on other machines have no such file.
-        fault = "the exporting process is not on this machine or has not started"
+        fault = "the exporting process runs on another machine or has not started"
         status = ExportStatus(fault=fault)
     return _figures(status, log_position, now_ms)
 

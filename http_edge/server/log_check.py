@@ -79,7 +79,7 @@ def _explained() -> Iterator[None]:
         raise Stop(
             Exit.UNSAFE,
             f"{error}.",
-            "Set it right, or, to experiment, --set postgres.unsafe_ok=on.",
+            "Correct this, or, for experiments, use --set postgres.unsafe_ok=on.",
         ) from error
     except LogUnfinished as error:
         raise unfinished(error) from error
@@ -100,9 +100,9 @@ def _check_emptiness(settings: Settings, log: EventLog) -> None:
     if path.exists() and not log.position() and "log_id" not in log.settings():
         raise Stop(
             Exit.UNSAFE,
-            "The log is empty, and another one was served from this data directory: "
-            f"{path.read_text(errors='replace').strip()}.",
-            "Bring it back from a backup, or with poste restore. To begin a new log all the same,"
+            "The log is empty, but this data directory has served another log:"
+            f" {path.read_text(errors='replace').strip()}.",
+            "Restore it from a backup, or with poste restore. To begin a new log anyway,"
             f" remove {path}.",
         )
 
@@ -141,18 +141,17 @@ def _check_states(log: EventLog, settings: Settings) -> None:
     from http_edge.server.archived_states import fold_again  # noqa: PLC0415
 
     place = settings.archive_place
-    _LOG.info("states that stand for archived rows are made anew", extra={"place": place})
+    _LOG.info("remaking the states that replace archived rows", extra={"place": place})
     try:
         made = fold_again(log, lambda: open_place(place), load_or_create(settings.keys_path))
     except (ExportError, RowsStay, SeamRefused) as error:
         raise Stop(
             Exit.UNSAFE,
-            f"States of another release stand for rows that have left, and {place} does not give"
-            f" them anew: {error}.",
-            "Bring the archive back from a backup, or serve with the release from before. See: "
-            "poste verify.",
+            "The states that replace archived rows were made by another release and cannot"
+            f" be remade from {place}: {error}.",
+            "Restore the archive from a backup, or use the earlier release. See: poste verify.",
         ) from error
-    _LOG.info("states of archived rows are those of this release", extra={"states": made})
+    _LOG.info("remade the states that replace archived rows", extra={"states": made})
 
 
 def _check_keys(settings: Settings, log: EventLog) -> None:
@@ -161,7 +160,7 @@ def _check_keys(settings: Settings, log: EventLog) -> None:
     if known is not None and not path.exists():
         raise Stop(
             Exit.UNSAFE,
-            f"The key file {path} is missing, and the log belongs to the key {known}.",
+            f"The key file {path} is missing, but the log belongs to the key {known}.",
             "Restore it from a backup, or name it with --set keys_file=PATH.",
         )
     try:
@@ -173,7 +172,7 @@ def _check_keys(settings: Settings, log: EventLog) -> None:
     if known != own:
         raise Stop(
             Exit.UNSAFE,
-            f"The log belongs to the mediator with the key {known}; {path} holds {own}.",
-            "Restore the key file of this log from a backup, on every node the same: contracts are"
-            " bound to it.",
+            f"The log belongs to the mediator with the key {known}, but {path} holds {own}.",
+            "Restore the key file of this log from a backup, the same on every node:"
+            " contracts are bound to it.",
         )

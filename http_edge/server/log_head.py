@@ -29,7 +29,9 @@ _NAME: Final = "log-head{}.txt"
 """Contains the number of the database if the log has several."""
 _READ_AGAIN_MS: Final = 1_000
 _CACHE_CONTROL: Final = "public, max-age=1"
-_NONE: Final = "head: none is published; the mediator exports its log to no place, or has not yet"
+_NONE: Final = (
+    "head: none is published; the mediator does not export its log, or has not exported it yet"
+)
 _SEVERAL: Final = "head: the log has several databases, each with a head of its own: "
 
 

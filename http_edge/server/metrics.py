@@ -66,11 +66,11 @@ _HOST_COUNTERS: Final = {
     "rows": ("poste_log_rows", "Rows that the log has stored, seals included."),
     "append_failures": (
         "poste_append_failures",
-        "Transactions whose append failed: every command in them was answered outcome unknown.",
+        "Transactions whose append failed: the outcome of every command in them is unknown.",
     ),
     "partitions_lost": (
         "poste_partitions_lost",
-        "Partitions that were given up because another owner had claimed them.",
+        "Partitions that a host gave up because another owner had claimed them.",
     ),
     "activations": ("poste_activations", "Identities that were read from the log into memory."),
 }
@@ -78,17 +78,23 @@ _HOST_GAUGES: Final = {
     "cached_identities": ("poste_resident_identities", "Identities in memory."),
     "cached_bytes": ("poste_resident_bytes", "Bytes that the identities in memory take."),
     "nonces": ("poste_nonces", "Nonces in force."),
-    "leases": ("poste_leases", "Messages that are handed out and not acknowledged."),
-    "sessions": ("poste_sessions", "Identities that a client listens for at an edge."),
+    "leases": ("poste_leases", "Messages that are delivered and not yet acknowledged."),
+    "sessions": (
+        "poste_sessions",
+        "Identities for which a client is connected or waiting at an edge.",
+    ),
     "live_sessions": ("poste_live_sessions", "Identities in live mode."),
     "free_bytes": ("poste_log_disk_free_bytes", "Free bytes of the disk of log.db."),
-    "short_of_disk": ("poste_short_of_disk", "1 if only what frees disk is taken."),
+    "short_of_disk": (
+        "poste_short_of_disk",
+        "1 if the host refuses commands that store data, for lack of disk space.",
+    ),
 }
 _LOG_GAUGES: Final = {
     "log_position": ("poste_log_position", "Position of the newest row of the log."),
     "identities": ("poste_identities", "Identities that have a queue, empty or not."),
-    "queue_messages": ("poste_queue_messages", "Messages that wait in all queues."),
-    "queue_bytes": ("poste_queue_bytes", "Bytes of the messages that wait in all queues."),
+    "queue_messages": ("poste_queue_messages", "Messages waiting in all queues."),
+    "queue_bytes": ("poste_queue_bytes", "Bytes of the messages waiting in all queues."),
 }
 _STORAGE_PARTS: Final = ("facts", "contents", "read_models", "wal", "free")
 _EXPORT_GAUGES: Final = {
@@ -96,18 +102,18 @@ _EXPORT_GAUGES: Final = {
         "poste_export_position",
         "Position up to which the log, or one database of it, is exported.",
     ),
-    "rows_behind": ("poste_export_lag_rows", "Positions of the log that are not exported yet."),
+    "rows_behind": ("poste_export_lag_rows", "Log positions not yet exported."),
     "caught_up_age_s": (
         "poste_export_caught_up_age_seconds",
-        "Since when something may be missing in the export.",
+        "Seconds since the export was last complete.",
     ),
     "trouble_age_s": (
         "poste_export_trouble_age_seconds",
-        "Since when something keeps the export from going on; absent while nothing does.",
+        "Seconds for which the export has been failing; absent while it works.",
     ),
     "standby": (
         "poste_export_standby",
-        "1 while another process exports, 0 for the one that does.",
+        "1 for a process that stands by, 0 for the one that exports.",
     ),
 }
 _ARCHIVE_GAUGES: Final = {
@@ -115,15 +121,15 @@ _ARCHIVE_GAUGES: Final = {
     "rows_left": ("poste_archive_rows_left", "Rows that have left the log for its archive."),
     "rows_stayed": (
         "poste_archive_rows_stayed",
-        "Rows that are old enough and stay in the log, because something refers to them.",
+        "Rows that are old enough to leave but stay because other rows refer to them.",
     ),
     "last_round_age_s": (
         "poste_archive_last_round_age_seconds",
-        "Since when no round of archiving has come to its end.",
+        "Seconds since a round of archiving last finished.",
     ),
     "trouble_age_s": (
         "poste_archive_trouble_age_seconds",
-        "Since when something keeps old rows in the log; absent while nothing does.",
+        "Seconds for which archiving has been failing; absent while it works.",
     ),
 }
 
@@ -241,7 +247,7 @@ async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
         async with asyncio.timeout(_ANSWER_S_MAX):
             return msgspec.msgpack.decode(await answer, type=kind)
     except Exception as error:  # noqa: BLE001 - Ray has many ways to say that a process is gone
-        _LOG.debug("no report of a process: %s", type(error).__name__)
+        _LOG.debug("a process sent no report: %s", type(error).__name__)
         return None
 
 
@@ -338,7 +344,9 @@ def _of_hosts(hosts: Mapping[str, HostStats]) -> Iterator[Metric]:
 
 def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "poste_log_up", "1 if a host got the figures of the log in time.", 0 if log is None else 1
+        "poste_log_up",
+        "1 if a host could read the figures of the log in time.",
+        0 if log is None else 1,
     )
     for field, (metric, text) in _LOG_GAUGES.items():
         yield GaugeMetricFamily(metric, text, None if log is None else getattr(log, field))
@@ -346,13 +354,18 @@ def _of_the_log(log: LogFigures | None, now_ms: int) -> Iterator[Metric]:
     if log is not None and log.queue_oldest_at_ms is not None:
         age_s = max(0.0, (now_ms - log.queue_oldest_at_ms) / 1000)
     yield GaugeMetricFamily(
-        "poste_queue_oldest_age_seconds", "Age of the message that waits longest; 0 if none.", age_s
+        "poste_queue_oldest_age_seconds",
+        "Age of the message that has waited longest; 0 if none.",
+        age_s,
     )
 
 
 def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
     sizes = GaugeMetricFamily(
-        "poste_log_bytes", "Bytes that the log takes, and those free in its files.", None, ["part"]
+        "poste_log_bytes",
+        "Bytes that the log occupies, and bytes free in its files.",
+        None,
+        ["part"],
     )
     for part in _STORAGE_PARTS:
         size_bytes = None if storage is None else getattr(storage, f"{part}_bytes")
@@ -360,10 +373,10 @@ def _of_the_storage(storage: WholeStorage | None) -> Iterator[Metric]:
             sizes.add_metric([part], size_bytes)
     yield sizes
     growth = None if storage is None else storage.growth_bytes_per_day
-    about = "Bytes that the log grows by in a day, as it did over the last day at most."
+    about = "Growth of the log in bytes per day, measured over at most the last day."
     yield GaugeMetricFamily("poste_log_growth_bytes_per_day", about, growth)
     days = None if storage is None else storage.days_until_full
-    about = "Days until the disk of log.db is full if the log goes on growing as it does."
+    about = "Days until the disk of log.db is full at the present growth of the log."
     yield GaugeMetricFamily("poste_log_days_until_full", about, days)
 
 
@@ -399,7 +412,7 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
         reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror
         raise Stop(
             Exit.USAGE,
-            f"The address {listen} for measures cannot be used: {reason}.",
+            f"The address {listen} for metrics cannot be used: {reason}.",
             "Set metrics_listen to another address, or leave it out.",
         ) from error
     with found:

@@ -108,7 +108,7 @@ class RayEdge:
             except PlacerUnavailable:
                 await asyncio.sleep(_PLACER_AGAIN_S)
             except Exception:  # noqa: BLE001 - without new tables an edge would ask wrong hosts
-                _LOG.exception("placement table not taken")
+                _LOG.exception("failed to apply the placement table")
                 await asyncio.sleep(_PLACER_AGAIN_S)
 
     def _port(self, host: str) -> HostPort:

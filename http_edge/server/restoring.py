@@ -109,14 +109,14 @@ def keys_for(target: Target, backup: Path | None) -> MediatorKeys:
         raise Stop(
             Exit.USAGE,
             f"there are no keys of the mediator at {target.keys_path}",
-            "Name the backup of its mediator-keys.json with --keys. Without it no client knows the "
-            "mediator again, and every contract is void.",
+            "Name the backup of its mediator-keys.json with --keys. Without it clients no"
+            " longer recognise the mediator, and every contract is void.",
         )
     if there is not None and there != keys:
         raise Stop(
             Exit.USAGE,
-            f"{target.keys_path} holds other keys than {backup}",
-            "Restore into an empty directory, or leave --keys out if those there are right.",
+            f"the keys in {target.keys_path} differ from those in {backup}",
+            "Restore into an empty directory, or omit --keys if the keys there are the right ones.",
         )
     return keys
 
@@ -144,8 +144,8 @@ def opened_source(
         if source.until is not None and source.until > source.last:
             raise Stop(
                 Exit.USAGE,
-                f"{source.name} ends at position {source.last}, before {source.until}",
-                "Name a position that it has, or leave --as-of out.",
+                f"{source.name} ends at position {source.last}, which is before {source.until}",
+                "Name an earlier position, or omit --as-of.",
             )
         yield source
 
@@ -190,7 +190,7 @@ def _log_source(
         path = Path(unquote(urlsplit(dsn).path))
     except ValueError as error:
         # The text itself may hold a password.
-        raise Stop(Exit.USAGE, "what --from names is no URL of a log", _LIKE) from error
+        raise Stop(Exit.USAGE, "--from does not name the URL of a log", _LIKE) from error
     is_file = dsn.startswith("sqlite:")
     if is_file and not path.is_file():
         raise Stop(Exit.UNREACHABLE, f"there is no log at {path}", "Name it with --from.")
@@ -236,12 +236,16 @@ def _both_sources(
     place = None if archive is None else open_place(archive)
     catalog = catalog_of(place, key.verify, is_whole=True) if place else Catalog(None)
     if place is None or catalog.last < seam.position:
-        there = "no archive is named" if place is None else f"{place.address()} lacks some of them"
+        there = (
+            "no archive is named"
+            if place is None
+            else f"{place.address()} lacks some of these rows"
+        )
         raise Stop(
             Exit.USAGE,
-            f"rows up to position {seam.position} have left this log for its archive, and {there}",
-            "Name the archive with --archive: the place of the export, else the folder archive of"
-            " the data directory.",
+            f"rows up to position {seam.position} have left this log for its archive, but {there}",
+            "Name the archive with --archive: the place of the export, or else the folder"
+            " archive in the data directory.",
         )
 
     def sections() -> Iterator[LogSection]:
@@ -270,7 +274,7 @@ def _check_not_pruned(name: str, catalog: Catalog, until: AsOf) -> None:
     try:
         catalog.check_not_pruned(until)
     except RowsPruned as error:
-        remedy = "Name a later time or position, or leave --as-of out."
+        remedy = "Name a later time or position, or omit --as-of."
         raise Stop(Exit.USAGE, f"{name}: {error}", remedy) from error
 
 
@@ -315,7 +319,7 @@ def _check_key(what: str, did: str, known: str, own: str) -> None:
     if known != own:
         raise Stop(
             Exit.UNSAFE,
-            f"{what} is of {did} with the key {known}, the keys at hand are those of {own}",
+            f"{what} belongs to {did} with the key {known}, but the given keys belong to {own}",
             f"Name the backup of the keys of {did} with --keys.",
         )
 
@@ -362,5 +366,5 @@ def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:
             if until_ms is None
             else f"is complete until {datetime.fromtimestamp(until_ms / 1000, UTC).isoformat()}"
         )
-        remedy = "Name an earlier time or a position, or leave --as-of out."
+        remedy = "Name an earlier time or a position, or omit --as-of."
         raise Stop(Exit.USAGE, f"{name} {said}, not until {at.isoformat()}", remedy)

@@ -76,7 +76,7 @@ def run(loaded: Loaded) -> int:
         metrics_socket(settings.metrics_listen) as metrics,
     ):
         if was_killed:
-            _LOG.warning("the last mediator here was killed, or ended with its machine")
+            _LOG.warning("the last mediator here was killed, or its machine stopped")
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
@@ -125,8 +125,8 @@ def _on_node(settings: Settings) -> Settings:
     if settings.log_dsn.startswith("sqlite:"):
         raise Stop(
             Exit.USAGE,
-            "A cluster cannot share a log in SQLite, which is a file of one machine.",
-            "Name a PostgreSQL log with --log, or leave node_address out.",
+            "A cluster cannot share a SQLite log, which is a file on one machine.",
+            "Name a PostgreSQL log with --log, or remove node_address.",
         )
     address = settings.node_address
     if address == AUTO:
@@ -332,7 +332,7 @@ def _start_ray(data_dir: Path) -> Path:
         raise Stop(
             Exit.UNREACHABLE,
             f"Ray did not start: {error}.",
-            "This machine may be too busy, or short of memory or processes: start again. What Ray's"
-            f" processes wrote stands in {folder}.",
+            "This machine may be too busy, or short of memory or processes: start again."
+            f" Ray's own logs are in {folder}.",
         ) from error
     return folder

@@ -69,52 +69,53 @@ class Settings(Section):
     """Everything that can be set."""
 
     data_dir: Path = Path("data")
-    """Directory of the mediator's keys and of the embedded log. Back it up: contracts are bound to
-    the keys."""
+    """Directory of the mediator's keys and of log.db. Back it up: contracts are bound to the
+    keys."""
     listen: Listen = "127.0.0.1:8080"
-    """Address and port; port 0 takes a free one. Loopback by default: a proxy that speaks TLS
-    belongs in front."""
+    """Address and port; port 0 takes a free one. Loopback by default, behind a proxy that
+    terminates TLS."""
     public_url: Url | None = None
     """Where clients reach this mediator. Unset: http:// and the listen address."""
     did: Did | None = None
     """The mediator's DID, which every contract names for ever. Unset: the did:web of the public
     URL."""
     log: LogAddress | None = Field(default=None, repr=False)
-    """The event log. Unset: log.db in data_dir. Keep a password out of it (PGPASSFILE), or give it
-    by environment or file: command lines are public on a machine. Several PostgreSQL databases,
-    with spaces between, share the log's shards; their number and order are fixed for its life."""
+    """The event log. Unset: log.db in data_dir. Do not put a password on the command line, which
+    other users of the machine can read: use PGPASSFILE, the environment or the file. Several
+    PostgreSQL databases, separated by spaces, share the shards of the log; their number and order
+    are fixed for the life of the log."""
     placement: Literal["sharded", "dedicated"] = "sharded"
-    """sharded: each host owns shards of identities. dedicated: besides, every registered identity
-    that is used gets a host of its own, a process of 60 MB, within seconds; at most
-    limits.dedicated_max have one, and one without commands for limits.dedicated_quiet_s goes back
-    to its shard. For few and heavy identities."""
+    """sharded: each host owns shards of identities. dedicated: in addition, each registered
+    identity that is in use gets a dedicated host, a process of 60 MB, within seconds; at most
+    limits.dedicated_max have one. An identity without commands for limits.dedicated_quiet_s returns
+    to its shard. For a few heavy identities."""
     dedicated_dids: tuple[Did, ...] = ()
-    """Identities that get a host of their own as soon as they have registered, used or not; they
-    keep it until an operator releases them and the setting is gone. The rest stays sharded."""
+    """Identities that get a dedicated host as soon as they have registered, used or not. They keep
+    it until they are removed from this setting and an operator releases them. All others stay
+    sharded."""
     hosts: int = Field(default=1, ge=1, le=256)
-    """Processes that own shards, for each database of the log. One group commit serves a host; a
-    second host pays on PostgreSQL with cores to spare."""
+    """Processes that own shards, for each database of the log. Each host commits in groups of its
+    own; a second host is worth it on PostgreSQL with cores to spare."""
     edges: int = Field(default=1, ge=1, le=256)
-    """Processes that speak HTTP on the same port. Parsing and signatures fill about one core
+    """Processes that serve HTTP on the same port. Parsing and signatures use about one core
     each."""
     shards: int = Field(default=16, ge=1, le=1_024)
-    """Shards of the log, fixed for its life when it is created; bounds the useful number of
-    hosts."""
+    """Number of shards, fixed when the log is created; limits the useful number of hosts."""
     node_address: NodeAddress | None = None
-    """Where the other nodes of a cluster reach the hosts of this one; auto: the address from which
-    this machine reaches the server of the log. All nodes with it and the same log in PostgreSQL are
-    a cluster. Unset: this machine serves alone."""
+    """Address at which the other nodes of a cluster reach the hosts of this one; auto: the address
+    that this machine uses towards the log's server. All nodes with an address and the same log in
+    PostgreSQL are a cluster. Unset: this machine serves alone."""
     node: NodeName | None = None
-    """Name of this node in a cluster; no other may have it. Unset: the name of the machine."""
+    """Name of this node, unique in its cluster. Unset: the name of the machine."""
     keys_file: Path | None = None
     """File of the mediator's keys. Unset: mediator-keys.json in data_dir. In a cluster every node
     needs the same keys: give each the same file."""
     metrics_listen: Listen | None = None
-    """Where Prometheus asks for metrics (GET /metrics, with the token of operators), for example
-    127.0.0.1:9464; port 0 takes a free one. Unset: nowhere. A default port would keep a second
-    mediator on one machine from starting."""
+    """Address where Prometheus reads metrics (GET /metrics, with the token of operators), for
+    example 127.0.0.1:9464; port 0 takes a free one. Unset: none. With a default port, a second
+    mediator on one machine could not start."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level of the lines on stderr."""
+    """Lowest level of the log lines on stderr."""
     limits: Limits = Limits()
     protocol: Protocol = Protocol()
     rates: Rates = Rates()

@@ -55,7 +55,7 @@ class EdgeMeasures:
         )
         self.cuts = counts(
             "poste_connections_cut",
-            "Connections that an edge has ended or not begun, by the bound that was passed.",
+            "Connections that an edge has cut or refused, by the limit that was exceeded.",
             ("cause",),
         )
         stages = Histogram(
@@ -84,10 +84,10 @@ class EdgeMeasures:
         self.listeners = gauge(
             "poste_listeners", "Sockets and waiting requests that listen for identities."
         )
-        self.in_flight = gauge("poste_requests_in_flight", "Requests that are being worked on.")
+        self.in_flight = gauge("poste_requests_in_flight", "Requests in progress.")
         self.in_flight_bytes = gauge(
             "poste_requests_in_flight_bytes",
-            "Bytes of their bodies, and of those that still arrive.",
+            "Bytes of the bodies of requests in progress, incomplete ones included.",
         )
         self.outbox_items = gauge(
             "poste_outbox_items", "Commands that wait for a call to their host."
@@ -112,6 +112,6 @@ class OutboundMeasures(Collector):
         yield deliveries
         yield GaugeMetricFamily(
             "poste_outbound_agents",
-            "Agents that something is on its way to.",
+            "Agents with deliveries pending.",
             figures["agents"],
         )

@@ -19,9 +19,9 @@ from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, 
 
 _HEAD: Final = """# Data dictionary
 
-What an export and its rebuilt tables hold. [Analysis](../guides/analysis.md) says how they are
-opened. This page is made of the declarations themselves, by `python -m projections dictionary`.
-Types are those of Spark; DuckDB and Arrow have the same under their own names. Times are UTC.
+The contents of an export and of its rebuilt tables. [Analysis](../guides/analysis.md) shows how to
+open them. `python -m projections dictionary` generates this page from the declarations. Types are
+those of Spark; DuckDB and Arrow have the same under their own names. Times are UTC.
 """
 _OF_ROWS: Final[Mapping[str, str]] = {
     "position": "place of the row in the log, in its database if there are several",
@@ -30,7 +30,7 @@ _OF_ROWS: Final[Mapping[str, str]] = {
     "identity": "DID; key:…, invitation:… or edge:… for these; null if unknown",
     "version": "place in the stream, from 1",
     "type": "what happened: one of the types below",
-    "recorded_at": "when it was decided",
+    "recorded_at": "when the event was decided",
 }
 _OTHERWISE: Final = {
     "nonces.key": "binary",
@@ -76,20 +76,20 @@ def _relations() -> Iterator[str]:
     yield "## The log\n"
     yield f"`events`: {SOURCES['events']}\n"
     yield from _table("events", _OF_ROWS)
-    yield "The other columns are filled by the types of events that have them, else null.\n"
+    yield "The other columns are null unless the type of the event has them.\n"
     newest = {type_name(kind): kind for kind in TOPIC_BY_TYPE}
     for name, kind in newest.items():
         yield f"### {name}\n"
         yield f"{_first_paragraph(kind)}\n"
         yield from _filled(kind)
     yield "## Tables\n"
-    yield "Rebuilt by `poste rebuild`: how things stood at one position of the log.\n"
+    yield "Rebuilt by `poste rebuild`: the state at one position of the log.\n"
     for projection in sorted(PROJECTIONS, key=lambda each: each.name):
         yield f"### {projection.name}\n"
         yield f"{projection.about} Follows from {', '.join(f'`{k}`' for k in projection.reads)}.\n"
         yield from _table(projection.name, projection.columns)
     yield "## Views\n"
-    yield "SQL over the log and a span of time, the same for Spark and DuckDB.\n"
+    yield "SQL over the log and a time span, the same for Spark and DuckDB.\n"
     for name, columns in ((SPAN, SPAN_COLUMNS), (TENANTS, TENANT_COLUMNS)):
         yield f"### {name}\n"
         yield f"{SOURCES[name]}\n"

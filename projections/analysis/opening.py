@@ -255,11 +255,11 @@ def _generation(place: TablesPlace, number: int | None, export: OpenedExport) ->
     found = place.opened(number)
     head = export.head
     if (found.mediator, found.public_key) != (head.mediator_did, head.public_key):
-        raise NotOfThisExport(f"{place.target}: the tables are of {found.mediator}")
+        raise NotOfThisExport(f"{place.target}: the tables belong to {found.mediator}")
     if len(found.at) != len(export.last) or any(
         at > last for at, last in zip(found.at, export.last, strict=True)
     ):
-        raise NotOfThisExport(f"{place.target}: the tables are later than the export")
+        raise NotOfThisExport(f"{place.target}: the tables are newer than the export")
     return found
 
 

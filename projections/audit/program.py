@@ -61,7 +61,7 @@ def _question(text: str) -> Question:
     try:
         return msgspec.json.decode(text, type=Question)
     except msgspec.MsgspecError as error:
-        raise click.BadParameter(f"{error}: ask with poste audit") from error
+        raise click.BadParameter(f"{error}: use poste audit") from error
 
 
 @click.command("audit")

@@ -191,7 +191,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
     dump = _read_dump(folder)
     if len(export.last) != len(dump.before):
         raise NotExported(
-            f"the export is of {len(export.last)} databases, the dump of {len(dump.before)}"
+            f"the export is of {len(export.last)} databases, but the dump is of {len(dump.before)}"
         )
     if any(last < before for last, before in zip(export.last, dump.before, strict=True)):
         ends = f"the export ends at {position_text(export.last)}"

@@ -34,7 +34,7 @@ def compare_command(
     memory_mib: int,
     as_json: bool,
 ) -> None:
-    """Compare what a mediator had in memory with a rebuild; exit code 1 if anything differs.
+    """Compare the memory of a mediator with a rebuild; exit code 1 if anything differs.
 
     poste verify --live makes the dump and runs this.
     """

@@ -68,7 +68,9 @@ class DeltaFolder:
             return DeltaTable(self._uri, version=version, storage_options=self._options)
         except TableNotFoundError:
             if any(path.endswith(".json") for path in self.place.sizes(f"{self.name}/_delta_log")):
-                raise TablesDamaged(f"{self.name}: the beginning of its log is gone") from None
+                raise TablesDamaged(
+                    f"{self.name}: the beginning of its table log is missing"
+                ) from None
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise self._damaged(error) from error

@@ -78,7 +78,7 @@ def commit_files(
         )
         if version is not None:
             return msgspec.structs.replace(table, version=version)
-    raise TablesBusy(f"other rebuilds write to the table {table.name} all the time")
+    raise TablesBusy(f"other rebuilds keep writing to the table {table.name}")
 
 
 def check_files(place: ExportPlace, table: GenerationTable) -> None:
@@ -91,16 +91,16 @@ def check_files(place: ExportPlace, table: GenerationTable) -> None:
     folder = DeltaFolder(place, table.name)
     opened = folder.opened(table.version)
     if opened is None:
-        raise TablesDamaged(f"{table.name}: there is no such table any more")
+        raise TablesDamaged(f"{table.name}: the table no longer exists")
     wanted = {file.path: file.bytes for file in table.files}
     if folder.files(opened) != wanted:
         raise TablesDamaged(
-            f"{table.name}: version {table.version} has other files than its generation names"
+            f"{table.name}: version {table.version} has other files than its generation lists"
         )
     found = place.sizes(table.name)
     for path, size in wanted.items():
         if found.get(f"{table.name}/{path}") != size:
-            why = "has another size" if f"{table.name}/{path}" in found else "is gone"
+            why = "has another size" if f"{table.name}/{path}" in found else "is missing"
             raise TablesDamaged(f"{table.name}/{path}: the file {why}")
 
 
@@ -115,7 +115,7 @@ def read_footer(place: ExportPlace, path: str) -> Any:
         with place.filesystem.open_input_file(place.full_path(path)) as opened:
             return pq.read_metadata(opened)
     except FileNotFoundError as error:
-        raise TablesDamaged(f"{path}: the file is gone") from error
+        raise TablesDamaged(f"{path}: the file is missing") from error
     except pa.ArrowException as error:
         raise TablesDamaged(f"{path}: {error}") from error
     except OSError as error:

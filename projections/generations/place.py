@@ -117,7 +117,7 @@ class TablesPlace:
             return None
         number = max(found) if number is None else number
         if number not in found:
-            raise TablesDamaged(f"generation {number}: there is none, or it was removed")
+            raise TablesDamaged(f"generation {number}: it does not exist, or was removed")
         return self._read(found[number])
 
     def opened(self, number: int | None = None) -> Generation:
@@ -129,7 +129,7 @@ class TablesPlace:
         """
         found = self.generation(number)
         if found is None:
-            raise TablesDamaged(f"{self.target}: no rebuilt tables are here")
+            raise TablesDamaged(f"{self.target}: there are no rebuilt tables")
         self.check(found)
         return found
 
@@ -154,7 +154,7 @@ class TablesPlace:
         with ThreadPoolExecutor(_AT_ONCE) as reading:
             for path, found in zip(wanted, reading.map(self._sha256, wanted), strict=True):
                 if found != wanted[path]:
-                    raise TablesDamaged(f"{path}: its SHA-256 is not that of its generation")
+                    raise TablesDamaged(f"{path}: its SHA-256 does not match its generation")
 
     def staged(self, table: str, run: str) -> list[TableFile]:
         """Describe the files of a table that Spark wrote in one run, with their SHA-256.
@@ -232,11 +232,11 @@ class TablesPlace:
             for each in gone:
                 self.place.remove(f"{GENERATIONS}/{found[each]}")
             return new
-        raise TablesBusy(f"other rebuilds write to {self.place.root} all the time")
+        raise TablesBusy(f"other rebuilds keep writing to {self.place.root}")
 
     def _check(self, table: GenerationTable) -> None:
         if content_hash(table.files) != table.sha256:
-            raise TablesDamaged(f"{table.name}: its SHA-256 is not that of its files")
+            raise TablesDamaged(f"{table.name}: its SHA-256 does not match its files")
         if sum(file.rows for file in table.files) != table.rows:
             raise TablesDamaged(f"{table.name}: its files do not have {table.rows} rows together")
         check_files(self.place, table)
@@ -257,14 +257,16 @@ class TablesPlace:
         try:
             content = self.place.read(path)
         except FileMissing as error:
-            raise TablesDamaged(f"{path}: the file is gone") from error
+            raise TablesDamaged(f"{path}: the file is missing") from error
         named = _NAME.fullmatch(name)
         if named is None or hashlib.sha256(content).hexdigest() != named[2]:
-            raise TablesDamaged(f"{path}: its SHA-256 is not that of its name")
+            raise TablesDamaged(f"{path}: its SHA-256 does not match its name")
         try:
             (row,) = pq.read_table(pa.BufferReader(content)).to_pylist()
             if json.loads(row["description"])["format"] not in FORMATS_READ:
-                raise TablesDamaged(f"{path}: of another release: rebuild the tables elsewhere")
+                raise TablesDamaged(
+                    f"{path}: made by another release: rebuild the tables elsewhere"
+                )
             return msgspec.json.decode(row["description"], type=Generation)
         except (pa.ArrowException, msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
             raise TablesDamaged(f"{path}: {error}") from error
@@ -349,8 +351,8 @@ class TablesPlace:
 
 def _check_is_there(base: int | None, numbers: Container[int]) -> None:
     if base is not None and base not in numbers:
-        why = "was removed by another rebuild meanwhile: run this again"
-        raise TablesBusy(f"generation {base}, which was continued, {why}")
+        why = "was meanwhile removed by another rebuild: run this again"
+        raise TablesBusy(f"generation {base}, the base of this rebuild, {why}")
 
 
 def _paths(generations: Iterable[Generation]) -> frozenset[str]:

@@ -30,23 +30,25 @@ from projections.tables.registry import PROJECTIONS
 
 @click.command("rebuild")
 @spark_options
-@click.option("--to", "target", required=True, help="The tables: a folder or a URI.")
+@click.option("--to", "target", required=True, help="Target for the tables: a folder or a URI.")
 @as_of_option
-@click.option("--incremental", is_flag=True, help="Continue from the tables that are there.")
+@click.option("--incremental", is_flag=True, help="Continue from the existing tables.")
 @click.option(
     "--keep",
     type=click.IntRange(1),
     default=KEPT.newest,
     show_default=True,
-    help="Generations that stay, the new one included.",
+    help="Generations to keep, including the new one.",
 )
 @click.option(
     "--keep-s",
     type=click.IntRange(0),
     default=int(KEPT.replaced_s),
     show_default=True,
-    help="Seconds for which an older one stays too, from when a newer one was made: longer than"
-    " anything reads it.",
+    help=(
+        "Seconds for which an older generation is also kept, counted from the next one:"
+        " longer than any program reads it."
+    ),
 )
 @pseudonymise_option
 @public_key_option
@@ -54,8 +56,10 @@ from projections.tables.registry import PROJECTIONS
     "--make-aot-cache",
     "makes_cache",
     is_flag=True,
-    help="Have Java keep what it has loaded, in a file of about 200 MiB in the user's folder for"
-    " caches: later runs start faster.",
+    help=(
+        "Keep the loaded Java classes in a file of about 200 MiB in the user's cache"
+        " folder, so that later runs start faster."
+    ),
 )
 @explaining()
 def rebuild_command(  # noqa: PLR0913 - one for each option
@@ -73,10 +77,10 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     memory_mib: int,
     as_json: bool,
 ) -> None:
-    """Rebuild every table from an export alone, as of now or of any time.
+    """Rebuild every table from an export, as of now or of any earlier time.
 
-    The tables are a generation: one version of each, as they belong together. Earlier generations
-    stay as they are until they are not kept any longer. With --json its description is printed.
+    A generation is one version of each table, all from the same position. Earlier generations stay
+    unchanged until they are removed. --json prints the description of the new generation.
     """
     export = open_named(source, signer, key)
     export.require(as_of)

@@ -357,17 +357,19 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
         )
     if any(before > after for before, after in zip(start.at, position, strict=True)):
         raise RebuildRefused(
-            f"the earlier tables stand at position {position_text(start.at)},"
-            f" after {position_text(position)}: rebuild them in full"
+            f"the earlier tables are at position {position_text(start.at)}, which is after"
+            f" {position_text(position)}: rebuild them in full"
         )
     if any(before < pruned for before, pruned in zip(start.at, export.pruned_to, strict=True)):
         raise RebuildRefused(
-            f"rows behind position {position_text(start.at)}, where the earlier tables stand, were"
-            " removed from the archive since: rebuild them in full"
+            f"rows after position {position_text(start.at)}, where the earlier tables end,"
+            " were since removed from the archive: rebuild them in full"
         )
     found = {table.name: {column.name for column in table.columns} for table in start.tables}
     if found != {projection.name: set(projection.columns) for projection in PROJECTIONS}:
-        raise RebuildRefused("the earlier tables are of another release: rebuild them in full")
+        raise RebuildRefused(
+            "the earlier tables were made by another release: rebuild them in full"
+        )
 
 
 def _step(

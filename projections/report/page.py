@@ -29,7 +29,7 @@ class _Outline:
     plot: str
     numbers: tuple[str, ...]
     text: str
-    nothing: str = "Nothing of this kind was recorded in this time."
+    nothing: str = "Nothing of this kind was recorded in this period."
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,21 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "Messages over time",
                 "traffic",
                 ("volumes",),
-                "Areas are messages that were queued, one protocol on the other; the thin line is "
-                "messages that left the queues. Where the line stays below, queues grow.",
+                "Areas are queued messages, stacked by protocol; the thin line is messages"
+                " that left the queues. Where the line is below the areas, queues grow.",
             ),
             _Outline(
                 "Bytes over time",
                 "bytes",
                 (),
-                "Payloads of the messages that were queued, one protocol on the other.",
+                "Payloads of queued messages, stacked by protocol.",
             ),
             _Outline(
                 "Tenants",
                 "tenants",
                 ("tenant_volumes",),
-                "What was queued in this time, by the tenant of the recipient: the operator's "
-                "list, else the label that its agent gave itself.",
+                "Messages queued in this period, by the tenant of the recipient: from the"
+                " operator's list, else the label that its agent chose.",
             ),
         ),
     ),
@@ -80,8 +80,8 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "Age of the oldest message",
                 "age",
                 ("queue_depth",),
-                "How long the oldest waiting message had waited at each time. A line that rises "
-                "steadily is one message that is not picked up.",
+                "Age of the oldest waiting message at each time. A steadily rising line is"
+                " one message that is not picked up.",
                 "No message waited.",
             ),
         ),
@@ -93,17 +93,17 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "Service level",
                 "service-level",
                 ("service_level",),
-                "Of the messages that were queued at a time, how many were picked up soon enough. "
-                "One that still waits has missed it once that time is over.",
+                "Share of the messages queued at each time that were picked up soon enough."
+                " A message that still waits counts as missed once its time is over.",
             ),
             _Outline(
                 "From queued to first delivery",
                 "first-delivery",
                 (),
-                "How long messages waited until they were first handed out, in classes of equal "
-                "width on a logarithmic scale. Decentrl has no deliveries: its owners read and "
-                "acknowledge.",
-                "No message was handed out for the first time in this time.",
+                "How long messages waited for their first delivery, in classes of equal"
+                " width on a logarithmic scale. Decentrl has no deliveries: owners read and"
+                " acknowledge.",
+                "No message had its first delivery in this period.",
             ),
             _Outline(
                 "From queued to removed",
@@ -112,22 +112,23 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "How long messages waited until they left their queue, by the reason: acknowledged "
                 "by the owner, delivered to it, expired, purged by the operator, erased, or ended "
                 "with the account.",
-                "No message left a queue in this time.",
+                "No message left a queue in this period.",
             ),
             _Outline(
                 "Deliveries by channel",
                 "channels",
                 ("deliveries", "endpoints"),
-                "What was handed out, by the way on which it was: the protocol of the request, "
-                "live mode, or outbound to the endpoint of the agent.",
+                "Deliveries by channel: the protocol of the request, live mode, or outbound"
+                " to the endpoint of the agent.",
                 "No message was handed out in this time.",
             ),
             _Outline(
                 "Redeliveries",
                 "deliveries",
                 ("redeliveries", "redelivered"),
-                "How often each message was handed out in this time. More than once: the owner got "
-                "it and did not acknowledge it, or lost it on the way.",
+                "How often each message was delivered in this period. After a repeated"
+                " delivery, the owner did not acknowledge the message, or it was lost on the"
+                " way.",
                 "No message was handed out in this time.",
             ),
         ),
@@ -146,22 +147,22 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                 "Who comes, and who stays away",
                 "churn",
                 ("churn",),
-                "Identities that did something themselves, week by week since the log begins: for "
-                "the first time, again, and no more (below the line).",
+                "Identities that were active themselves, by week since the log began: for"
+                " the first time, again, and no longer (below the line).",
             ),
             _Outline(
                 "Largest senders",
                 "senders",
                 ("senders",),
-                "By what was queued in this time. DIDComm hides senders from its mediators: these "
-                "are Decentrl's.",
+                "By messages queued in this period. DIDComm hides senders from mediators,"
+                " so these are Decentrl senders.",
                 "No sender is known.",
             ),
             _Outline(
                 "Largest recipients",
                 "recipients",
                 ("recipients",),
-                "By what was queued for them in this time.",
+                "By messages queued for them in this period.",
             ),
         ),
     ),
@@ -175,17 +176,18 @@ _OUTLINE: Final[Sequence[tuple[str, Sequence[_Outline]]]] = (
                     *("refusals_by_kind", "refused_senders", "refusals_over_time"),
                     "acceptance",
                 ),
-                "Commands that were refused, each counted, and queues that began to refuse "
-                "messages, each recorded once; by reason. Where senders are named, they had proven "
-                "who they are.",
+                "Refused commands, each counted, and queues that began to refuse messages,"
+                " each recorded once; by reason. Named senders had proven their identity.",
                 "Nothing was refused.",
             ),
         ),
     ),
 )
 _CAPTIONS: Final = {
-    "waits": "Waits by what ended them. p50, p90, p99: half, nine of ten and 99 of 100 messages "
-    "waited at most this long.",
+    "waits": (
+        "Waiting times by the reason that ended them. p50, p90, p99: half, 90 % and 99 % of"
+        " the messages waited at most this long."
+    ),
     "redelivered": "The messages that were handed out most often.",
     "senders": f"The first {TOP} by messages, and the first {TOP} by bytes.",
     "recipients": f"The first {TOP} by messages, and the first {TOP} by bytes.",

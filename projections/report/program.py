@@ -50,31 +50,34 @@ def tenants_in(path: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise click.BadParameter(f"cannot be read: {error}") from error
     except ValueError as error:
-        raise click.BadParameter("every line has to be a DID and a tenant") from error
+        raise click.BadParameter("every line must be a DID and a tenant") from error
 
 
 @click.command("report")
 @spark_options
-@click.option("--to", "target", required=True, help="The report: a folder or a URI.")
+@click.option("--to", "target", required=True, help="Target for the report: a folder or a URI.")
 @click.option(
-    "--since", type=time_ms, metavar="TIME", help="Where it begins; else the first event."
+    "--since", type=time_ms, metavar="TIME", help="Start of the report; else the first event."
 )
 @click.option(
-    "--until", type=time_ms, metavar="TIME", help="Before which it ends; else the last event."
+    "--until",
+    type=time_ms,
+    metavar="TIME",
+    help=("End of the report, exclusive; else the last event."),
 )
 @click.option(
     "--within-s",
     type=click.FloatRange(min=0),
     default=WITHIN_MS / 1000,
     show_default=True,
-    help="The wait, in seconds, that the service level is measured against.",
+    help="Longest wait, in seconds, that meets the service level.",
 )
 @click.option(
     "--tenants",
     type=tenants_in,
     default=None,
     metavar="FILE",
-    help="Whose an identity is: a CSV file of DIDs and tenants; others are counted by label.",
+    help="CSV file that maps DIDs to tenants; other identities are counted by label.",
 )
 @pseudonymise_option
 @public_key_option
@@ -93,12 +96,12 @@ def report_command(  # noqa: PLR0913 - one for each option
     memory_mib: int,
     as_json: bool,
 ) -> None:
-    """Write a page of figures and plots, and its numbers as CSV and Parquet.
+    """Write a page of figures and plots, and the numbers as CSV and Parquet.
 
-    Of what was recorded from --since until before --until: traffic, tenants, waiting messages,
+    Covers events recorded from --since until before --until: traffic, tenants, waiting messages,
     service level, pickup, growth, largest senders and recipients, redeliveries, refusals. The page
-    report.html needs nothing else to be shown. Messages that were queued before that time and
-    waited count as waiting. Nothing has content of messages.
+    report.html is self-contained. Messages queued earlier that were still waiting count as waiting.
+    The report contains no message content.
     """
     export = open_named(source, signer)
     with ProgressSteps("Writing the report", STEPS + 1) as steps:

@@ -209,15 +209,15 @@ class AotCache:
         """
         if self._release < CACHED_RELEASE_MIN:
             raise CacheRefused(
-                f"Java {self._release} makes no AOT cache, {CACHED_RELEASE_MIN} and later do:"
-                " set JAVA_HOME"
+                f"Java {self._release} cannot make an AOT cache, but {CACHED_RELEASE_MIN}"
+                " and later can: set JAVA_HOME"
             )
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in self.path.parent.glob(f"{self.path.name}.*"):
                 left.unlink(missing_ok=True)  # of a run that was killed
         except OSError as error:
-            raise CacheRefused(f"no AOT cache of Java can be made: {error}") from error
+            raise CacheRefused(f"cannot make an AOT cache of Java: {error}") from error
         return f'"{_MAKES}{self._draft}"'
 
     def take(self) -> None:
@@ -232,8 +232,10 @@ class AotCache:
         except OSError:
             said = log.read_text("utf-8", "replace").splitlines() if log.is_file() else []
             errors = (line for line in said if "error" in line.lower())
-            reason = next(errors, "Java said nothing of it")
-            raise CacheNotMade(f"all done, but for the AOT cache of Java: {reason}") from None
+            reason = next(errors, "Java gave no reason")
+            raise CacheNotMade(
+                f"everything was done except the AOT cache of Java: {reason}"
+            ) from None
         finally:
             self.forget()
 

@@ -71,7 +71,7 @@ as_of_option: Final = click.option(
     "--as-of",
     type=point_in_log,
     metavar="TIME|POSITION",
-    help="Take the log as it stood then; else all of it.",
+    help="Use the log as of then; else all of it.",
 )
 
 
@@ -92,15 +92,17 @@ public_key_option: Final = click.option(
     "signer",
     type=signer_in,
     metavar="KEY",
-    help="The mediator's public key, as poste keys and its DID document show it; refuse what"
-    " another one has signed.",
+    help=(
+        "The mediator's public key, as poste keys and its DID document show it; refuse"
+        " signatures by other keys."
+    ),
 )
 pseudonymise_option: Final = click.option(
     "--pseudonymise",
     "key",
     type=pseudonym_key,
     metavar="KEYFILE",
-    help="Replace names by their hash under the key in this file.",
+    help="Replace names by their hash with the key in this file.",
 )
 
 
@@ -127,15 +129,15 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             expose_value=False,
             callback=_take_skip_hashes,
-            help="Read data files as they are: what was changed in them goes unseen.",
+            help="Do not verify data files: changes to them go undetected.",
         ),
         click.option(
-            "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap of local Java."
+            "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap size of local Java."
         ),
         click.option(
             "--master",
             callback=_master,
-            help="Where Spark runs, e.g. local[2]; else all cores of this machine.",
+            help="Spark master, e.g. local[2]; else all cores of this machine.",
         ),
     ):
         command = option(command)
@@ -145,7 +147,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Check ``--master`` here: Java would report a bad one in a long error of its own."""
     if text is not None and not _MASTER.fullmatch(text):
-        said = "is none like local, local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        said = "is not of the form local, local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
         raise click.BadParameter(f"{text!r} {said}")
     return text
 

@@ -59,7 +59,7 @@ def _replaced(column: Column, kind: DataType, key: bytes, name: str) -> Column:
                     column = column.withField(field.name, member)
             return column
         case _:
-            raise TypeError(f"{name}: no pseudonyms of {kind.simpleString()}")
+            raise TypeError(f"{name}: cannot pseudonymise {kind.simpleString()}")
 
 
 def _of_kinds(column: Column, key: bytes) -> Column:

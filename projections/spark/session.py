@@ -97,7 +97,9 @@ def open_session(
     is_local, made = False, None
     if started_by_spark():
         if makes_cache:
-            raise CacheRefused("spark-submit has started Java: an AOT cache is made without it")
+            raise CacheRefused(
+                "spark-submit has started Java: make the AOT cache without spark-submit"
+            )
         spark = _started(_conf(_EVERYWHERE, master))
     else:
         master = master or "local[*]"

@@ -122,7 +122,7 @@ async def test_people_of_two_databases_meet_and_are_restored_database_by_databas
         poste_json("verify", "--from", export, "--data-dir", data_dir)
         keys = data_dir / "mediator-keys.json"
         poste_json("restore", "--from", export, "--to", dsn, "--data-dir", new, "--keys", keys)
-    assert "belongs elsewhere" in refusal(
+    assert "belongs to another database" in refusal(
         tmp_path / "other", log=" ".join(four[:1:-1]), listen="127.0.0.1:0", **SETTINGS
     )
     with Server(new, log=" ".join(four[2:]), **SETTINGS) as restored:

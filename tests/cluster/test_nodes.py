@@ -109,8 +109,8 @@ async def test_who_does_not_agree_with_the_others_does_not_start(
     )
     assert (other_keys[0], same_name[0], no_cluster[0]) == (Exit.UNSAFE, Exit.USAGE, Exit.USAGE)
     assert "the log belongs to the key" in other_keys[1]
-    assert "Another node of the cluster has the name of this one" in same_name[1]
-    assert "cannot share a log in SQLite" in no_cluster[1]
+    assert "Another node of the cluster has the same name" in same_name[1]
+    assert "cannot share a SQLite log" in no_cluster[1]
 
 
 async def test_shards_follow_the_nodes_and_the_loss_of_a_node_loses_nothing(

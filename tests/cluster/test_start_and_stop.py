@@ -92,7 +92,7 @@ def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: 
     settings = Settings(did=MEDIATOR_DID, data_dir=tmp_path)
     check_log(settings)  # makes both
     backup = settings.keys_path.rename(tmp_path / "backup.json")
-    assert "is missing, and the log belongs to the key" in refusal(
+    assert "is missing, but the log belongs to the key" in refusal(
         tmp_path, Exit.UNSAFE, listen="127.0.0.1:0", did=MEDIATOR_DID
     )
     assert not settings.keys_path.exists()

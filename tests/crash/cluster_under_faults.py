@@ -120,7 +120,9 @@ class Cluster:
     def fenced(self) -> int:
         """How many partitions its hosts found to have another owner."""
         words = [s.data_dir / "stderr" for s in self.nodes.servers.values()]
-        return sum(path.read_text().count("has another owner, given up") for path in words)
+        return sum(
+            path.read_text().count("has another owner: this host gave it up") for path in words
+        )
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from tests.edge.conftest import StartMediator
 from tests.edge.identities import Identity, Json
 from tests.edge.mediator import KEYS, MEDIATOR_DID, PUBLIC_URL, HandClock, Mediator
 
-UNEXPLAINED = {"status": "error", "detail": "not all of this mediator works now"}
+UNEXPLAINED = {"status": "error", "detail": "part of this mediator does not work"}
 
 
 def multibase(prefix: bytes, key: bytes) -> str:

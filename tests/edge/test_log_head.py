@@ -18,7 +18,7 @@ from http_edge.settings.settings import Settings
 from tests.edge.mediator import KEYS, MEDIATOR_DID, HandClock, Mediator
 
 KEY = PublicKey(KEYS.signing_public)
-NONE = "head: none is published; the mediator exports its log to no place, or has not yet"
+NONE = "head: none is published; the mediator does not export its log, or has not exported it yet"
 
 
 def note(size: int, origin: str = MEDIATOR_DID) -> bytes:

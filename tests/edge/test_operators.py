@@ -119,7 +119,7 @@ async def test_clients_find_nothing_of_operators_where_they_are_answered(
         mediator.hosts.cut("host-0")
         mediator.clock.advance(2)
         said = (await mediator.request(method, path, headers=headers)).json
-        assert said == {"status": "error", "detail": "not all of this mediator works now"}
+        assert said == {"status": "error", "detail": "part of this mediator does not work"}
     else:
         assert answer.refusal == (404, "NOT_FOUND")
 

@@ -278,6 +278,6 @@ def test_states_that_the_archive_does_not_give_are_not_made_up(
     with pytest.raises(RowsStay, match="lacks"):
         fold_again(log, lambda: open_place(str(tmp_path / "earlier")), KEYS)
     shutil.rmtree(place.root)
-    with pytest.raises(Stop, match="does not give"):
+    with pytest.raises(Stop, match="cannot be remade from"):
         check_log(settings)
     assert faults_in(log) == []

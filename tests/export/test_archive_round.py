@@ -250,7 +250,10 @@ def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
     monkeypatch.setattr("http_edge.cli.archive.archive_once", partial(_beside, other))
     named = ("--data-dir", str(settings.data_dir), "--set", "archive.rows_age_s_min=0")
     ran = run("log", "archive", *named)
-    assert (ran.code, "another process lets rows leave" in ran.err) == (Exit.BUSY, True)
+    assert (ran.code, "another process is moving rows to the archive" in ran.err) == (
+        Exit.BUSY,
+        True,
+    )
     assert seams[2:] == [log.position()]
     assert_whole(log, settings.log_dsn)
 
@@ -303,7 +306,7 @@ def test_whose_seam_it_is_the_mediators_key_alone_says(
     settings.keys_path.unlink()
     *found, said = checked()
     assert found == [Exit.OK, [], False, True]
-    assert "who signed what stands for them is not known" in said
+    assert "the signer of their replacement is unknown" in said
     assert "their archive was not checked" in said
     assert checked("--public-key", SIGNED_BY.text) == sound
     stranger = PublicKey(bytes(range(1, 33))).text

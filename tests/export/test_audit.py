@@ -267,7 +267,7 @@ def test_the_program_shows_it_and_ends_as_it_is_documented(
             sample.put(path, bytes(len(sample.contents[path])))
         damaged = run("audit", "message", message_id, *where)
         assert (damaged.code, damaged.out) == (Exit.UNSAFE, "")
-        assert "so there is no answer" in damaged.err
+        assert "is damaged and cannot be read" in damaged.err
 
 
 def test_pseudonyms_hide_every_name_and_find_the_same(

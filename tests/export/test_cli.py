@@ -87,7 +87,7 @@ def test_an_export_is_signed_with_the_key_of_the_mediator(run: Run, tmp_path: Pa
         run("export", "--data-dir", "data", "--to", "out")
         (tmp_path / "data" / "mediator-keys.json").unlink()
         without = run("export", "--data-dir", "data", "--to", "out")
-        assert (without.code, "there are no keys" in without.err) == (Exit.USAGE, True)
+        assert (without.code, "there are no mediator keys" in without.err) == (Exit.USAGE, True)
         load_or_create(tmp_path / "data" / "mediator-keys.json")
         other = run("export", "--data-dir", "data", "--to", "out")
         assert (other.code, "is the export of" in other.err) == (Exit.USAGE, True)
@@ -122,7 +122,7 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
         assert (unsealed.code, "poste log verify" in unsealed.err) == (Exit.UNSAFE, True)
         (tmp_path / "data" / "mediator-keys.json").unlink()
         unsigned = run("export", "--data-dir", "data", "--to", "out")
-        assert (unsigned.code, "there are no keys" in unsigned.err) == (Exit.USAGE, True)
+        assert (unsigned.code, "there are no mediator keys" in unsigned.err) == (Exit.USAGE, True)
         assert "--data-dir" in unsigned.err
 
 

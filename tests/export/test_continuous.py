@@ -181,7 +181,7 @@ def test_a_store_that_went_away_is_reported_and_what_was_exported_stays_known(
 def test_without_the_file_of_the_exporting_process_the_status_says_so(tmp_path: Path) -> None:
     status = figures(tmp_path, 5, NOW_MS)
     assert (status["position"], status["rows_behind"]) == (None, None)
-    assert "not on this machine or has not started" in status["trouble"]
+    assert "runs on another machine or has not started" in status["trouble"]
 
 
 def test_a_place_of_another_program_is_a_fault_and_no_end(
@@ -259,7 +259,7 @@ async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: Ev
     async with asyncio.timeout(WAIT_S):
         await shown("position")
         os.kill(_exporting(), signal.SIGKILL)
-        assert await shown("trouble") == "the exporting process ended with -9"
+        assert await shown("trouble") == "the exporting process ended with code -9"
         stopping.set()
         await running
 

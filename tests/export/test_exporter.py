@@ -207,12 +207,12 @@ def test_another_log_of_the_same_mediator_is_refused(
     Growing(log).grow(3)
     export_all(log, place)
     with closing(open_log(f"sqlite:{tmp_path / 'another.db'}")) as another:
-        with pytest.raises(ExportRefused, match="of another log, or the log lost its end"):
+        with pytest.raises(ExportRefused, match="belongs to another log, or the log lost its end"):
             exporter(another, place)
         writer = SealedWriter(another)
         for number in range(9):
             writer.commit({"shard-0": [registered(number)], "shard-1": [registered(number + 10)]})
-        with pytest.raises(ExportRefused, match="of another log"):
+        with pytest.raises(ExportRefused, match="belongs to another log"):
             exporter(another, place)
 
 

@@ -298,7 +298,7 @@ def test_a_row_that_is_another_one_in_the_archive_stays(
     played(log)
     export_all(log, place, BOUNDS)
     run_sql(dsn, "UPDATE stored_events SET state = state || x'00' WHERE rowid = 40")
-    with pytest.raises(RowsStay, match="position 40 is another one in the archive"):
+    with pytest.raises(RowsStay, match="the archive has another row at position 40"):
         leave(log, place)
     assert SEAM not in log.settings()
 

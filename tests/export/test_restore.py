@@ -292,7 +292,7 @@ def test_only_the_keys_of_the_mediator_restore_its_export_or_its_log(
     assert not (tmp_path / "new").exists()
     (tmp_path / "new").mkdir()
     load_or_create(tmp_path / "new" / "mediator-keys.json")
-    assert "holds other keys" in restore(run, original.place, target, original.keys).err
+    assert "differ from those in" in restore(run, original.place, target, original.keys).err
 
 
 def test_a_restored_log_is_served_with_no_other_keys(
@@ -305,7 +305,7 @@ def test_a_restored_log_is_served_with_no_other_keys(
     keys_path.unlink()
     missing = run("serve", "--data-dir", str(restored), *named)
     assert (missing.code, keys_path.exists()) == (Exit.UNSAFE, False), missing.err
-    assert f"is missing, and the log belongs to the key {original.key}" in missing.err
+    assert f"is missing, but the log belongs to the key {original.key}" in missing.err
     load_or_create(keys_path)
     others = run("serve", "--data-dir", str(restored), *named)
     assert others.code == Exit.UNSAFE

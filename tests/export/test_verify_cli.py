@@ -41,7 +41,7 @@ def test_an_export_is_as_it_was_written(run: Run, tmp_path: Path) -> None:
         (tmp_path / "known.json").write_text(ran.out)
         place = f"export.to={tmp_path}/out"
         again = run("verify", "--data-dir", "data", "--set", place, "--known", "known.json")
-        assert (again.code, "as it was written" in again.out) == (Exit.OK, True)
+        assert (again.code, "unchanged since it was written" in again.out) == (Exit.OK, True)
 
 
 def test_without_the_keys_the_export_proves_only_itself(run: Run, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_head_that_a_witness_holds_is_continued_or_named(run: Run, tmp_path: P
         assert (ran.code, json.loads(ran.out)["findings"]) == (Exit.OK, [])
         (tmp_path / "none").write_text("no note")
         refused = run(*check, "none")
-        assert (refused.code, "no signed head" in refused.err) == (Exit.USAGE, True)
+        assert (refused.code, "is not a signed head" in refused.err) == (Exit.USAGE, True)
         keys = load_or_create(tmp_path / "data" / "mediator-keys.json")
         head = read_head(held)
         for size, fault in ((head.size + 1, "missing-head"), (head.size, "wrong-tree")):
@@ -171,7 +171,7 @@ def test_an_export_of_another_log_is_a_finding(run: Run, tmp_path: Path) -> None
         SealedWriter(log).commit({"shard-0": [registered(7)]})
     other = ("--log", f"sqlite:{tmp_path / 'other.db'}", "--set", keys)
     ran = run("verify", "--from", "out", *other)
-    assert (ran.code, "does not have its seal" in ran.out) == (Exit.FINDING, True)
+    assert (ran.code, "lacks its seal" in ran.out) == (Exit.FINDING, True)
 
 
 def test_damage_is_listed_and_nothing_live_is_compared(run: Run, tmp_path: Path) -> None:
@@ -212,7 +212,10 @@ def test_exports_of_several_databases_are_checked_one_by_one_and_together(
     assert [one["summary"]["rows"] for one in said["databases"]] == [2, 2]
     (tmp_path / "known.json").write_text(ran.out)
     again = run(*check, "--known", "known.json")
-    assert (again.code, "The exports are as they were written" in again.out) == (Exit.OK, True)
+    assert (again.code, "The exports are unchanged since they were written" in again.out) == (
+        Exit.OK,
+        True,
+    )
     one = run("verify", "--data-dir", "first", "--from", "out/db-0", "--known", "known.json")
     assert (one.code, "is of 2 databases" in one.err) == (Exit.USAGE, True)
     restored = run("restore", "--from", "out", "--to", "new", "--keys", "first/mediator-keys.json")
@@ -241,5 +244,5 @@ def test_what_cannot_be_checked_has_its_exit_code(run: Run, tmp_path: Path) -> N
     with _mediator(tmp_path / "data"):
         (tmp_path / "data" / "mediator-keys.json").unlink()
         ran = run("verify", "--from", "out", "--live", "--data-dir", "data")
-        assert (ran.code, "there are no keys" in ran.err) == (Exit.USAGE, True)
+        assert (ran.code, "there are no mediator keys" in ran.err) == (Exit.USAGE, True)
         assert "--data-dir" in ran.err

@@ -89,7 +89,7 @@ def test_signatures_of_others_are_passed_over_and_one_of_ours_that_is_wrong_is_n
     assert verified_head(both, KEY) == HEAD
     assert verified_text(both, "witness.test/one", witness) == text
     wrong = sign_note(text, ORIGIN, KEY, lambda _: bytes(64)).decode().rpartition("\n\n")[2]
-    with pytest.raises(NoteRefused, match="not that of this text"):
+    with pytest.raises(NoteRefused, match="does not match this text"):
         verified_head(NOTE + wrong.encode(), KEY)
     with pytest.raises(NoteRefused, match="not signed by"):
         verified_head(NOTE, witness)
@@ -99,7 +99,7 @@ def test_extension_lines_are_signed_and_read_over() -> None:
     text = f"{read_note(NOTE).text}an extension\n"
     extended = sign_note(text, ORIGIN, KEY, SIGN)
     assert verified_head(extended, KEY) == HEAD
-    with pytest.raises(NoteRefused, match="lines of their own"):
+    with pytest.raises(NoteRefused, match="on separate lines"):
         verified_head(sign_note(f"{read_note(NOTE).text}\nafter a gap\n", ORIGIN, KEY, SIGN), KEY)
 
 

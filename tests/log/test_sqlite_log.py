@@ -337,7 +337,9 @@ def test_a_checkpoint_that_fails_is_made_the_next_time(
             checkpointer.wrote(1)
             assert done.wait(DEADLINE_S)
         checkpointer.stop()
-    assert [record.message for record in caplog.records] == ["no checkpoint: OperationalError"]
+    assert [record.message for record in caplog.records] == [
+        "SQLite checkpoint failed: OperationalError"
+    ]
 
 
 class StopsAsItIsCleared(threading.Event):

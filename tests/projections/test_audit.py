@@ -387,7 +387,7 @@ def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
     refused = audit(*arguments, "--public-key", PublicKey(bytes(range(1, 33))).text)
     assert (refused.code, "bad signature" in refused.err) == (4, True)
     hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)
-    assert (hidden.code, "names as they are" in hidden.err) == (2, True)
+    assert (hidden.code, "needs the real names" in hidden.err) == (2, True)
     nowhere = audit(*arguments, "--proof", str(tmp_path / "no" / "file"))
     assert (nowhere.code, "No such file" in nowhere.err) == (2, True)
 
@@ -434,7 +434,7 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
 ) -> None:
     for command, why in (
         (["identity", "p:00"], "--pseudonymise"),
-        (["replays", "--since", "12"], "no time"),
+        (["replays", "--since", "12"], "is not a time"),
         (["refused", "--until", "soon"], "neither a position nor a time"),
     ):
         done = run("audit", *command, "--from", str(sample.export))
@@ -444,14 +444,14 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
 def test_what_is_no_question_is_refused_by_the_program() -> None:
     for text in ("", "{}", '{"source": "x", "subject": {"type": "all"}, "rows_max": 1}'):
         done = CliRunner().invoke(projections, ["audit", text])
-        assert (done.exit_code, "ask with poste audit" in done.stderr) == (2, True)
+        assert (done.exit_code, "use poste audit" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("master", ["bad", "local[x]", "http://127.0.0.1:7077", ""])
 def test_a_master_that_spark_does_not_know_is_refused_before_java_starts(master: str) -> None:
     for command in (["rebuild", "--from", "x", "--to", "y"], ["audit", "{}"]):
         done = CliRunner().invoke(projections, [*command, "--master", master])
-        assert (done.exit_code, "is none like local, local[2]" in done.stderr) == (2, True)
+        assert (done.exit_code, "is not of the form local, local[2]" in done.stderr) == (2, True)
 
 
 @pytest.mark.spark

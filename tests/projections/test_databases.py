@@ -141,7 +141,7 @@ def test_memory_is_compared_with_all_databases_at_once(
     } == {(name, *versions) for name, versions in stale.items()}
     assert {TWO.database_of(name) for name in (*IDENTITIES, *AGENTS) if name in stale} == {0, 1}
     assert {each.column for each in found.listed} == {"version"}
-    with pytest.raises(NotExported, match="the export is of 1 databases, the dump of 2"):
+    with pytest.raises(NotExported, match="the export is of 1 databases, but the dump is of 2"):
         compare(spark, open_export(str(sample.export / "db-0")), str(dump))
 
 

@@ -237,7 +237,9 @@ def test_what_was_removed_meanwhile_is_not_continued(tmp_path: Path) -> None:
     steps = rebuild.steps()
     next(steps)
     after = made(other, "next", 3, 0, 0, 0, kept=NEWEST)
-    with pytest.raises(TablesBusy, match="generation 1, which was continued, was removed"):
+    with pytest.raises(
+        TablesBusy, match="generation 1, the base of this rebuild, was meanwhile removed"
+    ):
         for _ in steps:
             pass
     assert place.numbers() == [after.generation]
@@ -279,7 +281,7 @@ def test_a_generation_stays_as_long_as_it_may_be_read(tmp_path: Path) -> None:
         generation = place.generation(number)
         assert generation is not None
         assert rows(place, generation) == [[number]] * 2
-    with pytest.raises(TablesDamaged, match="generation 1: there is none"):
+    with pytest.raises(TablesDamaged, match="generation 1: it does not exist"):
         place.generation(1)
     # Of what was removed, and of what was never named, no file is left.
     assert {path.parent.parent.name for path in tmp_path.glob("queues/*/*/*")} == {"run-3", "run-4"}
@@ -325,7 +327,7 @@ def test_what_does_not_fit_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file has another size"):
         place.check(generation)
     path.unlink()
-    with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file is gone"):
+    with pytest.raises(TablesDamaged, match=f"queues/{file.path}: the file is missing"):
         place.check(generation)
     path.write_bytes(content)
     place.check(generation)
@@ -339,7 +341,7 @@ def test_what_does_not_fit_is_refused_by_its_name(tmp_path: Path) -> None:
         (replaced(queues, version=9), "queues: "),
         (replaced(queues, rows=9), "queues: its files do not have 9 rows"),
         (replaced(queues, sha256="0"), "queues: its SHA-256"),
-        (replaced(queues, name="nowhere"), "nowhere: there is no such table"),
+        (replaced(queues, name="nowhere"), "nowhere: the table no longer exists"),
     ):
         with pytest.raises(TablesDamaged, match=why):
             place.check(msgspec.structs.replace(generation, tables=[wrong, seals]))

@@ -107,7 +107,7 @@ def test_tables_of_another_export_are_refused(folder: Path, tmp_path: Path) -> N
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
         History(log).commit()
         export_log(log, tmp_path / "export")
-    with pytest.raises(NotOfThisExport, match="later than the export"):
+    with pytest.raises(NotOfThisExport, match="newer than the export"):
         projections.open(str(tmp_path / "export"), str(folder / "tables"))
 
 

@@ -79,7 +79,7 @@ def test_a_time_beyond_what_is_exported_is_refused(export: Path, tmp_path: Path)
     later = datetime.now(UTC) + timedelta(minutes=5)
     for source, said in (
         (str(export), "the export is complete until "),
-        (golden(tmp_path / "old").root, "does not say until when it is complete"),
+        (golden(tmp_path / "old").root, "has no completion time"),
     ):
         place = ("--from", source, "--to", str(tmp_path / "tables"))
         done = run(*place, "--as-of", later.isoformat())
@@ -112,11 +112,11 @@ def test_poste_ends_as_the_program_does(tmp_path: Path) -> None:
     failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (failed.returncode, failed.stdout) == (3, "")
     assert failed.stderr.startswith("poste: ")
-    assert "no export is here" in failed.stderr
+    assert "there is no export here" in failed.stderr
 
 
 def test_a_place_without_an_export_is_said(tmp_path: Path) -> None:
-    for source, why in ((tmp_path, "no export is here"), (tmp_path / "x", "no such folder")):
+    for source, why in ((tmp_path, "there is no export here"), (tmp_path / "x", "no such folder")):
         done = run("--from", str(source), "--to", str(tmp_path / "tables"))
         assert (done.exit_code, why in done.output) == (3, True)
         assert done.output.startswith("projections: "), "errors name the program that was typed"

@@ -16,7 +16,9 @@ from eventstore.parquet.catalog import pruned_text
 from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log
 
 _MS: Final = 1_000
-_NO_INDEX: Final = "this export has no index: all of it was read; the next poste export makes one"
+_NO_INDEX: Final = (
+    "this export has no index, so all of it was read; the next poste export makes one"
+)
 
 
 def answer(question: Question, subject: OfOne) -> Answer:
@@ -65,7 +67,10 @@ def answer(question: Question, subject: OfOne) -> Answer:
 def _removed(export: OpenedExport, lookups: Sequence[Lookup]) -> Iterator[str]:
     for part, lookup in zip(export.parts, lookups, strict=True):
         if lookup.removed:
-            yield f"{lookup.removed} of the rows that name it are gone: {pruned_text(part.catalog)}"
+            yield (
+                f"{lookup.removed} of the rows that name it are missing:"
+                f" {pruned_text(part.catalog)}"
+            )
 
 
 def _found(

@@ -181,7 +181,7 @@ class _ExportCheck:
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
         reached = 0
         if self._is_cut:
-            why = "more of it was verified before than it has now"
+            why = "it is now shorter than the part that was verified before"
             yield finding_of(ExportDamaged(END, Damage.ROLLED_BACK, why))
         yield from self._skip()
         again: Sequence[Job] = [(part, {}) for part in self._rewritten]
@@ -295,7 +295,7 @@ class _ExportCheck:
         newest = self._skipped[-1].manifest
         yield from self._tree.join(newest, None)
         if self._tree.tree is None:
-            why = "a part of the tree that is not what was signed: poste verify --all names it"
+            why = "a part of the tree does not match the signature: poste verify --all names it"
             yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))
         self._index.skip(newest.last)
 
@@ -348,7 +348,7 @@ def _checked(place: ExportPlace, jobs: Sequence[Job], processes: int) -> Iterato
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
-        why = "a process that checked it was ended, perhaps for want of memory"
+        why = "a process that checked it was killed, perhaps for lack of memory"
         raise ExportUnavailable(place.address(), why) from error
     finally:
         pool.shutdown(cancel_futures=True)

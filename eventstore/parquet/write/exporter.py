@@ -416,7 +416,7 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead
         head = parse_head(HEAD, place.read(HEAD), verify=None)
     except FileMissing:
         if place.sizes(EVENTS) or place.sizes(MANIFESTS):
-            raise ExportRefused(f"{place.address()} holds files, but no {HEAD}") from None
+            raise ExportRefused(f"{place.address()} contains files but no {HEAD}") from None
         head = ExportHead(
             format=FORMAT,
             schema=SCHEMA_VERSION,
@@ -454,7 +454,7 @@ def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> 
     seam = seam_position(log)
     if catalog.last < seam:
         raise ExportRefused(
-            f"rows up to position {seam} left the log for its archive, and the export at"
+            f"rows up to position {seam} left the log for its archive, but the export at"
             f" {place.address()} ends at {catalog.last}: copy the archive there first"
         )
 
@@ -463,6 +463,6 @@ def _check_same_log(log: EventLog, catalog: Catalog) -> None:
     """Refuse to continue the export of another log: this log must have its newest seals."""
     for name, head in heads_not_in(log, catalog.heads).items():
         raise ExportRefused(
-            f"the export has seal {head.version} of {name}, which this log does not have:"
-            " it is of another log, or the log lost its end"
+            f"the export has seal {head.version} of {name}, which this log lacks: it"
+            " belongs to another log, or the log lost its end"
         )

@@ -226,7 +226,7 @@ class _Collected:
         for row, event in zip(page, events or repeat(None), strict=False):
             taken += 1
             if type(row.state) is not bytes:  # in SQLite a column takes any type
-                raise LogNotAsSealed(row.position, "its state was changed: it is not of bytes")
+                raise LogNotAsSealed(row.position, "its state was changed: it is not bytes")
             self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row, event)

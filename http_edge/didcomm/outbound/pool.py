@@ -102,7 +102,7 @@ class DeliveryWorkers:
         try:
             await worker.run()
         except Exception:  # noqa: BLE001 - one agent's failure is not another's
-            _LOG.exception("outbound delivery broke off")
+            _LOG.exception("a delivery worker failed")
         finally:
             # In one step with the end of the worker, so that no ended worker can be woken.
             if self._agents.get(did) is worker:

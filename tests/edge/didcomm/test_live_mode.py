@@ -80,7 +80,7 @@ async def test_a_live_mode_that_is_neither_on_nor_off_is_reported(bob: Bob) -> N
             report = await answer_to(wallet, CHANGE, live_delivery=value)
             assert report["description"] == {
                 "code": "invalid-message",
-                "en": "A part of the message is missing or not valid:"
+                "en": "A part of the message is missing or invalid:"
                 " live_delivery must be true or false",
             }
             assert (await wallet.status()).live_delivery is False

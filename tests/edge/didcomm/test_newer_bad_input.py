@@ -326,5 +326,5 @@ async def test_a_limit_that_is_none_is_named_in_the_report(bob: Wallet2) -> None
     report = await answer_to(bob, "messagepickup/3.0/delivery-request", limit=-1)
     assert report["description"] == {
         "code": f"e.p.msg.{NEW_PREFIX}messagepickup/3.0/delivery-request",
-        "en": "A part of the message is missing or not valid: limit must be an integer, 0 or more",
+        "en": "A part of the message is missing or invalid: limit must be an integer, 0 or more",
     }

@@ -101,7 +101,7 @@ def test_databases_of_two_logs_are_not_taken_for_one(logs: list[EventLog]) -> No
     agree(logs[:2], own(2), new_id="log")
     # What one alone has filled has shards of every place.
     host(logs[2])
-    with pytest.raises(WrongDatabase, match="holds shard-1, which belongs elsewhere"):
+    with pytest.raises(WrongDatabase, match="holds shard-1, which belongs to another database"):
         agree([logs[2], logs[1]], own(2), new_id="other")
 
 
@@ -123,7 +123,7 @@ def test_an_empty_database_does_not_stand_in_for_a_lost_one(logs: list[EventLog]
     agree(logs[:2], own(2), new_id="log")
     agree(logs[:2], own(2), new_id="log")
     host(logs[0])
-    with pytest.raises(WrongDatabase, match="database 1 is empty, and the others are not"):
+    with pytest.raises(WrongDatabase, match="database 1 is empty, but the others are not"):
         agree([logs[0], logs[2]], own(2), new_id="log")
     # Made, and killed before its first host came: it is a part all the same.
     agree(logs[:2], own(2), new_id="log")

@@ -89,7 +89,7 @@ def test_a_receipt_that_fails_after_the_erasure_does_not_hide_it(
         at = ("--data-dir", data_dir_of(data_dir, listen))
         ran = run("identities", "erase", STAYS, "--yes", "--receipt", str(tmp_path / "r"), *at)
     assert (ran.code, ran.out) == (Exit.FINDING, "")
-    assert f"{STAYS} is erased, and the receipt could not be made" in ran.err
+    assert f"{STAYS} is erased, but the receipt could not be made" in ran.err
     assert f"poste identities receipt {STAYS} --receipt FILE" in ran.err
 
 
@@ -109,5 +109,5 @@ def test_a_file_that_is_no_receipt_is_named_as_none(
     file.write_text("[section]\nkey = 1\n")
     ran = run("identities", "check-receipt", str(file), "--data-dir", str(data_dir))
     assert ran.code == Exit.FINDING
-    assert "it is not a receipt of an erasure" in ran.out
+    assert "it is not an erasure receipt" in ran.out
     assert "hex" not in ran.out

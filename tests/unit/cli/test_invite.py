@@ -207,7 +207,7 @@ def test_a_mediator_with_other_keys_is_not_invited_to(run: Run, tmp_path: Path) 
     with mediator(new_keys(), URL) as listen:
         ran = run("invite", "--url", f"http://{listen}")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
-    assert f"{listen} is not the mediator that has its keys in {tmp_path}/data" in ran.err
+    assert f"{listen} is not the mediator with the keys in {tmp_path}/data" in ran.err
     assert "--data-dir" in ran.err
 
 
@@ -219,6 +219,6 @@ def test_a_mediator_that_is_named_has_to_answer(run: Run) -> None:
 def test_an_address_of_this_machine_alone_is_pointed_out(run: Run) -> None:
     ran = run("invite", "--set", "listen=127.0.0.1:1")
     assert ran.code == Exit.OK
-    assert "from this machine alone" in ran.err
+    assert "only from this machine" in ran.err
     assert "--public-url" in ran.err
     assert "http://127.0.0.1:1/invitation?oob=" in ran.out

@@ -40,7 +40,7 @@ def test_every_form_of_the_signing_key_is_taken_as_public_key(run: Run) -> None:
 
 def test_keys_that_are_made_say_so_and_where_else_they_may_be(run: Run, tmp_path: Path) -> None:
     first, second = run("keys"), run("keys")
-    assert f"no keys at {tmp_path}/data/mediator-keys.json: new ones were made" in first.err
+    assert f"no keys at {tmp_path}/data/mediator-keys.json, so new ones were created" in first.err
     assert "--data-dir" in first.err
     assert second.err == ""
 
@@ -61,7 +61,7 @@ def test_a_command_that_needs_the_token_of_operators_makes_none(
 ) -> None:
     ran = run(*args)
     assert (ran.code, ran.out) == (Exit.USAGE, "")
-    assert f"there is no token of operators at {tmp_path}/data/operators-token" in ran.err
+    assert f"there is no operators' token at {tmp_path}/data/operators-token" in ran.err
     assert "--data-dir" in ran.err
     assert list(tmp_path.iterdir()) == []
 
@@ -69,7 +69,7 @@ def test_a_command_that_needs_the_token_of_operators_makes_none(
 def test_a_command_that_needs_the_keys_of_a_mediator_makes_none(run: Run, tmp_path: Path) -> None:
     ran = run("invite", "--public-url", "https://mediator.example")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
-    assert f"there are no keys of a mediator at {tmp_path}/data/mediator-keys.json" in ran.err
+    assert f"there are no mediator keys at {tmp_path}/data/mediator-keys.json" in ran.err
     assert "--data-dir" in ran.err
     assert list(tmp_path.iterdir()) == []
 

@@ -185,7 +185,7 @@ def test_a_backup_that_cannot_be_written_is_verified_as_it_stands(run: Run, path
         args = ["--data-dir", str(backup.parent), "--log", f"sqlite://{backup}"]
         ran = run("log", "verify", *args)
         assert (ran.code, "Every row is as it was sealed" in ran.out) == (Exit.OK, True)
-        assert f"{backup} cannot be written" in ran.err
+        assert f"{backup} is not writable" in ran.err
         assert [one.name for one in backup.parent.iterdir()] == ["log.db"]
         made = run("log", "rebuild-read-models", *args)
         assert (made.code, "cannot be read" in made.err) == (Exit.UNREACHABLE, True)

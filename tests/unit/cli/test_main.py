@@ -125,7 +125,7 @@ def test_a_log_to_restore_from_is_named_by_a_url_and_never_shown(
     load_or_create(tmp_path / "keys.json")
     named = ("--to", str(tmp_path / "data"), "--keys", str(tmp_path / "keys.json"))
     ran = run("restore", "--from", origin, *named)
-    assert (ran.code, "no URL of a log" in ran.err) == (Exit.USAGE, True)
+    assert (ran.code, "does not name the URL of a log" in ran.err) == (Exit.USAGE, True)
     assert "secret" not in ran.err
 
 
@@ -134,7 +134,7 @@ def test_a_file_of_another_user_is_named_with_what_to_do() -> None:
     assert stop is not None
     assert stop.exit_code == Exit.USAGE
     assert stop.message == "/data/operators-token cannot be used: Permission denied"
-    assert "as the user whose file it is" in stop.remedy
+    assert "as the owner of the file" in stop.remedy
 
 
 @pytest.mark.parametrize("args", [["config", "show"], ["config", "reference"], ["--help"]])

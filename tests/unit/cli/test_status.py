@@ -88,9 +88,9 @@ def test_proxies_of_the_environment_are_not_asked(
     ("status", "body", "why"),
     [
         (404, b"{}", "answered 404"),
-        (200, b"<html>", "did not answer with a status"),
-        (200, b"[]", "did not answer with a status"),
-        (200, b"\xff", "did not answer with a status"),
+        (200, b"<html>", "is not a status of poste"),
+        (200, b"[]", "is not a status of poste"),
+        (200, b"\xff", "is not a status of poste"),
     ],
 )
 def test_an_answer_that_is_no_status_is_named(

@@ -114,7 +114,7 @@ def test_a_report_names_the_member_and_its_rule_and_nothing_of_the_value() -> No
     assert isinstance(limit, InvalidMember)
     assert problem_report(asks, limit)["description"] == {
         "code": "invalid-message",
-        "en": "A part of the message is missing or not valid: limit must be an integer, 0 or more",
+        "en": "A part of the message is missing or invalid: limit must be an integer, 0 or more",
     }
 
 
