@@ -291,7 +291,7 @@ def _keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
     """
     path = settings.keys_path
     if not path.exists():
-        raise ExportRefused(f"there are no keys of a mediator at {path}")
+        raise ExportRefused(f"there are no mediator keys at {path}")
     keys = load(path)
     own = PublicKey(keys.signing_public).text
     # A log that was restored by an earlier release, and was not served since, names none.
