@@ -26,7 +26,8 @@ KEY_BYTES_MIN: Final = 32
 KEY_BYTES_MAX: Final = 4_096
 DIGITS: Final = 32
 """The hexadecimal digits of 128 bits."""
-_FINGERPRINT_OF: Final = b"poste pseudonyms, version 1"
+_FINGERPRINT_OF: Final = b"poste pseudonyms, version 2"
+"""The version changes with the columns of ``NAMING``: a rebuild must not continue other tables."""
 _SHOWN_AS: Final = {"seal_partition": "shard"}
 _OTHERS: Final = 0o077
 WITH_KINDS: Final = ("identity", "shard", "partition")
@@ -56,6 +57,7 @@ NAMING: Final[Mapping[str, str]] = {
     "endpoint": "where a peer is reached",
     "invitation_id": "who invited knows for whom it was",
     "channel_id": "text that a peer chose",
+    "contract_id": "in saved events, text that a peer chose",
     "tags": "text that a peer chose",
     "refusals": "the senders in it",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from typing import Final
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ from actors.core.replies import Refused
 from actors.host.packed_page import FoundPage
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds
+from http_edge.crypto.strict_json import INTEGER_MAX
 from http_edge.decentrl.answers import (
     Answer,
     Rejected,
@@ -36,7 +38,8 @@ from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
 # The syntax of DIDs, and what padded base64 adds to it in a did:decentrl.
 _DID: Final = re.compile(r"did:[a-z0-9]+:([A-Za-z0-9._:+/=-]|%[0-9A-Fa-f]{2})+")
-_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
+_NUMBER: Final = re.compile(r"-?(?=.{1,32}\Z)[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+"""A number as JSON writes it, of at most 32 characters: the timestamp of every event is one."""
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -120,7 +123,7 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
         return _invalid("page, page_size: are whole numbers from 0")
     if not 1 <= int(size) <= limits.public_page_size_max:
         return _invalid(f"page_size: is not from 1 to {limits.public_page_size_max}")
-    if any(bound is not None and not _NUMBER.fullmatch(bound) for bound in (after, before)):
+    if any(bound is not None and not _is_number(bound) for bound in (after, before)):
         return _invalid("after_timestamp, before_timestamp: are numbers of seconds")
     tags = query.getall("tags", [])
     if len(tags) == 1:
@@ -156,7 +159,13 @@ def _invalid(detail: str) -> Rejected:
     return Rejected(Refusal.INVALID_COMMAND, detail)
 
 
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+
+
 def _seconds(text: str | None) -> Seconds | None:
     if text is None:
         return None
-    return float(text) if "." in text else int(text)
+    seconds = float(text)
+    # As in commands: integers are exact, and beyond the integers of JSON there are only floats.
+    return int(text) if text.lstrip("-").isdigit() and abs(seconds) <= INTEGER_MAX else seconds

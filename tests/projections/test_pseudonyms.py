@@ -41,7 +41,7 @@ from tests.projections.folding import fold
 KEY: Final = bytes(range(48))
 NAMES_NO_ONE: Final = {
     "type", "protocol", "reason", "channel", "handshake",
-    "message_id", "message_ids", "contract_id", "request_id", "request_ids", "event_id",
+    "message_id", "message_ids", "request_id", "request_ids", "event_id",
     "event_ids", "digest", "nonces", "edge", "command",
 }  # fmt: skip
 """Text and bytes that are words of ours, ids that the mediator made, or digests."""
