@@ -81,8 +81,7 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
     try:
         if not path.exists():
             create_file(path)
-        is_fixed = to_read and not can_be_written(path)
-        return SqliteStore(path, makes_missing=makes_missing, is_fixed=is_fixed, to_read=to_read)
+        return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
         raise LogUnavailable(f"{path}: {error}") from error
 
@@ -97,13 +96,13 @@ class SqliteStore(Store):
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         erased_within_s: float = WITHIN_S,
         makes_missing: bool = False,
-        is_fixed: bool = False,
         to_read: bool = False,
     ) -> None:
-        """``is_fixed``: the file cannot be written, and every write fails.
+        """``to_read``: the file need not be writable; if it is not, every write fails.
 
-        ``to_read``: leave what an earlier process erased to a process that opens the file to write.
+        Erased contents that an earlier process left in the WAL are then left there, too.
         """
+        is_fixed = to_read and not can_be_written(path)
         self._connect = partial(connect_to_read if is_fixed else connect, path)
         if not makes_missing:
             require_read_models(self._connect)

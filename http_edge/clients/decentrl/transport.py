@@ -25,9 +25,8 @@ from http_edge.crypto.strict_json import JsonRefused, parse_answer
 
 _SERVER_FAILURE: Final = 500
 _OK: Final = 200
-_UNCHANGED: Final = (("ERROR", "INSUFFICIENT_STORAGE"),)
-"""Types and codes of server failures that changed nothing; a tuple, because any JSON value is
-compared with them, and a list has no hash."""
+_NOTHING_CHANGED: Final = "INSUFFICIENT_STORAGE"
+"""The code of the only server failure that changed nothing."""
 _SHOWN_CHARS: Final = 120
 
 
@@ -192,25 +191,23 @@ def read_answer(status: int, retry_after: str | None, body: bytes) -> Mapping[st
         UnexpectedAnswer: the answer is no answer of this protocol.
     """
     pause_s = retry_after_s(retry_after)
-    if status >= _SERVER_FAILURE and not _changed_nothing(body):
-        raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
-    answer = _json_object(status, body)
+    try:
+        answer = _json_object(status, body)
+    except UnexpectedAnswer:
+        if status < _SERVER_FAILURE:
+            raise
+        answer = {}
     code = answer.get("code")
-    if answer.get("type") == "ERROR" and isinstance(code, str):
+    is_error = answer.get("type") == "ERROR" and isinstance(code, str)
+    if status >= _SERVER_FAILURE and not (is_error and code == _NOTHING_CHANGED):
+        raise OutcomeUnknown(f"HTTP {status} {_shown(body)}", pause_s)
+    if is_error:
         detail = answer.get("detail")
-        raise CommandRefused(code, status, pause_s, detail if isinstance(detail, str) else "")
+        text = detail if isinstance(detail, str) else ""
+        raise CommandRefused(str(code), status, pause_s, text)
     if status == _OK and answer.get("type") == "SUCCESS":
         return answer
     raise UnexpectedAnswer(f"HTTP {status} {_shown(body)}")
-
-
-def _changed_nothing(body: bytes) -> bool:
-    """Does the answer of a failed mediator say that nothing was changed?"""
-    try:
-        answer = parse_answer(body)
-    except JsonRefused:
-        return False
-    return isinstance(answer, dict) and (answer.get("type"), answer.get("code")) in _UNCHANGED
 
 
 def _json_object(status: int, body: bytes) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -98,6 +98,20 @@ def check_problem(message: Json) -> None:
     else:
         code, text = message.get("problem-code"), message.get("explain") or description or ""
     raise ProblemReported(str(code or "unknown"), str(text), message)
+
+
+def check_registered(what: str, results: Sequence[str]) -> None:
+    """Raise unless the mediator says of each new key or DID that it was registered.
+
+    Raises:
+        ProblemReported: it says of one that it was not.
+        UnexpectedAnswer: it says nothing.
+    """
+    if not results:
+        raise UnexpectedAnswer(f"the mediator does not say whether the {what} was registered")
+    for result in results:
+        if result != "success":
+            raise ProblemReported(result, f"the {what} was not registered", {})
 
 
 def record_of(answer: object, kind: type[Record]) -> Record:

@@ -7,11 +7,12 @@ import aiohttp
 from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
 from http_edge.clients.didcomm.connection import Connection, open_for
 from http_edge.clients.didcomm.documents import QUEUE
-from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
+from http_edge.clients.didcomm.errors import UnexpectedAnswer
 from http_edge.clients.didcomm.handshake import DidMethod, Handshake, HandshakeProtocol
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, read_invitation
 from http_edge.clients.didcomm.mediation import Mediation, SpeaksMediation
 from http_edge.clients.didcomm.pickup_1 import SpeaksPickup1
+from http_edge.clients.didcomm.protocol_session import check_registered
 from http_edge.clients.didcomm.queue_1 import SpeaksQueue1
 from http_edge.clients.didcomm.recipients import Recipient
 from http_edge.clients.didcomm.transport import Socket, Transport, post
@@ -97,11 +98,7 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
             self.mediation = await self.request_mediation()
         recipient = Recipient(KeyPair.new(), self.mediation)
         results = await self.update_keylist(add=[recipient.key.public])
-        if not results:
-            raise UnexpectedAnswer("the mediator does not say whether the key was registered")
-        for changed in results:
-            if changed.result != "success":
-                raise ProblemReported(changed.result, "the key was not registered", {})
+        check_registered("key", [changed.result for changed in results])
         return recipient
 
 

@@ -13,10 +13,11 @@ from http_edge.clients.didcomm.connection_2 import (
     endpoints_of,
 )
 from http_edge.clients.didcomm.documents import QUEUE
-from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer, UnusableInvitation
+from http_edge.clients.didcomm.errors import UnusableInvitation
 from http_edge.clients.didcomm.invitation import Invitation2, fetch_invitation_2
 from http_edge.clients.didcomm.mediation_2 import MediationVersion, SpeaksMediation2
 from http_edge.clients.didcomm.pickup import PICKUP_3, PickupVersion
+from http_edge.clients.didcomm.protocol_session import check_registered
 from http_edge.clients.didcomm.recipients_2 import Recipient2
 from http_edge.clients.didcomm.transport import Socket, Transport
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -111,9 +112,5 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         """
         recipient = Recipient2(KeyPair.new(), self.routing_did, method)
         results = await self.update_recipients(add=[recipient.did])
-        if not results:
-            raise UnexpectedAnswer("the mediator does not say whether the DID was registered")
-        for changed in results:
-            if changed.result != "success":
-                raise ProblemReported(changed.result, "the DID was not registered", {})
+        check_registered("DID", [changed.result for changed in results])
         return recipient
