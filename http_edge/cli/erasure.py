@@ -31,9 +31,9 @@ from http_edge.cli.output_file import require_writable, write_file
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto import signatures
-from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.exporting import opened_to_read
+from http_edge.server.exporting import keys_of, opened_to_read
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -63,7 +63,7 @@ def erase(
     is exported). Copies elsewhere stay; the guide lists them on its page about erasure requests.
     """
     settings, records = loaded.settings, 0
-    keys = existing_keys(settings)
+    existing_keys(settings)  # they sign the receipt
     if to is not None:
         require_writable(to, "--receipt")
     require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
@@ -77,7 +77,7 @@ def erase(
             if answer["is_over"]:
                 break
     try:
-        _show(_receipt(settings, did, keys), keys, to, as_json=as_json)
+        _show(*_receipt(settings, did), to, as_json=as_json)
     except Stop as stop:
         raise Stop(
             Exit.FINDING,
@@ -93,8 +93,8 @@ def erase(
 @with_settings("data_dir", "log")
 def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None:
     """Show the receipt of the newest erasure of DID; with --receipt write it, signed."""
-    keys = existing_keys(loaded.settings)
-    _show(_receipt(loaded.settings, did, keys), keys, to, as_json=as_json)
+    existing_keys(loaded.settings)
+    _show(*_receipt(loaded.settings, did), to, as_json=as_json)
 
 
 @click.command("check-receipt")
@@ -171,19 +171,22 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         raise Stop(Exit.FINDING, f"this mediator knows no identity {did}", why)
 
 
-def _receipt(settings: Settings, did: str, keys: MediatorKeys) -> ErasureReceipt:
-    """The receipt of an erasure, from the database that has it.
+def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys]:
+    """The receipt of an erasure, from the database that has it, and the keys that sign it.
 
     Raises:
-        Stop: no database has it, or its rows have left the log.
+        Stop: no database has it, its rows have left the log, or the keys are not those of the log.
     """
-    key = PublicKey(keys.signing_public)
     stream, refused = identity_stream(did), ""
     for one in settings.each_database():
         require_existing(one.log_dsn)
         with closing(opened_to_read(one)) as log:
             try:
-                return erasure_of(log, stream, key)
+                keys = keys_of(one, log)
+                return erasure_of(log, stream, PublicKey(keys.signing_public)), keys
+            except KeyFileRefused as error:
+                remedy = "Name the key file of this log with --set keys_file=PATH."
+                raise Stop(Exit.UNSAFE, str(error), remedy) from error
             except RowsHaveLeft as error:
                 remedy = "Restore log and archive into a new directory, and run the command there."
                 raise Stop(Exit.FINDING, str(error), remedy) from error

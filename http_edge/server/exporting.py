@@ -88,7 +88,7 @@ def exporter_of(
         KeyFileRefused: the keys cannot be used, or the log is of another mediator.
         ExportError, LogError: as ``Exporter``.
     """
-    keys = _keys_of(settings, log)
+    keys = keys_of(settings, log)
     number = log.settings().get(PLACE)
     owner = ExportOwner(
         log.setting("mediator_did", settings.mediator_did),
@@ -283,8 +283,8 @@ def _log_step(step: Exported) -> None:
     _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
 
 
-def _keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
-    """The keys that sign the export: those of the mediator whose log it is.
+def keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
+    """The keys that sign statements about a log: those of the mediator whose log it is.
 
     Raises:
         ExportRefused, KeyFileRefused: as ``exporter_of``.

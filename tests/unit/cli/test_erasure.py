@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from eventstore.log.erasure_receipt import ErasureReceipt, sign_receipt
+from eventstore.log.public_key import PublicKey
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
+from http_edge.server.log_check import MEDIATOR_KEY
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
 from tests.contract.test_retention_contract import Mediator
 from tests.unit.cli.conftest import Run, answering, data_dir_of
@@ -54,6 +56,21 @@ def test_a_receipt_names_the_mediator_of_the_log(run: Run, tmp_path: Path, data_
     other = msgspec.structs.replace(receipt, mediator_did="did:web:127.0.0.1%3A8080")
     file.write_bytes(signed(data_dir, other))
     assert run("identities", "check-receipt", str(file), *at).code == Exit.FINDING
+
+
+def test_no_receipt_is_signed_with_a_key_that_is_not_the_logs(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    file, at = tmp_path / "receipt.json", ("--data-dir", str(data_dir))
+    load_or_create(tmp_path / "others.json")
+    with closing(open_log(f"sqlite:{data_dir / 'log.db'}")) as log:
+        own = load_or_create(data_dir / "mediator-keys.json")
+        log.setting(MEDIATOR_KEY, PublicKey(own.signing_public).text)
+    others = ("--set", f"keys_file={tmp_path / 'others.json'}")
+    ran = run("identities", "receipt", GONE, "--receipt", str(file), *at, *others)
+    assert (ran.code, ran.out, file.exists()) == (Exit.UNSAFE, "", False)
+    assert "the log belongs to the mediator with the key" in ran.err
+    assert run("identities", "receipt", GONE, "--receipt", str(file), *at).code == Exit.OK
 
 
 @pytest.mark.parametrize("form", [["--yes"], []])
