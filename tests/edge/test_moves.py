@@ -14,6 +14,7 @@ import pytest
 
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dispatch.hub import SERVICE_RESTART
+from http_edge.server import edge
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, ids
 from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator, Socket
@@ -87,6 +88,20 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not holds():  # noqa: ASYNC110 - what is waited for is on other threads
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def no_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edges that look for restarted hosts once in an hour."""
+    monkeypatch.setattr(edge, "_PROBE_S", 3_600.0)
+
+
+@pytest.mark.usefixtures("no_probes")
+async def test_an_edge_connects_to_each_host_of_a_table_without_a_command_for_it(
+    moving: MovingMediator,
+) -> None:
+    hosts = moving.hosts.running.values()
+    await until(lambda: all("edge-0" in host.stats().sockets for host in hosts))
 
 
 async def befriended(mediator: Mediator, reader: Identity, writer: Identity) -> None:
