@@ -66,6 +66,7 @@ def find_account(state: Identity, command: FindAccount, context: DecisionContext
         connected=state.connection is not None,
         keys=known,
         rotates_from_s=_rotates_from_s(state),
+        has_room=_has_room(state, command.keys, context),
     )
     return Accepted(found)
 
@@ -76,7 +77,7 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
         return Refusal.TEMPORARILY_UNAVAILABLE
     if state.connection is None and command.connection is None:
         return Refusal.NOT_CONNECTED
-    if _has_no_room(state, command.own, context):
+    if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
     events = _stated(state, command.connection, context)
     if not state.mediated:
@@ -133,7 +134,7 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
             issued_at_s=command.issued_at_s,
         )
         events.append(rotated)
-    if _has_no_room(state, command.own, context):
+    if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
     events += _stated(state, command.connection, context)
     return Accepted(Done(), [*events, *_own_names(state, command.own, context)])
@@ -183,9 +184,9 @@ def established(stated: Connection, context: DecisionContext) -> ConnectionEstab
     )
 
 
-def _has_no_room(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> bool:
-    new = {claimed.key for claimed in own} - state.keylist.keys()
-    return bool(new) and len(state.keylist) + len(new) > context.limits.keylist_keys_max
+def _has_room(state: Identity, names: Iterable[str], context: DecisionContext) -> bool:
+    new = set(names) - state.keylist.keys()
+    return not new or len(state.keylist) + len(new) <= context.limits.keylist_keys_max
 
 
 def _own_names(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> list[Event]:

@@ -137,8 +137,9 @@ class AccountFound(_Reply, frozen=True):
     """What the mediator knows of a DID as an account.
 
     ``account_did`` is another account that the DID speaks for, or empty; ``speaker_did`` is the DID
-    that speaks for this account; ``keys`` are the requested keys that are in its keylist. A
-    rotation from before ``rotates_from_s``, in Unix seconds, is a repeated old message.
+    that speaks for this account; ``keys`` are the requested keys that are in its keylist, and
+    ``has_room`` says whether the others would fit. A rotation from before ``rotates_from_s``, in
+    Unix seconds, is a repeated old message.
     """
 
     account_did: str
@@ -146,6 +147,7 @@ class AccountFound(_Reply, frozen=True):
     connected: bool
     keys: list[str]
     rotates_from_s: Seconds = 0
+    has_room: bool = True
 
 
 class AccountOver(_Reply, frozen=True):

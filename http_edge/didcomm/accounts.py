@@ -90,6 +90,7 @@ class Accounts:
         Return None if the sender speaks for the prior DID's account. ``NOT_CONNECTED``: the prior
         DID has no account. ``KEY_TAKEN``: the sender is an account itself already.
         ``NOT_SPEAKING``: the prior DID no longer speaks for its account, or the rotation is old.
+        ``QUOTA_EXCEEDED``: the account's keylist has no room for the sender's name.
         """
         name = canonical_name(message.sender_did)
         if name is None or canonical_name(rotation.new_did) != name:
@@ -101,10 +102,9 @@ class Accounts:
         if found.speaker_did == sender.did and name in found.keys:
             self._remember(sender.did, account)
             return None
-        is_old = rotation.issued_at_s < found.rotates_from_s and found.speaker_did != sender.did
-        if is_old or found.speaker_did not in {prior_did, sender.did}:
-            # If it were named for an account that refuses it, the sender could have no account.
-            return Refusal.NOT_SPEAKING
+        refusal = _refusal(rotation, sender, prior_did, found)
+        if refusal is not None:
+            return refusal
         if sender.did != account:
             named = await self._identities.ask(
                 sender.did, NameSpeaker(account), command, Done, by_mediator=True
@@ -187,3 +187,16 @@ class Accounts:
             self._remembered[did] = account
         else:
             self._remembered.pop(did, None)
+
+
+def _refusal(
+    rotation: DidRotation, sender: AgentAccount, prior_did: str, found: AccountFound
+) -> Refusal | None:
+    """Return why the account will refuse the rotation, or None.
+
+    It is asked first: a sender that is named for an account that refuses it can have no account.
+    """
+    is_old = rotation.issued_at_s < found.rotates_from_s and found.speaker_did != sender.did
+    if is_old or found.speaker_did not in {prior_did, sender.did}:
+        return Refusal.NOT_SPEAKING
+    return None if found.has_room else Refusal.QUOTA_EXCEEDED

@@ -24,7 +24,9 @@ def on_an_account(did: str, agent: Agent, command: c.Command, now_ms: int) -> r.
             known = [key for key in keys if key in agent.keylist]
             connected = agent.connection is not None
             from_s = int(max(agent.rotated_s, agent.ended_s))
-            return r.AccountFound(agent.account, agent.speaker or did, connected, known, from_s)
+            fits = _fits(agent, [c.ClaimedKey(key, 0) for key in keys])
+            speaker = agent.speaker or did
+            return r.AccountFound(agent.account, speaker, connected, known, from_s, fits)
         case c.NameSpeaker(account):
             if agent.account != account:
                 if agent.account or agent.connection is not None:

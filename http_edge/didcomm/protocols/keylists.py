@@ -117,6 +117,9 @@ class Keylists:
         if isinstance(found, Refusal):
             return found
         own: list[ClaimedKey] | Refusal = []
+        if not found.has_room:
+            # Refuse before a name is taken from another account.
+            return Refusal.QUOTA_EXCEEDED
         if not found.account_did:
             own = await self.claim_own(owner, command, [n for n in names if n not in found.keys])
         if isinstance(own, Refusal):

@@ -240,6 +240,16 @@ async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -
     assert (await mediator.waiting(squatter), await mediator.waiting(name)) == (2, 1)
 
 
+async def test_an_own_name_without_room_for_it_is_taken_from_no_other(tmp_path: Path) -> None:
+    async with agents_of(tmp_path, didcomm={"keylist_keys_max": 1}) as agents:
+        mediator, name, squatter = Mediator(agents), STRANGER.name, NEWER.name
+        await mediator.keylists.enrol(name, COMMAND, SAID, [NEW_PEER.name])
+        await mediator.keylists.enrol(squatter, COMMAND, SAID, [name])
+        enrolled = await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+        assert enrolled is Refusal.QUOTA_EXCEEDED
+        assert await mediator.has(squatter, name) == [name]
+
+
 @pytest.mark.parametrize("lost", [ClaimKey, UpdateKeylist, GrantMediation])
 async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
     mediator: Mediator, lost: type[Command]
@@ -406,6 +416,16 @@ async def test_a_rotation_older_than_the_end_leaves_its_did_free(mediator: Media
     assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD]) is None
     assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_SPEAKING
     assert await mediator.keylists.enrol(NEW_PEER.name, COMMAND, SAID, [NEW_PEER.name]) is None
+
+
+async def test_a_rotation_for_which_there_is_no_room_leaves_its_did_free(tmp_path: Path) -> None:
+    async with agents_of(tmp_path, didcomm={"keylist_keys_max": 1}) as agents:
+        mediator = Mediator(agents)
+        assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+        assert await mediator.rotate(NEW_PEER, OLD) is Refusal.QUOTA_EXCEEDED
+        assert await mediator.keylists.enrol(NEW_PEER.name, COMMAND, SAID, [NEW_PEER.name]) is None
+        await mediator.keylists.change(OLD, COMMAND, KeyChanges([], [OLD_NAME], frozenset()))
+        assert await mediator.rotate(NEWER, OLD) is None
 
 
 async def test_the_account_of_the_key_comes_before_that_of_the_did(mediator: Mediator) -> None:
