@@ -93,6 +93,14 @@ def test_what_a_key_signed_for_something_else_changes_no_did(
     assert (found.rotation is not None) is is_proven
 
 
+@pytest.mark.parametrize(("ahead_s", "is_proven"), [(300, True), (301, False)])
+def test_a_date_in_the_future_proves_no_change_of_did(ahead_s: int, *, is_proven: bool) -> None:
+    moved = prior(DidRotation(PRIOR.peer4, PEER4, NOW_S + ahead_s))
+    ended = prior(DidRotation(PRIOR.peer4, None, NOW_S + ahead_s))
+    assert (message(from_prior=moved).rotation is not None) is is_proven
+    assert (message(None, from_prior=ended).rotation is not None) is is_proven
+
+
 def test_a_relationship_is_ended_by_who_has_it() -> None:
     ended = prior(DidRotation(PRIOR.peer4, None, 7))
     whole = ALICE.plaintext(None, from_prior=ended)

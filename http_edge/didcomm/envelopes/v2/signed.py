@@ -41,6 +41,9 @@ _COORDINATE_BYTES: Final = 32
 _PARTS: Final = 3
 _TIME_S_MAX: Final = 2**40
 """A later time is not in seconds."""
+_AHEAD_S_MAX: Final = 300
+"""How far the signer's clock may be ahead of ours. An account refuses rotations issued before its
+last one, so a date in the future would refuse all rotations until then."""
 
 
 class SignedMessage(msgspec.Struct, frozen=True):
@@ -87,10 +90,11 @@ class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_meant(self, is_own: Callable[[str], bool], now_s: int | None) -> bool:
         """Say whether the claims are for us and valid now; any time is valid if now is unknown."""
+        from_s = max(self.nbf or 0, self.iat - _AHEAD_S_MAX)
         named = [self.aud] if isinstance(self.aud, str) else self.aud
         is_for_us = named is None or any(map(is_own, named))
         until_s = inf if self.exp is None else self.exp
-        return is_for_us and (now_s is None or (self.nbf or 0) <= now_s < until_s)
+        return is_for_us and (now_s is None or from_s <= now_s < until_s)
 
 
 def is_signed(value: Json) -> bool:
