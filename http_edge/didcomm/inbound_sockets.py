@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.core.commands import ReleaseLeases
-from actors.core.replies import Done, EnvelopeDelivered, Notice
+from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
@@ -29,6 +29,8 @@ from http_edge.settings.settings import DidComm
 _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 64
 """Agents on one socket; one more agent gets answers, but no pushed messages."""
+_ERASED: Final = 4410
+"""Close code of a socket when an agent that listens on it is erased."""
 _LONG_POLLS_MAX: Final = 8
 """Long polls of one socket at once; one more is answered without waiting."""
 
@@ -66,6 +68,8 @@ class _Peer:
     def notify(self, notice: Notice) -> None:
         if not isinstance(notice, EnvelopeDelivered):
             self._wake.notify(notice)
+            if isinstance(notice, IdentityGone):
+                self._outgoing.close(_ERASED, reason="erased")
         elif notice.session == self._session:
             self.pump.push(notice.message)
 

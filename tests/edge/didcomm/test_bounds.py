@@ -74,6 +74,27 @@ async def test_a_wallet_that_is_erased_while_it_waits_for_messages_waits_no_long
             await polling
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_the_sockets_of_an_erased_wallet_end(
+    network: WalletNetwork, bob: Bob, *, is_live: bool
+) -> None:
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(sealed(bob.connection, "trust_ping/1.0/ping", **routed()))
+        assert opened(bob.connection, await socket.data())
+        if is_live:
+            live = {"live_delivery": True, **routed()}
+            kind = "messagepickup/2.0/live-delivery-change"
+            await socket.raw.send_bytes(sealed(bob.connection, kind, **live))
+            assert opened(bob.connection, await socket.data())
+        else:
+            await network.write(bob, "implicit")
+            assert bob.read(await socket.data()) == "implicit"
+        ended = asyncio.create_task(socket.ended_because())
+        (did,) = network.mediator.edges[0]._hub._listeners
+        await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
+        assert await ended == (4410, "erased")
+
+
 async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_reports(
     network: WalletNetwork, bob: Bob
 ) -> None:
