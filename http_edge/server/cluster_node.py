@@ -106,23 +106,30 @@ class ClusterNode:
             await asyncio.sleep(_POLL_S)
 
     async def leave(self) -> None:
-        """Give all shards to other nodes; return when none is left here or no node takes them."""
-        with contextlib.suppress(PlacerUnavailable):
-            while True:
-                places = await self._placer.places()
-                here = [host for host in places.hosts if host.node == self.name]
-                others = [h for h in places.hosts if h.node != self.name and not h.draining]
-                left = [place for place in places.identities if place.node == self.name]
-                if not left and not any(host.shards for host in here):
-                    await asyncio.sleep(_LATE_S)
+        """Give all shards to other nodes; return when none is left here or no node takes them.
+
+        A placer that does not answer is asked again: the caller limits the time.
+        """
+        while True:
+            with contextlib.suppress(PlacerUnavailable):
+                if await self._has_left():
                     return
-                if not others:
-                    return
-                if not all(host.draining for host in here):
-                    drained = await self._placer.order(DrainNode(self.name, draining=True))
-                    if drained is not Placed.DONE:
-                        return
-                await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S)
+
+    async def _has_left(self) -> bool:
+        """Have this node drained; is none of its shards left here, or does no node take them?"""
+        places = await self._placer.places()
+        here = [host for host in places.hosts if host.node == self.name]
+        others = [h for h in places.hosts if h.node != self.name and not h.draining]
+        left = [place for place in places.identities if place.node == self.name]
+        if not left and not any(host.shards for host in here):
+            await asyncio.sleep(_LATE_S)
+            return True
+        if not others:
+            return True
+        if all(host.draining for host in here):
+            return False
+        return await self._placer.order(DrainNode(self.name, draining=True)) is not Placed.DONE
 
     async def stop(self) -> None:
         """Give up the role of the placer, and stop standing by."""

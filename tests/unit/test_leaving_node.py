@@ -1,0 +1,59 @@
+"""How a node leaves its cluster: its shards go as soon as the placer answers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from actors.placement.placer_role import PlacerLink
+from actors.placement.port import (
+    DrainNode,
+    HostPlace,
+    Order,
+    Placed,
+    PlacerUnavailable,
+    Places,
+)
+from http_edge.server.cluster_node import ClusterNode
+from http_edge.settings.settings import Settings
+
+
+class AbsentPlacer:
+    """A placer that leaves the first request of each kind unanswered, as while its role moves."""
+
+    def __init__(self, shards: int) -> None:
+        self._silent_once = {"places", "order"}
+        self.shards = shards
+        self.orders: list[Order] = []
+
+    def _answer(self, kind: str) -> None:
+        if kind in self._silent_once:
+            self._silent_once.remove(kind)
+            raise PlacerUnavailable
+
+    async def places(self) -> Places:
+        self._answer("places")
+        hosts = [
+            HostPlace("host-a-0", "a", self.shards, draining=bool(self.orders)),
+            HostPlace("host-b-0", "b", 0, draining=False),
+        ]
+        if self.orders:
+            self.shards = 0
+        return Places([], hosts)
+
+    async def order(self, order: Order) -> Placed:
+        self._answer("order")
+        self.orders.append(order)
+        return Placed.DONE
+
+
+async def test_a_node_that_leaves_asks_again_a_placer_that_does_not_answer(tmp_path: Path) -> None:
+    node = ClusterNode(Settings(data_dir=tmp_path, node="a"))
+    placer = AbsentPlacer(shards=2)
+    node._placer = cast("PlacerLink", placer)
+    async with asyncio.timeout(10):
+        await node.leave()
+    assert placer.orders == [DrainNode("a", draining=True)]
+    assert placer.shards == 0
+    await node.stop()
