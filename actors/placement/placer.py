@@ -160,8 +160,13 @@ class Placer:
     async def drain(self, node: str, *, draining: bool) -> Placed:
         """Begin or end draining the hosts of a node; the moves follow with the next tick.
 
-        A node whose hosts are empty may be stopped without an interruption.
+        A node whose hosts are empty may be stopped without an interruption. A node is not drained
+        if every other one is being drained: its shards would stay.
         """
+        living = self._membership.living()
+        is_here = any(host.node == node for host in living)
+        if draining and is_here and all(h.node == node or h.draining for h in living):
+            return Placed.NO_OTHER_NODE
         try:
             is_there = await self._membership.drain(node, draining=draining)
         except HostUnavailable:

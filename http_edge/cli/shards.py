@@ -26,6 +26,7 @@ _REFUSALS: Final = {
     Placed.NO_SUCH_SHARD: "There is no such shard.",
     Placed.NO_SUCH_HOST: "No running host has this name or is on a node with this name.",
     Placed.NO_SUCH_NODE: "No host is running on a node with this name.",
+    Placed.NO_OTHER_NODE: "No other node can take the shards: start one, or undrain one.",
     Placed.OTHER_DATABASE: "The host works on another database than the shard's.",
     Placed.MOVING_NOW: "The shard is being moved.",
     Placed.DID_NOT_ANSWER: "A host did not answer: the shard may or may not have moved.",

@@ -124,6 +124,18 @@ async def test_a_drained_node_is_empty_and_gets_nothing_until_it_is_undrained(
     assert await pair.sessions() == before
 
 
+async def test_a_node_whose_shards_no_other_could_take_is_not_drained(pair: LocalCluster) -> None:
+    assert await pair.placer.drain("a", draining=True) is Placed.DONE
+    await pair.settle()
+    assert await pair.placer.drain("b", draining=True) is Placed.NO_OTHER_NODE
+    assert {h.host: h.draining for h in pair.placer.places().hosts} == {
+        "host-a-0": True,
+        "host-b-0": False,
+    }
+    assert await pair.placer.drain("a", draining=False) is Placed.DONE
+    assert await pair.placer.drain("b", draining=True) is Placed.DONE
+
+
 async def test_a_host_that_was_being_emptied_and_is_lost_comes_back_to_be_emptied(
     pair: LocalCluster,
 ) -> None:
