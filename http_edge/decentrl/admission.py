@@ -39,7 +39,7 @@ class RegistrationControl:
     ) -> InvitationTerms | Rejected | None:
         """Decide whether the sender may register: its invitation, None without one, or why not.
 
-        The caller must still use up an invitation for one use.
+        The caller must still use up an invitation for one use, unless the sender is registered.
         """
         terms = None if invitation is None else self._ids.read(invitation)
         if self._registration == "closed":

@@ -220,7 +220,7 @@ class CommandEndpoint:
             )
             if not isinstance(checked, Registered):
                 return _refused(checked)
-        if result.invitation_id:
+        if result.invitation_id and not await self._is_registered(submission):
             used = await self._use_invitation(submission, result)
             if used is not None and used.code is not Refusal.INVITATION_USED:
                 return _refused(used)

@@ -49,7 +49,8 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     ``read`` follows once the identity gave leave. ``registered_first`` names an identity, other
     than the target, that must be registered before the command counts (6.2 step 4). ``rejection``
     stands in the command itself and counts only after authorization; the details are here.
-    ``invitation_id`` names an invitation for one use that the sender has to use up before.
+    ``invitation_id`` names an invitation for one use that the sender has to use up before, unless
+    it is registered.
     ``unregistered`` is said of a target that is not registered and that the header does not name.
     """
 

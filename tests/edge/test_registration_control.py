@@ -82,6 +82,16 @@ async def test_an_invitation_for_one_use_admits_one_who_may_repeat(
 
 
 @registration("invitation")
+async def test_who_is_registered_renews_without_using_an_invitation_up(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    first, fresh = invitation(single_use=True), invitation(single_use=True)
+    for identity, token in ((alice, first), (alice, fresh), (bob, fresh)):
+        assert (await register(mediator, identity, token)).status == 200
+    assert mediator.facts().count("invitation-used.1") == 2
+
+
+@registration("invitation")
 async def test_an_invitation_ends(mediator: Mediator, alice: Identity) -> None:
     over = int(mediator.clock.now_s)
     assert (await register(mediator, alice, invitation(expires_at_s=over))).refusal == UNAUTHORIZED
