@@ -6,12 +6,13 @@ import asyncio
 import math
 import re
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
 from multidict import MultiMapping
+from yarl import URL
 
 from actors.core.commands import Page, Read
 from actors.core.refusals import Refusal
@@ -61,7 +62,7 @@ class PublicEventsEndpoint:
         # From the raw target, because the router has decoded the DID. Split, because the raw prefix
         # may have escapes, too.
         segment = request.rel_url.raw_path.split("/", 2)[2]
-        query = read(segment, request.query, self._limits)
+        query = _read_target(segment, request.rel_url, self._limits)
         if isinstance(query, Rejected):
             self._refusals.count(DECENTRL, "", query.code.value)
             return respond(reject(query))
@@ -137,6 +138,15 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
         before_timestamp_s=_seconds(before),
     )
     return PublicQuery(did, Page(int(number), int(size), limits.page_bytes_max), where)
+
+
+def _read_target(segment: str, target: URL, limits: Limits) -> PublicQuery | Rejected:
+    """``read`` with the query of a target, of which yarl replaces what is not UTF-8."""
+    try:
+        unquote_to_bytes(target.raw_query_string).decode()
+    except UnicodeError:
+        return _invalid("query: is not percent-encoded UTF-8")
+    return read(segment, target.query, limits)
 
 
 def _answer(found: object, page: Page) -> Answer:

@@ -266,12 +266,15 @@ async def test_trap_82_a_malformed_did_is_an_invalid_command(mediator: Mediator,
         "before_timestamp=" + "1" * 33,
         "before_timestamp=",
         "tags=" + "&tags=".join("x" * 65),
+        "tags=a%ffb",
+        "channel_id=%ED%A0%80",
+        "%e2%82=x",
     ],
 )
 async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
     mediator: Mediator, alice: Identity, query: str
 ) -> None:
-    path = f"/public/{alice.did}?{quote(query, safe='=&')}"
+    path = f"/public/{alice.did}?{quote(query, safe='=&%')}"
     assert (await mediator.get(path)).refusal == INVALID
 
 
