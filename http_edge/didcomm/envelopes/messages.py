@@ -132,8 +132,8 @@ class Message(msgspec.Struct, frozen=True):
     used the short form. After ``expires_at_s``, Unix seconds, the message must not be handled.
     ``rotation``: the sender has changed its DID; ``is_prior_unproven``: the sender claims a change
     that is not proven; ``unknown_prior`` is the prior DID if it has to be learned before the change
-    can be verified. ``acknowledges`` are the ids of our messages that this one confirms.
-    ``names_another``: the message names only other recipients, although our key opens it.
+    can be verified. ``names_another``: the message names only other recipients, although our key
+    opens it.
     """
 
     version: str
@@ -155,7 +155,6 @@ class Message(msgspec.Struct, frozen=True):
     rotation: DidRotation | None = None
     is_prior_unproven: bool = False
     unknown_prior: str = ""
-    acknowledges: Sequence[str] = ()
     names_another: bool = False
 
     def text(self, name: str) -> str | None:

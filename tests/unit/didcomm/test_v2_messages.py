@@ -234,7 +234,6 @@ def test_headers_are_read() -> None:
         return_route="all",
         expires_time=1_700_000_001,
         please_ack=["", "x"],
-        ack=["a", 5, "b"],
         attachments=[{"id": "1"}],
         body={"response_requested": True},
     )
@@ -244,7 +243,6 @@ def test_headers_are_read() -> None:
     assert (found.return_route, found.return_route_thread) == ("all", "thread")
     assert found.expires_at_s == 1_700_000_001
     assert found.wants_ack
-    assert list(found.acknowledges) == ["a", "b"]
     assert found.attachments == {"": [{"id": "1"}]}
     assert found.body == {"response_requested": True}
 
@@ -257,12 +255,11 @@ def test_headers_may_be_missing_or_wrong_and_then_mean_nothing() -> None:
         return_route=["all"],
         expires_time="soon",
         please_ack="yes",
-        ack="a",
         body=None,
     )
     assert plain == odd
     assert (plain.thread_id, plain.return_route, plain.body) == ("message-1", "none", {})
-    assert (plain.expires_at_s, plain.wants_ack, plain.acknowledges) == (None, False, [])
+    assert (plain.expires_at_s, plain.wants_ack) == (None, False)
 
 
 def test_a_type_of_no_known_form_is_one_of_an_unknown_protocol() -> None:

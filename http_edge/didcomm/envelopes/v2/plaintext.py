@@ -33,8 +33,6 @@ VERSION: Final = "v2"
 """The name of this message version."""
 MEDIA_TYPE: Final = "application/didcomm-plain+json"
 _DID_CHARS_MAX: Final = 4096
-_ACKS_MAX: Final = 256
-"""Confirmed messages that are read from one header."""
 _TIME_S_MAX: Final = 2**40
 """A later time is not in seconds."""
 _FORWARD: Final = ("routing", 2, "forward")
@@ -96,7 +94,6 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
         sender_did=sender or "",
         expires_at_s=_time_s(value.get("expires_time")),
         rotation=rotation,
-        acknowledges=_ids(value.get("ack")),
     )
 
 
@@ -188,9 +185,3 @@ def _time_s(value: object) -> int | None:
 def _wants_ack(wish: object, message_id: str) -> bool:
     """Say whether the list names this message, by its id or by the empty text."""
     return isinstance(wish, list) and ("" in wish or message_id in wish)
-
-
-def _ids(value: object) -> Sequence[str]:
-    listed = value if isinstance(value, list) else []
-    texts = [text for text in listed[:_ACKS_MAX] if isinstance(text, str)]
-    return [text for text in texts if 0 < len(text) <= ID_CHARS_MAX]
