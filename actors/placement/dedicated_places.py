@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -125,9 +125,10 @@ class DedicatedPlaces:
             self._order_by_load()
             held = Counter(identity_of_host(name)[1] for name in self.membership.names())
             for did in sorted({*self._list.known, *self._orders} - self._moving):
-                if not self._has_its_host(did):
+                takers = self._takers(did)
+                if not self._has_its_host(did, takers):
                     homeless.add(did)
-                    self._find_host(did, held)
+                    self._find_host(did, takers, held)
                 elif (by := self._orders.by(did)) is not None:
                     _ = self._begin(did, self._confirm(did, self._owners[did].host, by))
         self._clear_away(homeless)
@@ -242,17 +243,16 @@ class DedicatedPlaces:
                 host = self._owners[did].host
                 _ = self._begin(did, self._release(did, host, _LOAD))
 
-    def _has_its_host(self, did: str) -> bool:
+    def _has_its_host(self, did: str, takers: Collection[str]) -> bool:
         """Has this identity a host on a node where it may stay?"""
-        owner, takers = self._owners.get(did), self._takers(did)
+        owner = self._owners.get(did)
         return owner is not None and (identity_of_host(owner.host)[1] in takers or not takers)
 
-    def _find_host(self, did: str, held: Counter[str]) -> None:
+    def _find_host(self, did: str, takers: Mapping[str, str], held: Counter[str]) -> None:
         """Begin the next step towards a host for this identity, if there is one.
 
-        ``held`` counts the hosts of identities by node; it is updated.
+        ``takers``: see ``_takers``. ``held`` counts the hosts of identities by node; it is updated.
         """
-        takers = self._takers(did)
         names = {node: dedicated_host_name(did, node) for node in takers}
         there = {node: name for node, name in names.items() if name in self.membership.names()}
         ready = [n for n in there.values() if self.membership.lives(n) and n in self._announced]
