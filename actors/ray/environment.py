@@ -6,10 +6,6 @@ import os
 import secrets
 from typing import Final
 
-INLINE_BYTES: Final = 4 * 1024 * 1024
-"""Arguments and results up to this size travel inside the call. Larger ones go through Ray's shared
-memory, at a millisecond each; the default is 100 KB."""
-
 _PERIODS_MS: Final = {
     "raylet_report_resources_period_milliseconds": 5_000,
     "object_manager_timer_freq_ms": 1_000,
@@ -40,7 +36,6 @@ def prepare() -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray's switch for machines without a cluster: its ports then listen on loopback alone.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    os.environ.setdefault("RAY_max_direct_call_object_size", str(INLINE_BYTES))
     # Ray's record of every call is for its dashboard, which is off, and grows with the calls.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     for name, ms in _PERIODS_MS.items():
