@@ -98,6 +98,11 @@ class SocketEndpoint:
         self._hub = hub
         self._clock = clock
         self._refusals = refusals
+        self._unauthenticated: set[web.WebSocketResponse] = set()
+
+    async def close_unauthenticated(self, code: int) -> None:
+        """Close the sockets that no listener of the hub closes; wait for their clients' answers."""
+        await asyncio.gather(*[socket.close(code=code) for socket in self._unauthenticated])
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
@@ -114,7 +119,11 @@ class SocketEndpoint:
             peer=peer_of(request),
             bytes_max=self._limits.socket_buffer_bytes_max,
         )
-        message = await self._authenticate(socket)
+        self._unauthenticated.add(socket)
+        try:
+            message = await self._authenticate(socket)
+        finally:
+            self._unauthenticated.discard(socket)
         if isinstance(message, AuthFailure):
             await self._refuse(socket, message)
             return socket

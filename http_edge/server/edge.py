@@ -154,7 +154,7 @@ class Edge:
             measures=self._measures,
             let_go=self._erased.let_go,
         )
-        sockets = SocketEndpoint(
+        self._sockets = SocketEndpoint(
             hub.edge,
             settings.limits,
             settings.protocol,
@@ -181,7 +181,7 @@ class Edge:
                 orjson.dumps(web_document),
                 partial(home_page, settings),
                 commands,
-                sockets,
+                self._sockets,
                 PublicEventsEndpoint(settings.limits, gateway, refusals),
                 settings.rates,
             ),
@@ -272,11 +272,13 @@ class Edge:
         self._hub.close_all()
         if self._mediation is not None:  # also sockets that no agent has used yet
             self._mediation.sockets.close_all(GOING_AWAY)
+        closed = asyncio.ensure_future(self._sockets.close_unauthenticated(GOING_AWAY))
         delivered = asyncio.ensure_future(self._delivery_workers.close(drain_s / 2))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
                 await self._gateway.drained()
                 await asyncio.shield(delivered)
+                await asyncio.shield(closed)
                 await self._gateway.drained()  # the removal of delivered messages
                 if self._settings.audit.refusals_period_s:
                     await self._refusals.record()

@@ -304,6 +304,17 @@ async def test_a_draining_edge_closes_its_sockets_with_1001(
         await stopping
 
 
+async def test_a_draining_edge_closes_sockets_that_are_not_authenticated_with_1001(
+    mediator: Mediator,
+) -> None:
+    async with mediator.upgrade() as socket:
+        stopping = asyncio.create_task(mediator.edges[0].stop())
+        assert await socket.closing() == 1001
+        await stopping
+    await mediator.restart()
+    assert mediator.refused() == [], "it was not refused"
+
+
 @pytest.mark.parametrize(
     "settings",
     [
