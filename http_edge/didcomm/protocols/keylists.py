@@ -4,13 +4,15 @@ A key is claimed before it enters the keylist, and released after it has left. E
 number, which the keylist keeps: in whatever order commands arrive, a release ends only the claim
 with its number, so a key in the keylist always has an owner. A change that breaks off between the
 two steps leaves at worst a claimed key that is not in the keylist; its owner heals this by adding
-the key again.
+the key again. A release without an answer is repeated for twenty minutes, unless this process ends
+before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import Context
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -41,8 +43,11 @@ from http_edge.didcomm.identities import Identities, key_target
 Failure: TypeAlias = Literal["client_error", "server_error"]
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
-
-
+_AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
+"""Pauses before a release without an answer is repeated: from the loss of a node, over the restart
+of a database, to a short maintenance."""
+_UNRELEASED_MAX: Final = 10_000
+"""Keys whose release is to be repeated, about 200 bytes each; further ones stay claimed."""
 _UNKNOWN: Final = frozenset({Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED})
 """Refusals after which the command may have been carried out, or may be later."""
 
@@ -76,6 +81,8 @@ class Keylists:
         """Allow at most ``keys_max`` keys in a keylist."""
         self._identities = identities
         self._keys_max = keys_max
+        self._unreleased = 0
+        self._releasing: set[asyncio.Task[None]] = set()
 
     async def change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
         """Carry out the wanted changes; return a refusal if the owner may have no keylist.
@@ -142,8 +149,8 @@ class Keylists:
     async def release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
         """Release the claims of a keylist that no longer exists.
 
-        If the release is cut short, the owner keeps some claims, but loses each to an account that
-        proves to hold the key.
+        If this process ends before all is released, the owner keeps some claims, but loses each to
+        an account that proves to hold the key.
         """
         for start in range(0, len(keys), _RELEASES_AT_ONCE):
             await self._release(owner, command, keys[start : start + _RELEASES_AT_ONCE])
@@ -246,11 +253,42 @@ class Keylists:
         # If the outcome is unknown, the claims stay: the keys may be in the keylist.
         return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else add
 
-    async def _release(self, owner: str, command: bytes, keys: Iterable[ClaimedKey]) -> None:
+    async def _release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
+        """Release claims; repeat later what was not answered, as far as there is room."""
+        left = await self._try_to_release(owner, command, keys)
+        left = left[: _UNRELEASED_MAX - self._unreleased]
+        if not left:
+            return
+        self._unreleased += len(left)
+        again = self._release_later(owner, command, left)
+        task = asyncio.get_running_loop().create_task(again, context=Context())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release_later(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
+        left = keys
+        try:
+            for pause_s in _AGAIN_AFTER_S:
+                await asyncio.sleep(pause_s)
+                left = await self._try_to_release(owner, command, left)
+                if not left:
+                    return
+        finally:
+            self._unreleased -= len(keys)
+
+    async def _try_to_release(
+        self, owner: str, command: bytes, keys: Sequence[ClaimedKey]
+    ) -> Sequence[ClaimedKey]:
+        """Release claims; return those of which it is not known that they are released."""
         releases = [
             self._identities.ask(
                 key_target(claimed.key), ReleaseKey(owner, claimed.claim), command, Done
             )
             for claimed in keys
         ]
-        await asyncio.gather(*releases)
+        answers = await asyncio.gather(*releases)
+        return [
+            claimed
+            for claimed, answer in zip(keys, answers, strict=True)
+            if isinstance(answer, Refusal)
+        ]

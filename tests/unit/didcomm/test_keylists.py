@@ -1,24 +1,28 @@
-"""Two updates of one wallet at once, in every order of their steps, each stopped at every step."""
+"""Updates of one wallet in every order of their steps, stopped at every step, and cut short."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from actors.core.commands import Command, Connect, Connection, GrantMediation
+from actors.core.commands import Command, Connect, Connection, GrantMediation, ReleaseKey
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import Reply
+from actors.core.replies import Done, Reply
+from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
+from tests.unit.didcomm.requests import ALICE, Agents, agents_of, raw_key
 
 OWNER: Final = "did:key:owner"
 KEY: Final = "key"
@@ -128,3 +132,48 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
         key = identities.states.get(key_target(KEY), Identity())
         if KEY in identities.states[OWNER].keylist:
             assert key.owner_did == OWNER, schedule
+
+
+FIRST, SECOND = raw_key(6_001), raw_key(6_002)
+
+
+async def given_up(agents: Agents, raw_keys: list[bytes]) -> None:
+    """Alice gives up keys while no shard of theirs answers."""
+    owner, names = keys.did_key(ALICE), [keys.base58(key) for key in raw_keys]
+    await agents.connect(ALICE)
+    await agents.ask(owner, GrantMediation(), COMMAND, Done)
+    lists = Keylists(agents, keys_max=10)
+    await lists.change(owner, COMMAND, KeyChanges(names, [], frozenset()))
+    agents.refused[ReleaseKey] = Refusal.TEMPORARILY_UNAVAILABLE
+    await lists.change(owner, COMMAND, KeyChanges([], names, frozenset()))
+    assert [await agents.owner(key) for key in raw_keys] == [owner] * len(raw_keys)
+
+
+async def until_free(agents: Agents, key: bytes) -> None:
+    """Wait until a key has no owner."""
+    while await agents.owner(key):  # noqa: ASYNC110 - no event says so
+        await asyncio.sleep(0.01)
+
+
+async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", [0.01] * 1_000)
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        await given_up(agents, [FIRST, SECOND])
+        await asyncio.sleep(0.05)  # the first repetitions find no answer either
+        agents.refused.clear()
+        await until_free(agents, FIRST)
+        await until_free(agents, SECOND)
+
+
+async def test_only_so_many_keys_wait_for_their_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", [0.01] * 1_000)
+    monkeypatch.setattr(keylists, "_UNRELEASED_MAX", 1)
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        await given_up(agents, [FIRST, SECOND])
+        agents.refused.clear()
+        await until_free(agents, FIRST)
+        assert await agents.owner(SECOND) == keys.did_key(ALICE)
