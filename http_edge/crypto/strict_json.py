@@ -31,6 +31,9 @@ DEPTH_MAX: Final = 32
 CONTAINERS_MAX: Final = 20_000
 """How many arrays and objects a text may have. A megabyte of empty arrays takes almost a second to
 read; the largest honest command has a few thousand."""
+ANSWER_CONTAINERS_MAX: Final = 50 * CONTAINERS_MAX
+"""As CONTAINERS_MAX, for an answer: 100 MiB of memory. A hundred of the largest contracts that are
+accepted, made of empty arrays alone, have half as many."""
 
 FLOATS_MAX: Final = 4_000
 """How many numbers with a fraction or an exponent a text may have. Each takes 1 µs to write in
@@ -79,8 +82,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
     Raises:
         JsonRefused: see the module's rules.
     """
-    if len(body) > CONTAINERS_MAX and _has_too_many_containers(body):
-        raise JsonRefused("too many parts")
+    _check_containers(body, CONTAINERS_MAX)
     value = _loads(body)
     floats = _has_floats_among_few(value)
     if floats is None:
@@ -97,7 +99,7 @@ def parse_and_look(body: bytes) -> tuple[object, bool]:
 
 
 def parse_answer(body: bytes) -> object:
-    """Parse a mediator's answer by the same rules, but with any number of parts.
+    """Parse a mediator's answer by the same rules, but with ``ANSWER_CONTAINERS_MAX``.
 
     An answer holds the messages of many senders, each of whom kept within the bounds of a command.
     Together, or nested in an answer, they must not make it unreadable. The caller bounds its
@@ -106,6 +108,7 @@ def parse_answer(body: bytes) -> object:
     Raises:
         JsonRefused: see the module's rules.
     """
+    _check_containers(body, ANSWER_CONTAINERS_MAX)
     value = _loads(body)
     floats = _has_floats_below(value, depth_max=2 * DEPTH_MAX, floats_max=len(body))
     if floats or len(orjson.dumps(value)) != len(body):
@@ -120,13 +123,18 @@ def _loads(body: bytes) -> Any:
         raise JsonRefused(error.msg) from None
 
 
-def _has_too_many_containers(body: bytes) -> bool:
-    """Does the text have more opening brackets than ``CONTAINERS_MAX``?"""
+def _check_containers(body: bytes, containers_max: int) -> None:
+    """Refuse a text with more arrays and objects, before memory is taken for them.
+
+    Raises:
+        JsonRefused: it has more opening brackets than ``containers_max``.
+    """
     # Most long texts have few brackets of either kind: finding that out costs less than counting.
-    if not any(_has_many(body, each) for each in b"[{"):
-        return False
+    if len(body) <= containers_max or not any(_has_many(body, each) for each in b"[{"):
+        return
     # Brackets within strings do not count, because a payload is opaque. Few texts get this far.
-    return _brackets(body) > CONTAINERS_MAX and _brackets(_TEXT.sub(b"", body)) > CONTAINERS_MAX
+    if _brackets(body) > containers_max and _brackets(_TEXT.sub(b"", body)) > containers_max:
+        raise JsonRefused("too many parts")
 
 
 def _brackets(text: bytes) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import (
+    ANSWER_CONTAINERS_MAX,
     CONTAINERS_MAX,
     DEPTH_MAX,
     FEW_VALUES,
@@ -235,7 +236,7 @@ def test_no_text_takes_long_to_count_whatever_it_ends_with(part: bytes, end: byt
         parse(b"[" * (CONTAINERS_MAX + 1) + b'"' + part * 300_000 + end)
 
 
-def test_an_answer_has_as_many_parts_as_all_that_is_in_it() -> None:
+def test_an_answer_has_more_parts_than_a_command_and_not_any_number() -> None:
     """A command of the deepest contract that is taken is answered two levels deeper."""
     many: list[list[object]] = [
         [[]] * (CONTAINERS_MAX + 1),
@@ -246,6 +247,9 @@ def test_an_answer_has_as_many_parts_as_all_that_is_in_it() -> None:
         assert parse_answer(text) == value
         with pytest.raises(JsonRefused, match="too many parts"):
             parse(text)
+    too_many = b"[" + b",".join([b"[]"] * ANSWER_CONTAINERS_MAX) + b"]"
+    with pytest.raises(JsonRefused, match="too many parts"):
+        parse_answer(too_many)
     deep = b"[" * (DEPTH_MAX + 2) + b"]" * (DEPTH_MAX + 2)
     assert parse_answer(deep) == json.loads(deep)
     for depth in (2 * DEPTH_MAX + 1, 500, 100_000):
