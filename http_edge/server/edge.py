@@ -73,6 +73,8 @@ _LOG = logging.getLogger(__name__)
 _PROBE_S: Final = 1.0
 _MISSING_S_MAX: Final = 30.0
 """How long a DID document that was missing is not fetched again: it may be published meanwhile."""
+_DOCUMENTS_MAX: Final = 3
+"""Documents that one command needs at most: its sender's, and those of a contract's two parties."""
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
 
 
@@ -462,11 +464,13 @@ def _agent_dids(settings: DidWeb, clock: Clock) -> AgentDids | None:
 
 
 def _web_limits(settings: DidWeb) -> WebLimits:
+    # A command is read with what the cache holds, after its documents were fetched one by one.
+    found_s = max(settings.cache_s, _DOCUMENTS_MAX * settings.seconds_max)
     return WebLimits(
         timeout_s=settings.seconds_max,
         body_bytes_max=settings.bytes_max,
         entries_max=settings.cache_entries_max,
-        found_ttl_s=settings.cache_s,
-        missing_ttl_s=min(settings.cache_s, _MISSING_S_MAX),
+        found_ttl_s=found_s,
+        missing_ttl_s=min(found_s, _MISSING_S_MAX),
         allowed_hosts=frozenset(settings.allowed_hosts),
     )

@@ -107,13 +107,16 @@ class DidWeb(Section):
     """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders, and such
     recipients in Decentrl, are not found."""
     allowed_hosts: tuple[str, ...] = ()
-    """Hosts to fetch from, with :port unless it is 443. Empty: any host."""
+    """The only hosts to fetch from, with :port unless it is 443. Empty: any host. Their addresses
+    have to be public all the same."""
     bytes_max: int = Field(default=64 * KIB, ge=KIB, le=16 * MIB)
     """Size of one document."""
     seconds_max: float = Field(default=5, gt=0, le=60)
     """Time for one document, from the DNS look-up to the last byte."""
     cache_s: float = Field(default=300, ge=0, le=86_400)
-    """Time that a document, or its absence, is cached. A withdrawn key works this much longer."""
+    """Time that a document is cached, or its absence, which is cached for 30 s at most. A withdrawn
+    key works this much longer. At least three times seconds_max, whatever is set: a command needs
+    up to three documents, which are fetched one after the other."""
     cache_entries_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Documents in the cache."""
 

@@ -80,6 +80,17 @@ async def test_trap_83_where_it_is_switched_on_a_did_web_is_an_identity_like_any
     assert len(host.requests) == 1
 
 
+@pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "cache_s": 0}}])
+async def test_a_document_is_known_while_its_command_is_read_whatever_the_cache(
+    mediator: Mediator, host: HttpsHost
+) -> None:
+    reach(mediator, host)
+    identity = of_the_web(host.did)
+    publish_document(host, identity)
+    await mediator.register(identity)
+    assert await mediator.waiting(identity) == []
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("settings", [ENABLED])
 async def test_trap_84_nothing_is_fetched_for_what_the_replay_checks_refuse(

@@ -212,6 +212,18 @@ async def test_a_document_that_is_missing_or_anothers_makes_no_sender(
     assert network.mediator.facts() == facts
 
 
+@pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "cache_s": 0}}])
+async def test_a_document_is_known_while_its_message_is_read_whatever_the_cache(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    agent, missing = NetworkAgent(host.did), NetworkAgent(host.did + ":missing")
+    serve(host, agent)
+    assert agent.opened(await say(network, agent.packed()))["to"] == [agent.did]
+    answer = await say(network, missing.packed())
+    assert (answer.status, answer.json) == (400, {"error": "undecryptable"})
+    assert len(host.requests) == 2
+
+
 @pytest.mark.parametrize(
     "settings", [{"did_web": {"enabled": True, "allowed_hosts": ["a.example"]}}]
 )
