@@ -60,7 +60,7 @@ class WebLimits:
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0
     allowed_hosts: frozenset[str] = frozenset()
-    """Hosts to fetch from, with ``:port`` if it is not 443; empty allows any host."""
+    """Hosts to fetch from, in lower case, with ``:port`` if not 443; empty allows any host."""
 
     def allow(self, url: URL) -> bool:
         """Is the host of this URL allowed?"""

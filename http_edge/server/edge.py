@@ -472,5 +472,5 @@ def _web_limits(settings: DidWeb) -> WebLimits:
         entries_max=settings.cache_entries_max,
         found_ttl_s=found_s,
         missing_ttl_s=min(found_s, _MISSING_S_MAX),
-        allowed_hosts=frozenset(settings.allowed_hosts),
+        allowed_hosts=frozenset(map(str.lower, settings.allowed_hosts)),
     )

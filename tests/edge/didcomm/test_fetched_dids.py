@@ -234,6 +234,16 @@ async def test_only_allowed_hosts_are_asked(network: WalletNetwork, host: HttpsH
     assert (host.looked_up, host.requests) == ([], [])
 
 
+@pytest.mark.parametrize(
+    "settings", [{"did_web": {"enabled": True, "allowed_hosts": [NAME.upper()]}}]
+)
+async def test_the_case_of_an_allowed_host_does_not_matter(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    await say(network, NetworkAgent(f"did:web:{NAME}").packed())
+    assert host.looked_up == [(NAME, 443)]
+
+
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "seconds_max": 60}}])
 async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again(
     network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
