@@ -118,8 +118,9 @@ class Message(msgspec.Struct, frozen=True):
     """A received message.
 
     ``body`` holds the members of the message's protocol; look up no other members in it.
-    ``thread_id`` is the message's own id if it begins a thread; ``parent_thread_id`` is the thread
-    that its thread came from, or empty (RFC 0008). ``return_route`` says what may go back on the
+    ``id`` is empty if the message has none, which DIDComm v1 permits. ``thread_id`` is the
+    message's own id if it begins a thread; ``parent_thread_id`` is the thread that its thread came
+    from, or empty (RFC 0008). ``return_route`` says what may go back on the
     message's connection, ``return_route_thread`` the only thread that may, with return route
     ``thread`` (RFC 0092). ``delay_ms`` is how long the sender will wait for the answer, None if it
     will not wait (RFC 0032). ``wants_ack``: the sender asks for an acknowledgement (RFC 0317).

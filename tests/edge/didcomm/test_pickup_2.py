@@ -139,6 +139,27 @@ async def test_messages_are_delivered_oldest_first_in_the_thread_of_the_request(
     assert bob.texts(await bob.wallet.fetch(100)) == texts[5:]
 
 
+@pytest.mark.parametrize("no_id", [{}, {"@id": None}])
+async def test_messages_without_an_id_as_the_texts_of_pickup_show_them_are_answered(
+    network: WalletNetwork, bob: Bob, no_id: Json
+) -> None:
+    async def reply_without_id(name: str, **members: Any) -> Json:
+        question = {"@type": NEW_PREFIX + PICKUP + name, **no_id, **members, **routed()}
+        answer = await network.post(bob.connection.pack(question))
+        assert answer.status == 200
+        message = opened(bob.connection, answer.body)
+        assert "~thread" not in message
+        return message
+
+    await network.write(bob, "hello")
+    delivery = await reply_without_id("delivery-request", limit=1)
+    ids = [item["@id"] for item in delivery["~attach"]]
+    status = await reply_without_id("messages-received", message_id_list=ids)
+    assert status["message_count"] == 0
+    report = await reply_without_id("messages-received", message_id_list="not a list")
+    assert report["description"]["code"] == "invalid-message"
+
+
 async def test_an_answer_is_in_the_thread_that_the_request_names(bob: Bob) -> None:
     answer = await reply_to(bob, "status-request", **{"~thread": {"thid": "another"}})
     assert answer["~thread"] == {"thid": "another"}

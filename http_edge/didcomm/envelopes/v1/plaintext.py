@@ -53,7 +53,10 @@ _ACK: Final = "notification/1.0/ack"
 
 
 def read(message: bytes) -> Message | None:
-    """Read a plaintext message; None if it is no JSON object, or has no type or no valid id."""
+    """Read a plaintext message; None if it is no JSON object, or has no type or an invalid id.
+
+    The id may be missing: the texts of pickup show requests without one.
+    """
     try:
         value = parse(message)
     except JsonRefused:
@@ -63,8 +66,8 @@ def read(message: bytes) -> Message | None:
 
 def read_parsed(value: Json) -> Message | None:
     """Do the same as ``read`` for a parsed JSON object."""
-    kind, message_id = _type(value.get("@type")), value.get("@id")
-    if kind is None or not isinstance(message_id, str) or not 0 < len(message_id) <= ID_CHARS_MAX:
+    kind, message_id = _type(value.get("@type")), _message_id(value.get("@id"))
+    if kind is None or message_id is None:
         return None
     if (kind.family, kind.major, kind.name) == _FORWARD:
         # Most messages are forwards, in which none of the following decorators matters.
@@ -138,7 +141,9 @@ def write_attachment(attachment: Attachment) -> Json:
 
 
 def _head(kind: str, message_id: str, thread: Json) -> Json:
-    return {"@type": kind, "@id": message_id, "~thread": thread}
+    """Return the members that each answer has; a question without an id has begun no thread."""
+    named = {name: thread_id for name, thread_id in thread.items() if thread_id}
+    return {"@type": kind, "@id": message_id, **({"~thread": named} if named else {})}
 
 
 def _alike(kind: MessageType, other: str) -> str:
@@ -169,6 +174,13 @@ def _type(text: object) -> MessageType | None:
     kind = read_any_type(text)
     is_known = kind is not None and bool(kind.family)
     return kind if is_known or (isinstance(text, str) and _ANY_TYPE.match(text)) else None
+
+
+def _message_id(value: object) -> str | None:
+    """Return the id of a message, empty if it has none; None if it is invalid."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) and 0 < len(value) <= ID_CHARS_MAX else None
 
 
 def _decorator(value: Json, name: str) -> Mapping[str, object]:
