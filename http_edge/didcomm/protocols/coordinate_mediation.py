@@ -310,11 +310,13 @@ def _changes(
 
 
 def _page(message: Message) -> tuple[int, int] | InvalidMember:
-    """Return limit and offset of a query; the defaults are -1 and 0."""
-    paginate = message.body.get("paginate", {})
+    """Return limit and offset of a query; where one is missing or null it is -1 or 0."""
+    paginate = message.body.get("paginate")
+    if paginate is None:
+        return _NO_LIMIT, 0
     if not isinstance(paginate, dict):
         return InvalidMember("paginate", "must be an object")
-    limit, offset = _whole(paginate.get("limit", _NO_LIMIT)), _whole(paginate.get("offset", 0))
+    limit, offset = _whole(paginate.get("limit"), _NO_LIMIT), _whole(paginate.get("offset"), 0)
     if limit is None:
         return InvalidMember("paginate.limit", "must be an integer")
     if offset is None or offset < 0:
@@ -322,7 +324,8 @@ def _page(message: Message) -> tuple[int, int] | InvalidMember:
     return limit, offset
 
 
-def _whole(value: object) -> int | None:
+def _whole(value: object, default: int) -> int | None:
+    value = default if value is None else value
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
