@@ -112,6 +112,8 @@ class HttpListener:
         if cors:
             origin = settings.protocol.cors_allowed_origin
             self._headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            # Without this a script in a browser cannot read when to try again.
+            self._headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = hdrs.RETRY_AFTER
         self._cors = cors
         self._address = ClientAddress(settings.rates.trusted_proxies)
         self.connections = Connections(

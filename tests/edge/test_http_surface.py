@@ -306,6 +306,18 @@ async def test_a_preflight_allows_the_methods_and_headers_of_the_protocol(
     assert answer.headers["Access-Control-Allow-Headers"] == "Content-Type"
 
 
+async def test_a_script_in_a_browser_may_read_when_to_try_again(
+    start_mediator: StartMediator,
+) -> None:
+    mediator = await start_mediator(rates={"per_address_per_s": 1, "burst_s": 1})
+    await mediator.get("/")
+    await mediator.get("/")
+    answer = await mediator.get("/")
+    assert answer.status == 429
+    assert answer.headers["Retry-After"]
+    assert answer.headers["Access-Control-Expose-Headers"] == "Retry-After"
+
+
 async def test_the_allowed_origin_is_configurable(start_mediator: StartMediator) -> None:
     origin = "https://app.example"
     mediator = await start_mediator(protocol={"cors_allowed_origin": origin})
