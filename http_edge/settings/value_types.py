@@ -105,9 +105,11 @@ AgentName: TypeAlias = Annotated[
     Field(
         pattern=(
             r"^(did:key:z6(Mk|LS)[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44}"
-            r"|did:peer:[234][A-Za-z0-9._:=-]{40,4080})$"
+            r"|did:peer:[234][A-Za-z0-9._:=-]{40,4080}|did:web(vh)?:[A-Za-z0-9._:%-]{1,245})$"
         ),
-        json_schema_extra={"expected": "an Ed25519 key in base58, a did:key or a did:peer"},
+        json_schema_extra={
+            "expected": "an Ed25519 key in base58, a did:key, did:peer, did:web or did:webvh"
+        },
     ),
 ]
 

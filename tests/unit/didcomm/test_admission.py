@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from actors.core.commands import Connect, Connection, QueryConnection, UseInvitation
@@ -74,6 +75,22 @@ async def test_the_allow_list_names_keys_in_either_spelling(tmp_path: Path, spel
         assert await inviter.admission.admit(asks(ALICE), "") == Admitted("")
         for shown in ("", inviter.invite()):
             assert await inviter.admission.admit(asks(BOB), shown) is NotAdmitted.NOT_OPEN
+
+
+@pytest.mark.parametrize(
+    "did",
+    [
+        "did:web:wallets.example%3A8443:alice",
+        "did:webvh:QmXnWds7WqULkpUhssYhtGKSdMovUksU8gGW1FNUxkL61s:wallets.example",
+    ],
+)
+async def test_the_allow_list_names_dids_of_the_web(tmp_path: Path, did: str) -> None:
+    settings = {"registration": "allow_list", "allowed_keys": [did]}
+    async with inviter_of(tmp_path, **settings) as inviter:
+        admit = inviter.admission.admit
+        for sender, admitted in ((did, Admitted("")), (did + "x", NotAdmitted.NOT_OPEN)):
+            said = msgspec.structs.replace(asks(ALICE).message, sender_did=sender)
+            assert await admit(msgspec.structs.replace(asks(ALICE), message=said), "") == admitted
 
 
 async def test_a_closed_mediator_takes_no_new_agent(tmp_path: Path) -> None:
