@@ -198,7 +198,8 @@ class DidComm(Section):
     """Time over which error_reports_max counts. Short, so that a sender that fixed its error soon
     gets reports again."""
     socket_first_message_s: float = Field(default=30, gt=0, le=600)
-    """Time from the upgrade to the first message that authenticates a socket."""
+    """Time from the upgrade to the first message that is accepted, be it a forward. A socket
+    without one is closed with 1008."""
     socket_messages_per_s_max: float = Field(default=200, gt=0, le=10_000)
     """Incoming frames of one socket, with a burst of two seconds; further frames are read later,
     none is lost. A live wallet sends an acknowledgement for each delivery."""
