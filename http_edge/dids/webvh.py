@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 from base58 import b58encode
+from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from http_edge.crypto.canonical_json import canonical
@@ -41,13 +42,18 @@ _PROOFS_MAX: Final = 4
 
 
 class _Parameters(msgspec.Struct, frozen=True, rename="camel"):
+    """What an entry says of the log; unset is as before.
+
+    Early logs write null for a default, which ends announced keys and witnesses.
+    """
+
     method: str | None = None
     scid: str | None = None
     update_keys: list[str] | None = None
-    next_key_hashes: list[str] | None = None
+    next_key_hashes: list[str] | UnsetType | None = UNSET
     portable: bool | None = None
     deactivated: bool | None = None
-    witness: dict[str, Any] | None = None
+    witness: dict[str, Any] | UnsetType | None = UNSET
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -143,7 +149,8 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
         return None
     if max(len(said.update_keys or ()), len(said.next_key_hashes or ())) > KEYS_MAX:
         return None
-    witnesses = so_far.witnesses if said.witness is None else read_witnesses(said.witness)
+    is_unset = isinstance(said.witness, UnsetType)
+    witnesses = so_far.witnesses if is_unset else read_witnesses(said.witness or {})
     if witnesses is None:
         return None
     if so_far.at is not None and entry.version_time < so_far.at:
@@ -162,7 +169,9 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
         did,
         portable=bool(said.portable) if number == 1 else so_far.portable,
         keys=so_far.keys if said.update_keys is None else said.update_keys,
-        next_hashes=so_far.next_hashes if said.next_key_hashes is None else said.next_key_hashes,
+        next_hashes=(
+            so_far.next_hashes if said.next_key_hashes is UNSET else said.next_key_hashes or ()
+        ),
         witnesses=witnesses,
     )
 

@@ -63,9 +63,10 @@ def test_an_entry_authorizes_and_announces_so_many_keys_and_no_more() -> None:
         assert document(made) is None
 
 
-def test_keys_that_were_announced_sign_what_authorizes_them() -> None:
+@pytest.mark.parametrize("none", [[], None], ids=["empty", "null, as early logs have it"])
+def test_keys_that_were_announced_sign_what_authorizes_them(none: list[str] | None) -> None:
     made = log(nextKeyHashes=[multihash(multikey(TWO).encode())])
-    made.add(STATE, TWO, updateKeys=[multikey(TWO)], nextKeyHashes=[])
+    made.add(STATE, TWO, updateKeys=[multikey(TWO)], nextKeyHashes=none)
     made.add(STATE, TWO, updateKeys=[multikey(THREE)])
     assert document(made) is not None
 

@@ -121,9 +121,10 @@ def test_new_witnesses_are_approved_by_those_before_and_approve_what_comes_after
     assert not is_believed(made, [approved(made, 3, ANN)])
 
 
-def test_witnesses_approve_that_there_are_none_any_more() -> None:
+@pytest.mark.parametrize("none", [{}, None], ids=["empty", "null, as early logs have it"])
+def test_witnesses_approve_that_there_are_none_any_more(none: dict[str, Any] | None) -> None:
     made = log(witness=witnesses(1, ANN))
-    made.add({}, OWNER, witness={})
+    made.add({}, OWNER, witness=none)
     assert not is_believed(made, [approved(made, 1, ANN)])
     made.add({}, OWNER)
     assert is_believed(made, [approved(made, 2, ANN)])
