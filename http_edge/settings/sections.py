@@ -13,6 +13,7 @@ from http_edge.settings.value_types import (
     MIB,
     AgentName,
     Did,
+    ExportAddress,
     Listen,
     Origin,
     Section,
@@ -368,14 +369,7 @@ class Operators(Section):
 class Export(Section):
     """Export of the log to Parquet files while the mediator serves; see also poste export."""
 
-    to: str | None = Field(
-        default=None,
-        repr=False,
-        pattern=r"^(/.*|[a-z][a-z0-9+.-]*://.+)$",
-        json_schema_extra={
-            "expected": "an absolute path or a URI, for example s3://bucket/folder?region=eu-west-1"
-        },
-    )
+    to: ExportAddress | None = Field(default=None, repr=False)
     """Where the serving mediator exports the log. Unset: nowhere. Do not put credentials of a store
     here; S3 reads them from its own environment variables and files. In a cluster every node may
     have the same place: one node exports each database, the others stand by and take over within

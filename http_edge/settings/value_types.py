@@ -80,6 +80,15 @@ LogAddress: TypeAlias = Annotated[
         },
     ),
 ]
+ExportAddress: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^(/.*|[a-z][a-z0-9+.-]*://.+)$",
+        json_schema_extra={
+            "expected": "an absolute path or a URI, for example s3://bucket/folder?region=eu-west-1"
+        },
+    ),
+]
 NodeAddress: TypeAlias = Annotated[
     str,
     Field(min_length=1, json_schema_extra={"expected": "an address of this machine, or auto"}),

@@ -101,6 +101,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "log",
             "sqlite:///absolute/path.db or postgresql://user@host/database",
         ),
+        ('[export]\nto = "exports"', "export.to", "an absolute path or a URI"),
         ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
         ('public_url = "https://u@h"', "public_url", "an http or https URL without user"),
         ("hosts = ", "the file", "readable TOML"),
