@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from http_edge.settings.value_types import KIB, MIB, Section, at_most
+from http_edge.settings.value_types import COUNT_MAX, KIB, MIB, Section, at_most
 
 
 class Limits(Section):
@@ -20,22 +20,22 @@ class Limits(Section):
     more than 8 KiB plus an eighth of the body for chunk framing."""
     head_s_max: float = Field(default=15, gt=0, le=600)
     """Time for a new connection to send the head of its first request."""
-    connections_max: int = Field(default=24_000, ge=16)
+    connections_max: int = Field(default=24_000, ge=16, le=COUNT_MAX)
     """Connections of one edge process, WebSockets included: sockets_max plus some thousands. Never
     more than the limit of open files of the process (ulimit -n) less 512. At the limit, a new
     connection replaces the one that has been idle longest, and is refused if none is idle."""
-    connections_per_address_max: int = Field(default=2_500, ge=1)
+    connections_per_address_max: int = Field(default=2_500, ge=1, le=COUNT_MAX)
     """As connections_max, for one client address, or half of all where that is less:
     sockets_per_address_max plus some hundreds. The proxies in rates.trusted_proxies may have any
     number."""
     header_bytes_max: int = Field(default=16 * KIB, ge=KIB, le=256 * KIB)
     """Size of the request line, and of each header field. Holds GET /public/ with the longest DID,
     percent-encoded, and a few tags."""
-    bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of request bodies that one edge process holds at once, incomplete ones included. Beyond
     this, the edge cuts the newest incomplete body of the address that holds the most, or answers
     the request 503 with Retry-After. A command in progress needs up to three times its body."""
-    bodies_bytes_per_address_max: int = Field(default=32 * MIB, ge=KIB)
+    bodies_bytes_per_address_max: int = Field(default=32 * MIB, ge=KIB, le=COUNT_MAX)
     """As bodies_bytes_max, for one client address; above it 429. Holds thirty of the largest
     messages, or thousands of usual ones."""
     bodies_per_address_max: int = Field(default=256, ge=1, le=100_000)
@@ -44,10 +44,10 @@ class Limits(Section):
     body_read_s_max: float = Field(default=15, gt=0, le=600)
     """Time to receive a request body. A client that drips bytes holds a connection and a buffer no
     longer than this."""
-    answers_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    answers_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of answers and frames that the clients of one edge process have not read yet. Beyond
     this, the address that holds the most loses its newest connection."""
-    answers_bytes_per_address_max: int = Field(default=32 * MIB, ge=64 * KIB)
+    answers_bytes_per_address_max: int = Field(default=32 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """As answers_bytes_max, for one client address; a single answer may be larger. Clients that
     read at once hold nothing."""
     answer_write_s_max: float = Field(default=120, gt=0, le=3_600)
@@ -68,7 +68,7 @@ class Limits(Section):
     page_size_max: int = Field(default=1_000, ge=1, le=100_000)
     """Largest page_size of a query. A larger one is refused, never reduced, because clients rely on
     the size that they asked for."""
-    page_size_default: int = Field(default=10, ge=1)
+    page_size_default: int = Field(default=10, ge=1, le=COUNT_MAX)
     """page_size of a query that does not set one."""
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
     """Largest page_size of GET /public, which strangers send."""
@@ -79,39 +79,39 @@ class Limits(Section):
     reads_in_flight_max: int = Field(default=8, ge=1, le=10_000)
     """Reads of saved and public events in progress in one edge process; further reads wait. Each
     may be a page of page_bytes_max, and a host serves two at once."""
-    pages_bytes_max: int = Field(default=64 * MIB, ge=MIB)
+    pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of message pages that one transaction answers besides the first page; queries beyond
     this are answered TEMPORARILY_UNAVAILABLE."""
     ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Ids in one acknowledgement, update or deletion: at most one page."""
-    queue_messages_max: int = Field(default=10_000, ge=1)
+    queue_messages_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Messages waiting for one identity. The next one is refused with RECIPIENT_QUEUE_FULL; none is
     dropped."""
-    queue_bytes_max: int = Field(default=64 * MIB, ge=KIB)
+    queue_bytes_max: int = Field(default=64 * MIB, ge=KIB, le=COUNT_MAX)
     """Payload bytes waiting for one identity. A single read returns at most one page of them."""
     queue_sender_share_max: float = Field(default=0.5, gt=0, le=1)
     """Part of a queue that one sender may fill, in messages and in bytes. It applies also to the
     room for contracts that others send, and to contract requests. A DIDComm sender is anonymous, so
     there the part is that of one recipient key. One contact cannot shut out all others, yet a large
     backup still gets half of the room."""
-    contract_requests_max: int = Field(default=1_000, ge=1)
+    contract_requests_max: int = Field(default=1_000, ge=1, le=COUNT_MAX)
     """Contract requests waiting for one identity. Lower than the cap on messages, because strangers
     may send these."""
-    contract_requests_bytes_max: int = Field(default=16 * MIB, ge=64 * KIB)
+    contract_requests_bytes_max: int = Field(default=16 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """Bytes of contract requests waiting for one identity: five times what contract_requests_max of
     the usual size take."""
-    contracts_max: int = Field(default=10_000, ge=1)
+    contracts_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Contracts that one identity stores: its contacts."""
-    contracts_bytes_max: int = Field(default=64 * MIB, ge=64 * KIB)
+    contracts_bytes_max: int = Field(default=64 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """Bytes of contracts that one identity stores. Expired contracts count too, until retention
     removes them; contracts_max of the usual 2 KiB need a third of this."""
-    saved_events_max: int = Field(default=5_000_000, ge=1)
+    saved_events_max: int = Field(default=5_000_000, ge=1, le=COUNT_MAX)
     """Saved events of one identity. They are in indexed tables, not in memory."""
-    saved_events_bytes_max: int = Field(default=4_096 * MIB, ge=MIB)
+    saved_events_bytes_max: int = Field(default=4_096 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the saved events of one identity and of all tags that they ever had, plus 256 for
     the row of each event and for the index rows of each tag: saved_events_max with 600 bytes of
     text each. Retention never erases them."""
-    identity_bytes_max: int = Field(default=5_120 * MIB, ge=MIB)
+    identity_bytes_max: int = Field(default=5_120 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of everything that one identity stores, its waiting messages included. Beyond this, the
     identity itself can store no more. Items from others are subject only to the caps of their kind,
     so a full history never blocks a message."""
@@ -139,34 +139,34 @@ class Limits(Section):
     up to 28 characters. It is stored with its record and does not count towards a quota."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
     """One tag. An encrypted tag is a signature in base64: 88 bytes."""
-    public_events_max: int = Field(default=10_000, ge=1)
+    public_events_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Public events of one identity. Their ids are in memory while the identity is active."""
-    public_events_bytes_max: int = Field(default=128 * MIB, ge=MIB)
+    public_events_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the public events of one identity, counted like those of saved events:
     public_events_max of 12 KiB each. A withdrawn event no longer counts."""
     public_event_bytes_max: int = Field(default=64 * KIB, ge=KIB, le=64 * MIB)
     """Text of one public event. A page of ten stays below 1 MiB."""
-    free_bytes_min: int = Field(default=512 * MIB, ge=0)
+    free_bytes_min: int = Field(default=512 * MIB, ge=0, le=COUNT_MAX)
     """Minimum of free bytes on the disk of log.db. Below it a host accepts only reads and commands
     that store next to nothing, such as acknowledgements; all others are refused with
     INSUFFICIENT_STORAGE. The minimum is at most a tenth of the disk; 0 disables it. The disk of a
     PostgreSQL server is not visible to Poste: monitor it yourself."""
-    nonces_per_shard_max: int = Field(default=200_000, ge=1_000)
+    nonces_per_shard_max: int = Field(default=200_000, ge=1_000, le=COUNT_MAX)
     """Nonces in force in one shard, of commands with a valid signature; about 100 bytes of memory
     each. When the shard is full, commands are refused: to forget a nonce would allow a replay. The
     first half is open to all senders. Of the second half, one sender may use a quarter of what is
     free; all senders that are unknown here count as one. So a few greedy senders cannot shut out
     the others."""
-    unproven_nonces_max: int = Field(default=200_000, ge=1_000)
+    unproven_nonces_max: int = Field(default=200_000, ge=1_000, le=COUNT_MAX)
     """Nonces of commands without effect that one host remembers, about 150 bytes of memory each:
     the signature was invalid or the sender is unknown here. New ones replace the oldest, so junk
     fills neither the log nor a shard, and a forgotten nonce belonged to a command without
     effect."""
-    sockets_max: int = Field(default=20_000, ge=1)
+    sockets_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Open WebSockets of one edge process; each needs an open file."""
-    sockets_per_identity_max: int = Field(default=32, ge=1)
+    sockets_per_identity_max: int = Field(default=32, ge=1, le=COUNT_MAX)
     """Open WebSockets of one identity: its devices and tabs."""
-    sockets_per_address_max: int = Field(default=2_000, ge=1)
+    sockets_per_address_max: int = Field(default=2_000, ge=1, le=COUNT_MAX)
     """Open WebSockets of one client address: a tenth of sockets_max, so that no single stranger
     takes all places. One address may be that of a whole campus."""
     socket_frame_bytes_max: int = Field(default=64 * KIB, ge=4 * KIB, le=4 * MIB)
@@ -174,13 +174,13 @@ class Limits(Section):
     socket_frames_per_s_max: float = Field(default=20, gt=0, le=10_000)
     """Incoming messages of one WebSocket, with a burst of two seconds. A client owes one PONG per
     ping_interval_s; more only costs parsing."""
-    socket_buffer_bytes_max: int = Field(default=4 * MIB, ge=64 * KIB)
+    socket_buffer_bytes_max: int = Field(default=4 * MIB, ge=64 * KIB, le=COUNT_MAX)
     """Bytes waiting for one slow WebSocket reader before its socket is closed. Nothing is lost: the
     messages wait in the queue. Holds four of the largest."""
-    commands_in_flight_max: int = Field(default=4_096, ge=1)
+    commands_in_flight_max: int = Field(default=4_096, ge=1, le=COUNT_MAX)
     """Commands in progress in one edge process; above it 503 with Retry-After. At 5,000/s this is
     less than a second of work."""
-    outbox_items_max: int = Field(default=8_192, ge=1)
+    outbox_items_max: int = Field(default=8_192, ge=1, le=COUNT_MAX)
     """Items that wait for one host. Twice commands_in_flight_max, so that the sessions of sockets
     fit too."""
     batch_items_max: int = Field(default=256, ge=1, le=10_000)
@@ -231,15 +231,15 @@ class Limits(Section):
     shard for as long again, also if an operator released it. Hosts count commands over 3 s."""
     drain_s_max: float = Field(default=8, ge=0, le=600)
     """Time to finish commands after SIGTERM. Less than the 10 s that Docker waits."""
-    active_identities_max: int = Field(default=20_000, ge=1)
+    active_identities_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Identities that one host keeps in memory; it drops the one that has been idle longest."""
-    active_bytes_max: int = Field(default=256 * MIB, ge=MIB)
+    active_bytes_max: int = Field(default=256 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message;
     payloads stay in the log."""
     identity_idle_s: float = Field(default=300, gt=0)
     """An identity without commands leaves memory after this; its next command loads it from its
     snapshot."""
-    snapshot_after_events: int = Field(default=200, ge=1)
+    snapshot_after_events: int = Field(default=200, ge=1, le=COUNT_MAX)
     """Events of an identity since its last snapshot after which a new one is worth its cost: about
     the most that a load replays."""
 

@@ -9,6 +9,7 @@ from pydantic import Field, IPvAnyNetwork, model_validator
 
 from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.settings.value_types import (
+    COUNT_MAX,
     KIB,
     MIB,
     AgentName,
@@ -36,7 +37,7 @@ class Protocol(Section):
     """Time between PINGs on a WebSocket (10.4). Below the time-outs of proxies, usually 60 s."""
     pings_missed_max: int = Field(default=2, ge=1, le=100)
     """PINGs without PONG before the WebSocket is closed."""
-    contract_lifetime_s_max: int | None = Field(default=None, ge=60)
+    contract_lifetime_s_max: int | None = Field(default=None, ge=60, le=COUNT_MAX)
     """Longest registration that the mediator accepts. Unset: any, because the requestor has signed
     the term and the mediator accepts by default (DCTRL-0003 9)."""
     require_mediator_in_did: bool = False
@@ -162,10 +163,10 @@ class DidComm(Section):
     """Keys that one agent may register; a wallet makes one for each of its connections."""
     keylist_updates_max: int = Field(default=200, ge=1, le=10_000)
     """Changes in one keylist-update; each is a command to the owner of its key."""
-    owners_remembered_max: int = Field(default=100_000, ge=1)
+    owners_remembered_max: int = Field(default=100_000, ge=1, le=COUNT_MAX)
     """Keys whose owner one edge process caches, about 300 bytes each; for any other key it asks the
     host."""
-    accounts_remembered_max: int = Field(default=20_000, ge=1)
+    accounts_remembered_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Rotated DIDs (from_prior of DIDComm v2) whose account one edge process caches, about 300
     bytes each; for any other DID it asks the host."""
     keylist_page_max: int = Field(default=1_000, ge=1, le=10_000)
@@ -181,7 +182,7 @@ class DidComm(Section):
     delay_s_max: float = Field(default=60, ge=0, le=600)
     """Longest wait for messages that a recipient may request (~timing.delay_milli). Below the
     time-outs of proxies, usually 60 s."""
-    waiters_max: int = Field(default=10_000, ge=1)
+    waiters_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Requests of one edge process that wait for messages at once; further requests are answered as
     if their waiting time were over."""
     live_in_flight_max: int = Field(default=100, ge=1, le=10_000)
@@ -296,7 +297,7 @@ class Outbound(Section):
     endpoints_remembered_max: int = Field(default=10_000, ge=1, le=10_000_000)
     """Endpoints whose response times one edge process remembers, about 400 bytes each. A forgotten
     endpoint counts as new."""
-    agents_max: int = Field(default=10_000, ge=1)
+    agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Agents with deliveries pending that one edge process tracks; the others wait for the next
     sweep."""
     sweep_s: float = Field(default=10, gt=0, le=3_600)

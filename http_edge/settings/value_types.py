@@ -12,6 +12,9 @@ from pydantic_core import PydanticCustomError
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 PORT_MAX: Final = 65_535
+COUNT_MAX: Final = 10**15
+"""The largest count or size that can be set. Answers and events state some of them, and the JSON of
+clients is exact up to 2**53 - 1."""
 
 _DID: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]")
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be recognised, not bound

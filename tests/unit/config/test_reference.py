@@ -1,6 +1,7 @@
 """The reference: generated from the settings, so it is whole and true."""
 
 import re
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,12 @@ def test_every_number_has_a_lower_bound_and_every_limit_a_unit() -> None:
             assert setting.kind.keys() & {"minimum", "exclusiveMinimum"}, setting.name
         if setting.section == "limits":
             assert setting.field.endswith(_LIMIT_ENDS), setting.name
+
+
+def test_every_whole_number_that_fits_is_exact_in_the_json_of_an_answer() -> None:
+    for setting in every_setting().values():
+        if setting.kind["type"] == "integer":
+            assert setting.kind.get("maximum", inf) < 2**53, setting.name
 
 
 def test_the_tables_name_every_setting_and_its_variable() -> None:
