@@ -315,6 +315,17 @@ def test_an_export_to_another_place_needs_what_has_left(
     assert findings(place) == []
 
 
+def test_a_place_where_the_log_cannot_be_exported_is_left_as_it_was(
+    log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    leave(log, place, until_ms=history.now_ms - 600_000)
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(ExportRefused):
+        exporter(log, open_place(str(elsewhere)))
+    assert not elsewhere.exists()
+
+
 def test_heads_that_have_left_are_looked_for_in_the_archive_alone(
     log: EventLog, place: ExportPlace
 ) -> None:

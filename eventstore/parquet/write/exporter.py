@@ -144,11 +144,11 @@ class Exporter:
         self._completeness = completeness
         self._clock = clock
         self._table = TableWriter(place, signer, clock, versions_kept_s=kept.versions_s)
-        head = _claim(place, owner, signer)
+        head = _claim(log, place, owner, signer)
         self._table.remove_torn()
         self._catalog = catalog_of(place, verify)
         _check_same_log(log, self._catalog)
-        _check_reaches_seam(log, self._catalog, place)
+        _check_reaches_seam(log, self._catalog.last, place)
         if head.format == FORMAT:
             self._give_table()
         self._has_committed = False
@@ -407,8 +407,10 @@ class Exporter:
         self._catalog = catalog_of(place, self._verify, catalog.statements)
 
 
-def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
+def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead:
     """Write ``export.json`` in an empty place; refuse the place of another exporter.
+
+    Nothing is written if rows have left the log: an empty place would pass for their archive.
 
     ``export.json`` says that there is a table only once there is one (``Exporter._give_table``).
     """
@@ -417,6 +419,7 @@ def _claim(place: ExportPlace, owner: ExportOwner, signer: Signer) -> ExportHead
     except FileMissing:
         if place.sizes(EVENTS) or place.sizes(MANIFESTS):
             raise ExportRefused(f"{place.address()} contains files but no {HEAD}") from None
+        _check_reaches_seam(log, 0, place)
         head = ExportHead(
             format=FORMAT,
             schema=SCHEMA_VERSION,
@@ -449,13 +452,13 @@ def seam_position(log: EventLog) -> int:
         raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
 
 
-def _check_reaches_seam(log: EventLog, catalog: Catalog, place: ExportPlace) -> None:
+def _check_reaches_seam(log: EventLog, last: int, place: ExportPlace) -> None:
     """Refuse an export that lacks rows which left the log: only the archive has them."""
     seam = seam_position(log)
-    if catalog.last < seam:
+    if last < seam:
         raise ExportRefused(
             f"rows up to position {seam} left the log for its archive, but the export at"
-            f" {place.address()} ends at {catalog.last}: copy the archive there first"
+            f" {place.address()} ends at {last}: copy the archive there first"
         )
 
 
