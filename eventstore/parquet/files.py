@@ -263,6 +263,8 @@ def open_place(target: str) -> ExportPlace:
         return ExportPlace(fs.LocalFileSystem(), folder)
     try:
         filesystem, root = fs.FileSystem.from_uri(target)
+        if not root:
+            raise ValueError(target)
         return ExportPlace(filesystem, root, table=_table_address(target, root))
     except (OSError, ValueError):
         # The message leaves out the error: the address may hold a password.

@@ -98,3 +98,8 @@ def test_an_address_with_a_password_is_not_repeated_in_errors() -> None:
     with pytest.raises(ExportUnavailable) as said:
         open_place("s4://key:secret@exports/mediator")
     assert "secret" not in str(said.value)
+
+
+def test_an_address_of_a_store_without_a_bucket_is_no_place() -> None:
+    with pytest.raises(ExportUnavailable, match="not the address of a known and reachable store"):
+        open_place("s3://")
