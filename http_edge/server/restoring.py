@@ -83,11 +83,23 @@ class Target:
 
 
 def target_of(text: str, data_dir: Path) -> Target:
-    """A data directory, or the URL of a log whose mediator has its keys in ``data_dir``."""
+    """A data directory, or the URL of a log whose mediator has its keys in ``data_dir``.
+
+    Raises:
+        Stop: the directory is an export, which others may read.
+    """
     if _is_log(text):
-        return Target(text, data_dir, "--data-dir")
-    path = Path(text).expanduser().absolute()
-    return Target(f"sqlite://{quote(str(path / 'log.db'))}", path, "--to")
+        target = Target(text, data_dir, "--data-dir")
+    else:
+        path = Path(text).expanduser().absolute()
+        target = Target(f"sqlite://{quote(str(path / 'log.db'))}", path, "--to")
+    if (target.data_dir / HEAD).exists():
+        raise Stop(
+            Exit.USAGE,
+            f"{target.data_dir} is an export, which must not hold the mediator's keys",
+            f"Name an empty data directory with {target.option}.",
+        )
+    return target
 
 
 def keys_for(target: Target, backup: Path | None) -> MediatorKeys:

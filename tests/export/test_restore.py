@@ -320,6 +320,15 @@ def test_a_target_that_holds_a_log_is_refused(run: Run, original: Original) -> N
     assert tables_of(original.dsn) == before
 
 
+def test_nothing_is_restored_into_an_export_which_would_get_the_keys(
+    run: Run, original: Original
+) -> None:
+    ran = restore(run, original.place, str(original.place), original.keys)
+    assert ran.code == Exit.USAGE, ran.err
+    assert "is an export" in ran.err
+    assert not (original.place / "mediator-keys.json").exists()
+
+
 def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     run: Run, original: Original, tmp_path: Path
 ) -> None:
