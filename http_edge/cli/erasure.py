@@ -22,6 +22,7 @@ from eventstore.log.erasure_receipt import (
 from eventstore.log.errors import RowsStay
 from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
+from eventstore.log.seam import SEAM
 from eventstore.log.streams import identity_stream
 from http_edge.cli.arguments import did_argument
 from http_edge.cli.consent import require_consent, yes_option
@@ -38,6 +39,7 @@ from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 _ANSWER_S_MAX: Final = 60.0
+_FROM_BOTH: Final = "Remove names from both with: poste export compact"
 _file: Final = partial(click.Path, dir_okay=False, path_type=Path)
 receipt_option = click.option(
     "--receipt", "to", type=_file(), help="Write the signed receipt to this file."
@@ -126,16 +128,19 @@ def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
 def erase_names(loaded: Loaded, *, as_json: bool) -> int:
     """Remove the names of erased identities from the rows of the log.
 
-    Only for a log that is not exported; for others, poste export compact removes names from log and
-    export. Each name is replaced by its digest, which is what the seals cover, so the log still
-    verifies. A name stays while a live record refers to it, such as a waiting message or a contract
-    in force. This may run while the mediator serves, and may be interrupted and repeated.
+    Only for a log that is neither exported nor archived; for others, poste export compact removes
+    names from log and export. Each name is replaced by its digest, which is what the seals cover,
+    so the log still verifies. A name stays while a live record refers to it, such as a waiting
+    message or a contract in force. This may run while the mediator serves, and may be interrupted
+    and repeated.
     """
     settings = loaded.settings
     if settings.exported_place is not None:
         where = f"the log is exported to {settings.exported_place}"
-        raise Stop(Exit.USAGE, where, "Remove names from both with: poste export compact")
+        raise Stop(Exit.USAGE, where, _FROM_BOTH)
     require_existing(settings.log_dsn)
+    for one in settings.each_database():
+        _refuse_archived(one)
     records = [_names_erased(one) for one in settings.each_database()]
     if as_json:
         print_json(of_databases(records))
@@ -143,6 +148,18 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
         for record in records:
             print_record("Names of erased identities have left the log", record)
     return Exit.OK
+
+
+def _refuse_archived(settings: Settings) -> None:
+    """Refuse a log that lacks rows: their names are in an archive, which these settings lack.
+
+    Raises:
+        Stop: rows have left the log.
+    """
+    with closing(opened_to_read(settings)) as log:
+        if SEAM in log.settings():
+            why = "rows have left the log for an archive, which is not where the settings say"
+            raise Stop(Exit.USAGE, why, f"Name it with --set export.to. {_FROM_BOTH}")
 
 
 def _names_erased(settings: Settings) -> dict[str, Any]:

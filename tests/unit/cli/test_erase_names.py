@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+from eventstore.log.seam import SEAM
 from eventstore.log.verify import Finding, verify
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
@@ -49,3 +50,13 @@ def test_of_an_exported_log_names_leave_with_those_of_the_export(run: Run, tmp_p
     ran = run("log", "erase-names", "--data-dir", str(tmp_path / "data"))
     assert ran.code == Exit.USAGE
     assert "poste export compact" in ran.err
+
+
+def test_of_a_log_whose_rows_have_left_no_names_leave_without_its_archive(
+    run: Run, tmp_path: Path
+) -> None:
+    with closing(open_log(_log_of(tmp_path / "data"))) as log:
+        log.mark(SEAM, "the seam")
+    ran = run("log", "erase-names", "--data-dir", str(tmp_path / "data"))
+    assert ran.code == Exit.USAGE
+    assert "export.to" in ran.err
