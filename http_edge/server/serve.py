@@ -99,6 +99,9 @@ def _served(
         mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     finally:
+        # The loop has given SIGINT its default action back, and so would Python at its end: another
+        # Ctrl-C would end this before Ray has ended. (Ray itself gives SIGTERM its own back.)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         # After a fault the logs in Ray's folder can say more than ours.
         settings.operators_address_path.unlink(missing_ok=True)
         processes.stop(folder if code == Exit.OK else None)

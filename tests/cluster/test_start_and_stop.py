@@ -45,6 +45,7 @@ STARTING = "starting Ray"
 RAYS = ("gcs_server", "raylet")
 """What Ray starts, in this order."""
 DRAINED_S_MAX = 10.0
+AGAIN_S = 0.02
 
 
 def refusal(data_dir: Path, /, *codes: Exit, **settings: str) -> str:
@@ -153,6 +154,20 @@ async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
         stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
         assert stored == ["message-queued.2"] * 20
         the_log_tells_the_life(server, but_not=writer.identity.did)
+
+
+def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        (folder,) = ray_folders(server)
+        code = None
+        for _ in range(int(DRAINED_S_MAX / AGAIN_S)):
+            send(server.pid, signal.SIGINT)
+            code = server.exit_code(AGAIN_S)
+            if code is not None:
+                break
+        assert code == 0
+        server.wait_until_gone()
+        assert not folder.exists()
 
 
 def the_log_tells_the_life(server: Server, *, but_not: str) -> None:
