@@ -31,6 +31,7 @@ from urllib.parse import quote
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
+from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_erasure import WITHIN_S, Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
 
@@ -44,6 +45,8 @@ READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
+_REMOVED_AT_ONCE: Final = 256
+"""Contents that are removed in one transaction, about 1 ms: others wait for it."""
 _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""
 _PASSES_MAX: Final = 4
@@ -251,11 +254,29 @@ class SqliteWriter:
         self._turn = threading.Lock()
         (self._pages,) = self.connection.execute("PRAGMA page_count").fetchone()
         self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
-        self._erasure = Erasure(connect, self._turn, within_s=erased_within_s)
+        self._erasure = Erasure(connect, self._turn, self._remove_erased, within_s=erased_within_s)
 
     def erased(self) -> None:
-        """Schedule the removal from the files of what the last transaction erased."""
+        """Schedule the removal, also from the files, of what the last transaction erased."""
         self._erasure.wanted()
+
+    def _remove_erased(self) -> None:
+        """Remove the erased contents from the tables, in the order of their positions.
+
+        On this connection, because a commit on another one empties the cache of this one.
+
+        Raises: as ``transaction``.
+        """
+        with self.transaction() as cursor:
+            notes = sqlite_contents.notes_in(cursor)
+        ordered = sorted(sqlite_contents.positions_in(notes))
+        for start in range(0, len(ordered), _REMOVED_AT_ONCE):
+            with self.transaction() as cursor:
+                some = ordered[start : start + _REMOVED_AT_ONCE]
+                sqlite_sizes.add(cursor, 0, -sqlite_contents.remove(cursor, some))
+        if notes:
+            with self.transaction() as cursor:
+                sqlite_contents.forget_notes(cursor, notes)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:

@@ -1,15 +1,21 @@
 """Contents in a SQLite log: encrypted, each with a key of its own that is overwritten to erase it.
 
+An erasure has two steps. The transaction with the event that erases contents notes their positions
+(``note_erased``), and no reader gets these contents from then on. Seconds later they are removed
+(``remove``), those of many transactions together: contents that leave at about the same time
+mostly lie in the same pages, and so do their keys, so each page is written once and not once for
+each transaction. The notes are in the log, so the next start completes what a crash interrupts.
+
 SQLite moves rows within and between pages, and the old bytes stay where they were until that room
 is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories). So
-deleting its row does not erase a content. Its key stands in a row that fills a page, together with
-the keys of adjacent positions: an erasure overwrites such a row in place, and when SQLite moves the
-row or gives it up, the whole page is overwritten.
+deleting its row does not make a content unreadable. Its key stands in a row that fills a page,
+together with the keys of adjacent positions: a removal overwrites such a row in place, and when
+SQLite moves the row or gives it up, the whole page is overwritten.
 
-Until the first erasure in such a row, the row has one secret in place of the keys, which are
+Until the first removal in such a row, the row has one secret in place of the keys, which are
 derived from the secret (BLAKE2b, RFC 7693, keyed with the secret, of the position). So an append
-writes a row of keys once and then only reads it. The first erasure replaces the secret with the
-keys themselves, except those that it erases.
+writes a row of keys once and then only reads it. The first removal replaces the secret with the
+keys themselves, except those that it overwrites.
 
 The cipher is AES-128-GCM. The nonce stands before the ciphertext, and is new in each transaction: a
 transaction that fails leaves its positions, and so its keys, to the next.
@@ -29,7 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -52,6 +58,8 @@ TABLES: Final = (
     # By position: new contents go to the end, and contents that leave together lie together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS content_keys (page INTEGER PRIMARY KEY, keys BLOB NOT NULL)",
+    # Erased contents that are still to be removed: for each transaction a JSON array.
+    "CREATE TABLE IF NOT EXISTS erased (id INTEGER PRIMARY KEY, positions TEXT NOT NULL)",
 )
 JOINED: Final = (
     "LEFT JOIN contents AS c ON c.position = e.rowid"
@@ -63,6 +71,8 @@ COLUMNS: Final = (
     f" substr(keys, 1 + {_OF_SALTS_BYTES})"
 )
 """The columns of such a query that ``opened`` takes."""
+Note: TypeAlias = tuple[int, str]
+"""The id of a note of erased contents, and the JSON array of their positions."""
 _LEFT: Final = "SELECT 1 FROM contents WHERE position >= ? AND position < ? LIMIT 1"
 _OF_PAGE: Final = "SELECT position, content FROM contents WHERE position >= ? AND position < ?"
 
@@ -106,8 +116,30 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
     return sum(len(content) for _, content in kept)
 
 
-def erase(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
-    """Erase the contents, if any, at these positions; return how many bytes they took."""
+def note_erased(cursor: sqlite3.Cursor, positions: Sequence[int]) -> None:
+    """Note that the contents, if any, at these positions are erased."""
+    cursor.execute("INSERT INTO erased (positions) VALUES (?)", (json.dumps(positions),))
+
+
+def notes_in(cursor: sqlite3.Cursor) -> list[Note]:
+    """The notes of contents that are erased and still to be removed."""
+    # On a cursor of its own: the caller may be in the middle of its rows.
+    return cursor.connection.execute("SELECT id, positions FROM erased").fetchall()
+
+
+def positions_in(notes: Iterable[Note]) -> frozenset[int]:
+    """The positions in these notes."""
+    return frozenset(chain.from_iterable(json.loads(text) for _, text in notes))
+
+
+def forget_notes(cursor: sqlite3.Cursor, notes: Sequence[Note]) -> None:
+    """Delete these notes: all contents at their positions are removed."""
+    # The text, too: another process may have deleted a note, and a new one may have its id.
+    cursor.executemany("DELETE FROM erased WHERE id = ? AND positions = ?", notes)
+
+
+def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
+    """Remove the contents, if any, at these positions; return how many bytes they took."""
     pages: defaultdict[int, list[int]] = defaultdict(list)
     for position in positions:
         pages[position // KEYS].append(position)

@@ -1,9 +1,10 @@
-"""Removes what was erased from the files of a SQLite log, and gives free pages back.
+"""Removes what was erased from the tables and files of a SQLite log, and gives free pages back.
 
-An erasure overwrites the key of a content (``eventstore.stores.sqlite_contents``), but the page as
-it was stays in the file until a checkpoint, and in the WAL until that room is used again. So some
-time after an erasure a thread moves the WAL into the file and truncates the WAL. It takes no
-more than moments between two commits, and tries again if a reader is in the way.
+For some time after an erasure a thread removes, at intervals, the contents that were erased
+(``eventstore.stores.sqlite_contents``). That overwrites their keys, but a page as it was stays in
+the file until a checkpoint, and in the WAL until that room is used again. So in the end the thread
+moves the WAL into the file and truncates the WAL. It takes no more than moments between two
+commits, and tries again if a reader is in the way.
 
 SQLite uses free pages in the file again first. If they are a large part of the file, pages at its
 end move into them, some at a time, and the file becomes shorter; only in files that were made for
@@ -15,12 +16,17 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
+from eventsourcing.persistence import OperationalError
+
 WITHIN_S: Final = 30.0
 """From the first erasure until the WAL has nothing of it, if no reader is in the way."""
+REMOVED_EVERY_S: Final = 2.0
+"""More seconds would write fewer pages, but readers read the notes of all erasures since."""
 _BUSY_MS: Final = 50
 """The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0
@@ -43,15 +49,18 @@ class Erasure:
         self,
         connect: Callable[[], sqlite3.Connection],
         turn: threading.Lock,
+        remove: Callable[[], None],
         *,
         within_s: float = WITHIN_S,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
-        ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes.
+        ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes;
+        ``remove`` removes all contents that are erased by then from the tables.
         """
         self._connect = connect
         self._turn = turn
+        self._remove = remove
         self._within_s = within_s
         self._wanted = threading.Event()
         self._stopped = threading.Event()
@@ -68,22 +77,37 @@ class Erasure:
         """End the thread, and do the rest of its work now if no reader is in the way."""
         self._stopped.set()
         self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
             self._purged()
 
     def _work(self) -> None:
         # A stop may come at any moment, also between the wait and the clear.
         while not self._stopped.is_set():
             self._wanted.wait()
-            if self._stopped.wait(self._within_s):
-                return
+            until_s = time.monotonic() + self._within_s
+            while (left_s := until_s - time.monotonic()) > 0:
+                if self._stopped.wait(min(left_s, REMOVED_EVERY_S)):
+                    return
+                self._removed()
             self._wanted.clear()
             while not self._purged() and not self._stopped.wait(_AGAIN_S):
                 pass
 
+    def _removed(self) -> bool:
+        """Remove erased contents from the tables; False if that is still to be done."""
+        try:
+            self._remove()
+        except OperationalError as error:
+            _LOG.warning("erased contents are still in the tables: %s", error)
+            return False
+        return True
+
     def _purged(self) -> bool:
-        """Purge the files once; False if that is still to be done."""
+        """Remove erased contents, and purge the files once; False if that is still to be done."""
+        if not self._removed():
+            return False
         try:
             with closing(self._connect()) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")

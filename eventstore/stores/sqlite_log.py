@@ -52,7 +52,7 @@ from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_sizes import UnsavedBytes
 from eventstore.stores.sqlite_tables import TABLES, make_tables, require_read_models
 
-_OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "archived_states")
+_OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
 _POSITIONS: Final = (
     "SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
@@ -115,8 +115,9 @@ class SqliteStore(Store):
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
             make_tables(cursor)
-        if is_left:
-            # Perhaps a killed process left the WAL, and had just erased something.
+            is_noted = not to_read and bool(sqlite_contents.notes_in(cursor))
+        if is_left or is_noted:
+            # Perhaps a killed process left this, and had just erased something.
             self.writer.erased()
 
     @override
@@ -203,7 +204,8 @@ class SqliteRecorder(SqlRecorder):
                 if (content := content_of(event)) is not None and content.stored is not None
             ]
             contents_bytes = sqlite_contents.keep(cursor, kept) if kept else 0
-            contents_bytes -= session.erased(gone) if gone else 0
+            if gone:
+                session.erase(gone)
             unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
             if events:
                 update_read_models(session, stored_events, events)
@@ -251,6 +253,7 @@ class _Session(LogSession):
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.has_removed = False
         self._cursor = cursor
+        self._noted: frozenset[int] | None = None
         self.overwriting = partial(sqlite_contents.overwriting, cursor)
 
     @override
@@ -289,7 +292,7 @@ class _Session(LogSession):
             (stream.hex, json.dumps(list(versions))),
         )
         return {
-            row[0]: StoredRecord(StoredEvent(stream, *row), opened(*content))
+            row[0]: StoredRecord(StoredEvent(stream, *row), self._opened(*content))
             for content, row in ((one[:4], one[4:]) for one in found)
         }
 
@@ -301,18 +304,28 @@ class _Session(LogSession):
             " WHERE c.position > ? AND c.position <= ?",
             (after, until),
         )
-        return {one[0]: opened(*one) or b"" for one in found}
+        erased = self._erased()
+        return {one[0]: opened(*one) or b"" for one in found if one[0] not in erased}
 
     @override
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
-        if erased_bytes := self.erased(gone):
-            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
-
-    def erased(self, gone: Collection[tuple[UUID, int]]) -> int:
-        """Erase contents; return how many bytes they had."""
         places = json.dumps([(stream.hex, version) for stream, version in gone])
-        found = [position for (position,) in self.rows(_POSITIONS, (places,))]
-        return sqlite_contents.erase(self._cursor, found)
+        if found := [position for (position,) in self.rows(_POSITIONS, (places,))]:
+            sqlite_contents.note_erased(self._cursor, found)
+            self._noted = None
+            self.has_removed = True
+
+    def _erased(self) -> frozenset[int]:
+        """The positions of contents that are erased and not removed yet."""
+        if self._noted is None:
+            self._noted = sqlite_contents.positions_in(sqlite_contents.notes_in(self._cursor))
+        return self._noted
+
+    def _opened(self, position: int | None, content: object, *keys: object) -> bytes | None:
+        """Decrypt a stored content; None if there is none or it is erased."""
+        if position is None or position in self._erased():
+            return None
+        return opened(position, content, *keys)
 
     def resized(self, changed: Changed, depths: Sequence[QueueDepth]) -> bool:
         """Save only the changed columns of these depths; False if a row is missing.
@@ -347,7 +360,7 @@ class _Session(LogSession):
                 raise CorruptRow(
                     f"position {position}", "the stream is not in the form of this log"
                 )
-            found.append(LogRow(position, key, version, topic, state, opened(*stored)))
+            found.append(LogRow(position, key, version, topic, state, self._opened(*stored)))
             if size_bytes > bytes_max:
                 return found[:-1] or found
         return found
@@ -410,6 +423,8 @@ class _Session(LogSession):
             " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
             " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)"
         )
+        if erased := self._erased().intersection(positions):
+            sqlite_sizes.add(self._cursor, 0, -sqlite_contents.remove(self._cursor, erased))
         with self.overwriting():  # else names would stay where no later erasure reaches
             removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
         self.has_removed = self.has_removed or removed > 0
@@ -420,6 +435,7 @@ class _Session(LogSession):
         with self.overwriting():
             for table in (*_OWN_TABLES, *READ_MODELS):
                 self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
+        self._noted = None
         self.has_removed = True
         self.recount()
 

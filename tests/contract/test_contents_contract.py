@@ -18,7 +18,7 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Fault, Finding, Summary, verify
-from tests.log.raw_sql import run_sql
+from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import (
     OTHER,
     OWNER,
@@ -168,6 +168,7 @@ def test_what_was_erased_is_verified_as_erased(sealed: EventLog) -> None:
 def test_nothing_else_is_accepted(
     sealed: EventLog, log_url: str, statement: str, fault: Fault
 ) -> None:
+    remove_erased(log_url)
     run_sql(log_url, statement)
     assert fault in faults(sealed)
 
@@ -175,6 +176,7 @@ def test_nothing_else_is_accepted(
 def test_a_content_that_is_there_although_it_was_erased_is_found(
     sealed: EventLog, log_url: str
 ) -> None:
+    remove_erased(log_url)
     run_sql(log_url, "INSERT INTO contents SELECT 2, content FROM contents WHERE position = 4")
     assert set(faults(sealed)) == {Fault.WRONG_CONTENT}
 

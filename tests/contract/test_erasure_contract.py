@@ -54,7 +54,7 @@ from http_edge.crypto.signatures import public_key, sign
 from tests.contract.conftest import OpenLog
 from tests.contract.test_retention_contract import DAY_S, FRIEND, Mediator, is_sound
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
-from tests.log.raw_sql import run_sql
+from tests.log.raw_sql import remove_erased, run_sql
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import (
     MEDIATOR,
@@ -461,6 +461,7 @@ def test_a_receipt_says_what_was_erased_where_and_follows_from_the_log(
             check_receipt(log, msgspec.structs.replace(receipt, **other), key)
     position = receipt.positions[0].first
     (copied, *_) = left
+    remove_erased(log_url)
     run_sql(
         log_url,
         f"INSERT INTO contents SELECT {position}, content FROM contents WHERE position = {copied}",

@@ -9,6 +9,8 @@ from typing import Any
 
 import psycopg
 
+from eventstore.stores.open_log import open_store
+
 
 def run_sql(log_url: str, statement: str) -> Sequence[Sequence[Any]]:
     """Run one statement on a connection of its own and return its rows."""
@@ -18,3 +20,9 @@ def run_sql(log_url: str, statement: str) -> Sequence[Sequence[Any]]:
     with psycopg.connect(log_url, autocommit=True) as server:
         cursor = server.execute(statement.encode())
         return cursor.fetchall() if cursor.description else []
+
+
+def remove_erased(log_url: str) -> None:
+    """Remove the contents that are erased so far, as a log in SQLite does within seconds."""
+    if log_url.startswith("sqlite:"):
+        open_store(log_url).close()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
+from sqlite3 import Cursor
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from eventstore.log.codec import state_of
 from eventstore.log.content import SALT_BYTES
 from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.log.events import MessageQueued
+from eventstore.stores import sqlite_contents, sqlite_erasure
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
@@ -131,7 +134,7 @@ def test_it_leaves_without_being_asked(path: Path) -> None:
         append(log, OWNER, message(b"two"))
         second, _ = newest_key(path)
         append(log, OWNER, removed([1], "id"))
-        assert newest_key(path) == [second]
+        until(lambda: newest_key(path) == [second])
         until(lambda: not found_in(path, *first))
         assert found_in(path, second) == ["log.db"]
 
@@ -142,10 +145,117 @@ def test_what_leaves_as_the_last_of_its_neighbours_takes_their_row_with_it(path:
         gone = newest_key(path)
         append(log, OWNER, removed([1], "id"), removed([2], "id"))
         with closing(connect(path)) as beside:
-            assert list(beside.execute("SELECT * FROM content_keys")) == []
+            until(lambda: not list(beside.execute("SELECT * FROM content_keys")))
         append(log, OWNER, message(b"three"))
         until(lambda: not found_in(path, *gone))
         assert len(log.read_contents(after=0, until=100)) == 1
+
+
+@pytest.fixture
+def never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Erased contents stay in the tables of an open log."""
+    monkeypatch.setattr(sqlite_erasure, "REMOVED_EVERY_S", 1_000.0)
+
+
+def stored_in(path: Path) -> list[int]:
+    """The positions of the contents in the table."""
+    with closing(connect(path)) as beside:
+        return [position for (position,) in beside.execute("SELECT position FROM contents")]
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_an_erased_content_that_is_still_stored_is_read_by_none(path: Path) -> None:
+    with closing(opened(path, within_s=1_000)) as log:
+        append(log, OWNER, message(b"one"), message(b"two"), removed([1], "id"))
+        assert stored_in(path) == [1, 2]
+        for reader in (log, another := open_log(f"sqlite:{path}")):
+            assert list(reader.read_contents(after=0, until=100)) == [2]
+            rows = reader.read_rows(after=0, rows_max=10, bytes_max=10_000)
+            assert [row.content is None for row in rows] == [True, False, True]
+            records = reader.read_records({OWNER: [1, 2]})[OWNER]
+            assert [record.content is None for record in records.values()] == [True, False]
+        another.close()
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_contents_that_a_backup_has_after_their_erasure_leave_it_when_it_is_opened(
+    path: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy" / "log.db"
+    copy.parent.mkdir()
+    with closing(opened(path, within_s=1_000)) as log:
+        append(log, OWNER, message(b"one"), message(b"two"))
+        gone = newest_key(path)
+        append(log, OWNER, removed([2], "id"))
+        with closing(connect(path)) as beside, closing(connect(copy)) as target:
+            beside.backup(target)
+    assert stored_in(copy) == [1, 2]
+    with closing(opened(copy)):
+        until(lambda: stored_in(copy) == [1])
+    assert found_in(copy, *gone) == []
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_a_row_leaves_for_the_archive_although_its_erased_content_is_still_stored(
+    path: Path,
+) -> None:
+    with closing(opened(path, within_s=1_000)) as log:
+        append(log, OWNER, message(b"one"), removed([1], "id"), message(b"two"))
+        with closing(SqliteStore(path, to_read=True)) as store, store.writing() as session:
+            assert session.remove_rows([1, 2, 3]) == 2
+        assert stored_in(path) == [3]
+
+
+def test_others_wait_for_the_removal_of_few_contents_at_a_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def remove(cursor: Cursor, positions: Sequence[int]) -> int:
+        sizes.append(len(positions))
+        return removes(cursor, positions)
+
+    removes = sqlite_contents.remove
+    monkeypatch.setattr(sqlite_contents, "remove", remove)
+    with closing(opened(path)) as log:
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(NUMBER)])
+        append(log, OWNER, removed(range(1, NUMBER + 1), "id"))
+        until(lambda: stored_in(path) == [])
+    assert sizes == [256, 256, 88]
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_of_two_processes_that_remove_at_once_neither_forgets_a_later_erasure(path: Path) -> None:
+    with closing(SqliteStore(path, erased_within_s=1_000)) as store:
+        log = RecorderLog(store)
+        append(log, OWNER, message(b"one"), removed([1], "id"))
+        with store.writer.transaction() as cursor:
+            notes = sqlite_contents.notes_in(cursor)
+        open_log(f"sqlite:{path}").close()  # the other process removes and forgets
+        append(log, OWNER, message(b"two"), removed([3], "id"))
+        with store.writer.transaction() as cursor:
+            sqlite_contents.forget_notes(cursor, notes)
+            left = sqlite_contents.notes_in(cursor)
+        assert [note for note, _ in left] == [note for note, _ in notes], "ids are used again"
+        assert sqlite_contents.positions_in(left) == {3}
+
+
+def test_a_removal_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [sqlite3.OperationalError("disk I/O error"), sqlite3.OperationalError("full")]
+
+    def remove(cursor: Cursor, positions: Sequence[int]) -> int:
+        if failures:
+            raise failures.pop()
+        return removes(cursor, positions)
+
+    removes = sqlite_contents.remove
+    monkeypatch.setattr(sqlite_contents, "remove", remove)
+    with closing(opened(path)) as log:
+        append(log, OWNER, message(b"one"))
+        gone = newest_key(path)
+        append(log, OWNER, removed([1], "id"))
+        until(lambda: not found_in(path, *gone))
+    assert failures == []
 
 
 def test_contents_of_the_release_before_are_read_erased_and_added_to(path: Path) -> None:
