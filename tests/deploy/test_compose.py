@@ -48,6 +48,15 @@ def test_what_is_depended_on_is_there_and_can_become_healthy() -> None:
                 assert "healthcheck" in SERVICES[needed] or needed == "node", name
 
 
+def test_postgresql_has_the_settings_that_its_page_names() -> None:
+    page = (DEPLOY / "docs/pages/operations/postgresql.md").read_text("utf-8")
+    paragraph = page.split("**Bytes written.**")[1].split("halve")[0]
+    named = re.findall(r"`(\w+) = (\w+)`", paragraph)
+    assert len(named) == 4
+    program, *given = SERVICES["postgres"]["command"]
+    assert (program, given) == ("postgres", [f"-c{name}={value}" for name, value in named])
+
+
 def test_the_proxy_alone_is_reached_from_outside() -> None:
     assert {name for name, service in SERVICES.items() if "ports" in service} == {"proxy"}
     assert all(service.get("network_mode") != "host" for service in SERVICES.values())
