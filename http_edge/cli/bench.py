@@ -19,6 +19,7 @@ from rich.progress import Progress
 from http_edge.cli.consent import require_consent
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import split_url
+from http_edge.clients import decentrl, didcomm
 from http_edge.clients.decentrl import ClientError, MediatorClient
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
 from http_edge.clients.load import (
@@ -36,6 +37,7 @@ _GENERATIONS: Final[Mapping[str, type[DidCommAgents | DidComm2Agents]]] = {
     "didcomm-v2": DidComm2Agents,
 }
 PROTOCOLS: Final = ("decentrl", *_GENERATIONS)
+_UNREACHABLE: Final = (decentrl.MediatorUnreachable, didcomm.MediatorUnreachable, OSError)
 _PREPARED: Final = 4_000
 """Messages that are signed or packed before the clock runs; further ones are while it runs."""
 _NS_PER_MS: Final = 1_000_000
@@ -154,6 +156,8 @@ def bench(  # noqa: PLR0913 - one argument for each option
         raise Stop(Exit.USAGE, str(error)) from error
     except (ClientError, WalletError, OSError) as error:
         remedy = "Does this mediator serve the protocol? Choose one with --protocol."
+        if isinstance(error, _UNREACHABLE):
+            remedy = f"Does a mediator serve at {url}?"
         raise Stop(Exit.UNREACHABLE, f"the load failed: {error}", remedy) from error
     if as_json:
         print_json({"url": url, **msgspec.to_builtins(wanted), "measured": _plain(measured)})

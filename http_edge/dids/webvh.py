@@ -92,7 +92,7 @@ def log_url(did: str) -> URL | None:
 def witness_url(did: str, body: bytes) -> URL | None:
     """The URL of the witness proofs that the log in ``body`` requires; None if it requires none."""
     try:
-        entries = [parse(line) for line in body.splitlines()[:ENTRIES_MAX]]
+        entries = [parse(line) for line in body.strip().splitlines()[:ENTRIES_MAX]]
     except ValueError:
         return None
     url = log_url(did)
@@ -109,7 +109,7 @@ def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[s
     witness proofs, if the log has witnesses (``witness_url``).
     """
     scid = did.removeprefix(PREFIX).partition(":")[0]
-    lines = body.splitlines()
+    lines = body.strip().splitlines()
     if not did.startswith(PREFIX) or not 0 < len(lines) <= ENTRIES_MAX:
         return None
     so_far = _Authority(scid)

@@ -119,8 +119,8 @@ class DidWeb(Section):
     """Time that a document is cached, or its absence, which is cached for 30 s at most. A withdrawn
     key works this much longer. At least three times seconds_max, whatever is set: a command needs
     up to three documents, which are fetched one after the other."""
-    cache_entries_max: int = Field(default=10_000, ge=1, le=1_000_000)
-    """Documents in the cache."""
+    cache_entries_max: int = Field(default=10_000, ge=3, le=1_000_000)
+    """Documents in the cache. A command needs up to three of them at once."""
 
 
 class DidComm(Section):

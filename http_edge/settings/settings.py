@@ -34,6 +34,7 @@ from http_edge.settings.sections import (
 from http_edge.settings.value_types import (
     WILDCARDS,
     Did,
+    Folder,
     Listen,
     LogAddress,
     NodeAddress,
@@ -68,7 +69,7 @@ __all__ = [
 class Settings(Section):
     """Everything that can be set."""
 
-    data_dir: Path = Path("data")
+    data_dir: Folder = Path("data")
     """Directory of the mediator's keys and of log.db. Back it up: contracts are bound to the
     keys."""
     listen: Listen = "127.0.0.1:8080"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 KIB: Final = 1024
@@ -46,6 +47,17 @@ def _listen(listen: str) -> str:
     return listen
 
 
+def _named(path: object) -> object:
+    if path == "":
+        raise ValueError(path)  # Path("") is the current directory
+    return path
+
+
+Folder: TypeAlias = Annotated[
+    Path,
+    BeforeValidator(_named),
+    Field(json_schema_extra={"expected": "the path of a directory"}),
+]
 Listen: TypeAlias = Annotated[
     str,
     AfterValidator(_listen),

@@ -52,6 +52,14 @@ async def test_every_accepted_message_of_each_protocol_is_fetched_again(url: str
         assert 0 < one["median_ms"] <= one["p99_ms"]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_an_address_where_nothing_listens_is_named(protocol: str) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = await asyncio.to_thread(CliRunner().invoke, bench, [url, f"--protocol={protocol}"])
+    assert done.exit_code == Exit.UNREACHABLE
+    assert f"Does a mediator serve at {url}?" in done.output
+
+
 @pytest.mark.parametrize("rates", [{"per_sender_per_s": 5}])
 async def test_refusals_are_shown_by_their_code(url: str) -> None:
     done = await benched(url, "--protocol=decentrl", "--messages=200")

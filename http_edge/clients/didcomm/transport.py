@@ -30,7 +30,7 @@ from http_edge.didcomm.envelopes.messages import Json
 ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, in addition to the delay that the request allows."""
 SILENCE_S_MAX: Final = 75.0
-"""A socket that is silent for so long is dead: two and a half times the mediator's ping period."""
+"""A socket that is silent for so long is dead: almost four of the mediator's ping periods."""
 UNRECEIVED_BYTES_MAX: Final = 128 * 1024 * 1024
 """The most that a socket keeps for a caller that does not receive; with more the socket ends."""
 _KEPT_BYTES: Final = 1024

@@ -101,6 +101,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "log",
             "sqlite:///absolute/path.db or postgresql://user@host/database",
         ),
+        ('data_dir = ""', "data_dir", "the path of a directory"),
         ('[export]\nto = "exports"', "export.to", "an absolute path or a URI"),
         ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
         ('public_url = "https://u@h"', "public_url", "an http or https URL without user"),
@@ -131,6 +132,13 @@ def test_a_missing_file_is_refused(file: Path) -> None:
         ({"POSTE_LISTEM": "x"}, "POSTE_LISTEM", "the environment", "perhaps POSTE_LISTEN"),
         ({"POSTE_DID_WEB__ENABLED": "maybe"}, "did_web.enabled", "POSTE_DID_WEB__ENABLED", "true"),
         ({"POSTE_HOSTS": ""}, "hosts", "POSTE_HOSTS", "a whole number"),
+        ({"POSTE_DATA_DIR": ""}, "data_dir", "POSTE_DATA_DIR", "the path of a directory"),
+        (
+            {"POSTE_DID_WEB__CACHE_ENTRIES_MAX": "2"},
+            "did_web.cache_entries_max",
+            "POSTE_DID_WEB__CACHE_ENTRIES_MAX",
+            "a whole number from 3 ",
+        ),
     ],
 )
 def test_a_variable_with_a_mistake_is_refused_by_name(

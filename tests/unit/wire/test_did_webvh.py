@@ -38,6 +38,11 @@ def test_the_state_of_the_last_entry_is_the_document() -> None:
     assert document(made) == {"id": made.did, "service": [{"id": "#new"}]}
 
 
+def test_blank_lines_behind_the_entries_mean_nothing() -> None:
+    made = log()
+    assert read_log(made.did, made.text + b"\n\r\n", NOW_S) == document(made) is not None
+
+
 def test_keys_are_followed_by_those_that_they_authorize() -> None:
     made = log()
     made.add(STATE, ONE, updateKeys=[multikey(TWO), multikey(THREE)])
