@@ -256,9 +256,9 @@ class SqliteWriter:
         self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
         self._erasure = Erasure(connect, self._turn, self._remove_erased, within_s=erased_within_s)
 
-    def erased(self) -> None:
+    def erased(self, contents: int = 0) -> None:
         """Schedule the removal, also from the files, of what the last transaction erased."""
-        self._erasure.wanted()
+        self._erasure.wanted(contents)
 
     def _remove_erased(self) -> None:
         """Remove the erased contents from the tables, in the order of their positions.

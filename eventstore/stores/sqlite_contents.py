@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import chain, groupby
+from struct import pack, unpack
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
@@ -58,8 +59,8 @@ TABLES: Final = (
     # By position: new contents go to the end, and contents that leave together lie together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS content_keys (page INTEGER PRIMARY KEY, keys BLOB NOT NULL)",
-    # Erased contents that are still to be removed: for each transaction a JSON array.
-    "CREATE TABLE IF NOT EXISTS erased (id INTEGER PRIMARY KEY, positions TEXT NOT NULL)",
+    # Erased contents that are still to be removed: for each transaction their positions, packed.
+    "CREATE TABLE IF NOT EXISTS erased (id INTEGER PRIMARY KEY, positions BLOB NOT NULL)",
 )
 JOINED: Final = (
     "LEFT JOIN contents AS c ON c.position = e.rowid"
@@ -71,8 +72,9 @@ COLUMNS: Final = (
     f" substr(keys, 1 + {_OF_SALTS_BYTES})"
 )
 """The columns of such a query that ``opened`` takes."""
-Note: TypeAlias = tuple[int, str]
-"""The id of a note of erased contents, and the JSON array of their positions."""
+Note: TypeAlias = tuple[int, bytes]
+"""The id of a note of erased contents, and their positions, eight bytes for each."""
+_POSITION_BYTES: Final = 8
 _LEFT: Final = "SELECT 1 FROM contents WHERE position >= ? AND position < ? LIMIT 1"
 _OF_PAGE: Final = "SELECT position, content FROM contents WHERE position >= ? AND position < ?"
 
@@ -118,7 +120,8 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
 
 def note_erased(cursor: sqlite3.Cursor, positions: Sequence[int]) -> None:
     """Note that the contents, if any, at these positions are erased."""
-    cursor.execute("INSERT INTO erased (positions) VALUES (?)", (json.dumps(positions),))
+    packed = pack(f"<{len(positions)}q", *positions)
+    cursor.execute("INSERT INTO erased (positions) VALUES (?)", (packed,))
 
 
 def notes_in(cursor: sqlite3.Cursor) -> list[Note]:
@@ -129,12 +132,13 @@ def notes_in(cursor: sqlite3.Cursor) -> list[Note]:
 
 def positions_in(notes: Iterable[Note]) -> frozenset[int]:
     """The positions in these notes."""
-    return frozenset(chain.from_iterable(json.loads(text) for _, text in notes))
+    packed = b"".join(positions for _, positions in notes)
+    return frozenset(unpack(f"<{len(packed) // _POSITION_BYTES}q", packed))
 
 
 def forget_notes(cursor: sqlite3.Cursor, notes: Sequence[Note]) -> None:
     """Delete these notes: all contents at their positions are removed."""
-    # The text, too: another process may have deleted a note, and a new one may have its id.
+    # By content, too: another process may have deleted a note, and a new one may have its id.
     cursor.executemany("DELETE FROM erased WHERE id = ? AND positions = ?", notes)
 
 

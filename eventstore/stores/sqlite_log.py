@@ -213,7 +213,7 @@ class SqliteRecorder(SqlRecorder):
                 _save_depths(session, depths)
         self.unsaved = unsaved
         if gone:
-            self._writer.erased()
+            self._writer.erased(len(gone))
         return list(range(first, newest + 1))
 
     @override

@@ -28,6 +28,7 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
+from eventstore.stores.sqlite_erasure import NOTED_MAX
 from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
 from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OTHER, OWNER, append, message, removed
@@ -175,6 +176,16 @@ def test_an_erased_content_that_is_still_stored_is_read_by_none(path: Path) -> N
             records = reader.read_records({OWNER: [1, 2]})[OWNER]
             assert [record.content is None for record in records.values()] == [True, False]
         another.close()
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_many_erased_contents_are_removed_at_once(path: Path) -> None:
+    with closing(opened(path, within_s=1_000)) as log:
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(NOTED_MAX)])
+        append(log, OWNER, removed(range(2, NOTED_MAX + 1), "id"))
+        assert len(stored_in(path)) == NOTED_MAX
+        append(log, OWNER, removed([1], "id"))
+        until(lambda: stored_in(path) == [])
 
 
 @pytest.mark.usefixtures("never_removed")
