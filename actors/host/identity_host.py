@@ -341,14 +341,6 @@ class IdentityHost:
         measured = families(self._host.measures.registry)
         return msgspec.msgpack.encode(HostReport(stats=stats, families=measured, log=log))
 
-    def assign(self, partitions: Sequence[str]) -> None:
-        """Own these partitions from now on.
-
-        Raises:
-            LogError: they could not be claimed.
-        """
-        self._on_writer(lambda: self._host.assign(partitions))
-
     def holdings(self) -> HostHoldings:
         """What this host owns, answered on the caller's thread.
 

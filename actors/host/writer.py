@@ -77,10 +77,6 @@ class _Call(msgspec.Struct):
     run: Callable[[], None]
 
 
-def _end_process() -> None:
-    os._exit(_DEFECT)
-
-
 def always() -> bool:
     """The ``MayServe`` of a host that no other host can replace."""
     return True
@@ -89,7 +85,7 @@ def always() -> bool:
 class Writer:
     """The thread that owns a ``Host``; everything that touches the host runs here."""
 
-    def __init__(  # noqa: PLR0913 - what a writer works with, each part by itself
+    def __init__(
         self,
         host: Host,
         log: EventLog,
@@ -98,7 +94,6 @@ class Writer:
         push_out: PushOut,
         limits: HostLimits,
         may_serve: MayServe = always,
-        on_defect: Callable[[], None] = _end_process,
     ) -> None:
         """A writer that does not run yet; see ``start``.
 
@@ -111,7 +106,6 @@ class Writer:
         self._incarnation = incarnation
         self._push_out = push_out
         self._limits = limits
-        self._on_defect = on_defect
         self._commit_delay = CommitDelay(limits.gather_s_max)
         self._cheap: Turns[_Item] = Turns()
         self._costly: Turns[_Item] = Turns()
@@ -161,11 +155,10 @@ class Writer:
     def _work(self) -> None:
         try:
             self._serve()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, the process ends
             # A host without its writer would look alive but answer nothing: restart it.
             _LOG.critical("the writer failed", exc_info=True)
-            self._on_defect()
-            raise
+            os._exit(_DEFECT)
 
     def _serve(self) -> None:
         stopping = False

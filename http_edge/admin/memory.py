@@ -33,9 +33,6 @@ _CALLS_MAX: Final = 16
 _QUESTIONS: Final[msgspec.msgpack.Decoder[InspectionQuestion]] = msgspec.msgpack.Decoder(
     InspectionQuestion
 )
-_ANSWERS: Final[msgspec.msgpack.Decoder[InspectionAnswer]] = msgspec.msgpack.Decoder(
-    InspectionAnswer
-)
 _A = TypeVar("_A")
 
 

@@ -37,7 +37,6 @@ _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
-_ENCODER: Final = msgspec.msgpack.Encoder()
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)

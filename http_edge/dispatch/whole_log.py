@@ -16,7 +16,6 @@ from http_edge.dispatch.gateway import Gateway
 
 _PARTS: Final = StorageFigures.__struct_fields__
 _N = TypeVar("_N", int, float)
-_QUEUES: Final = msgspec.msgpack.Decoder(list[WaitingQueue])
 
 
 async def waiting_queues(

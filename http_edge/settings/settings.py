@@ -169,16 +169,6 @@ class Settings(Section):
         return self.node_address or "127.0.0.1"
 
     @property
-    def listen_host(self) -> str:
-        """The address to bind."""
-        return split_listen(self.listen)[0]
-
-    @property
-    def listen_port(self) -> int:
-        """The port to bind; 0 takes a free one."""
-        return split_listen(self.listen)[1]
-
-    @property
     def local_url(self) -> str:
         """The mediator's URL on this machine; a wildcard address becomes localhost."""
         return _reached(self.listen)

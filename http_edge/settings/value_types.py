@@ -17,7 +17,6 @@ COUNT_MAX: Final = 10**15
 """The largest count or size that can be set. Answers and events state some of them, and the JSON of
 clients is exact up to 2**53 - 1."""
 
-_DID: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]")
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be recognised, not bound
 
 

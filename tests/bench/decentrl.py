@@ -31,7 +31,6 @@ _TAGS, _CONTACTS, _OWN = 100, 50, 9
 _REPEATS: Final = 50
 _PAGE_SIZE: Final = 10
 _FIRST_S: Final = 1_600_000_000
-_NS_PER_S: Final = 1_000_000_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

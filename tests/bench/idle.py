@@ -33,8 +33,6 @@ from tests.database_server import DatabaseServer, database_directory
 SHARDS: Final = 64
 _SETTLED_S: Final = 6.0
 """Shards move, and what a start has put off is done."""
-_SERVE: Final = "serve"
-"""The layer of which one process is the placer: what that costs grows with the nodes."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ def test_every_setting_is_used_somewhere() -> None:
         "data_dir": {"keys_path", "log_dsn"},
         "keys_file": {"keys_path"},
         "operators.token_file": {"operators_token_path"},
-        "listen": {"listen_host", "listen_port", "local_url"},
         "public_url": {"url"},
         "did": {"mediator_did"},
         "log": {"log_dsn"},

@@ -109,4 +109,4 @@ def test_a_password_in_the_log_address_is_not_in_the_repr() -> None:
 @given(st.integers(0, 65_535), st.sampled_from(["127.0.0.1", "[::1]", "example.org"]))
 def test_every_port_of_every_kind_of_host_is_accepted(port: int, host: str) -> None:
     settings = Settings(listen=f"{host}:{port}")
-    assert (settings.listen_host, settings.listen_port) == (host.strip("[]"), port)
+    assert split_listen(settings.listen) == (host.strip("[]"), port)

@@ -24,7 +24,6 @@ from http_edge.didcomm.envelopes.v2.envelope import Recipient, seal
 FORWARD: Final = NEW_PREFIX + "routing/2.0/forward"
 ATTACHMENTS_MAX: Final = 32
 """Envelopes in one forward; each is a row of the log. Agents send one."""
-_DID_KEY: Final = "did:key:"
 
 
 def read_forward(message: Message) -> Forward | None:
