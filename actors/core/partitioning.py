@@ -86,12 +86,6 @@ class Placement(msgspec.Struct, frozen=True):
         """The database that holds all data of an identity, including its nonces."""
         return database_of_shard(shard_of(did, self.shards), self.databases)
 
-    def database_of_partition(self, partition: str) -> int:
-        """The database that holds a partition."""
-        if is_shard(partition):
-            return database_of_shard(partition, self.databases)
-        return self.database_of(partition)
-
     def database_of_host(self, host: str) -> int:
         """The database that a host of shards works on, by its name."""
         return database_of_host(host, self.databases)

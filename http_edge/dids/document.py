@@ -1,4 +1,4 @@
-"""DID documents: reads those of others, and writes the mediator's and that of an identity.
+"""DID documents: reads those of others, and writes the mediator's.
 
 Signing keys are read only from ``verificationMethod``, so a pre-key can never verify a signature;
 the pre-key is embedded in ``keyAgreement`` (DCTRL-0004 3.2).
@@ -55,18 +55,6 @@ def signing_key_id(did: str) -> str:
     return did + "#signing"
 
 
-def mediator_document(did: str, url: str, keys: MediatorKeys) -> dict[str, object]:
-    """The mediator's own document (DCTRL-0004 3.2); ``url`` is its HTTP address."""
-    return _document(did, keys.signing_public, keys.pre_public, url)
-
-
-def identity_document(
-    did: str, signing_public: bytes, pre_public: bytes, mediator_did: str
-) -> dict[str, object]:
-    """The document of a did:decentrl: like the mediator's, with its mediator's DID as endpoint."""
-    return _document(did, signing_public, pre_public, mediator_did)
-
-
 def read_document(did: str, value: object) -> DidDocument | None:
     """Read a JSON document; None if it is not the document of ``did``.
 
@@ -98,7 +86,8 @@ def _keys(did: str, methods: object, prefix: bytes) -> Iterator[tuple[str, bytes
                 continue
 
 
-def _document(did: str, signing_public: bytes, pre_public: bytes, uri: str) -> dict[str, object]:
+def mediator_document(did: str, url: str, keys: MediatorKeys) -> dict[str, object]:
+    """The mediator's own document (DCTRL-0004 3.2); ``url`` is its HTTP address."""
     return {
         "@context": list(_CONTEXT),
         "id": did,
@@ -108,7 +97,7 @@ def _document(did: str, signing_public: bytes, pre_public: bytes, uri: str) -> d
                 "id": signing_key_id(did),
                 "type": "Ed25519VerificationKey2020",
                 "controller": did,
-                "publicKeyMultibase": multibase_encode(ED25519_PREFIX, signing_public),
+                "publicKeyMultibase": multibase_encode(ED25519_PREFIX, keys.signing_public),
             }
         ],
         "keyAgreement": [
@@ -116,7 +105,7 @@ def _document(did: str, signing_public: bytes, pre_public: bytes, uri: str) -> d
                 "id": did + "#prekey",
                 "type": "X25519KeyAgreementKey2020",
                 "controller": did,
-                "publicKeyMultibase": multibase_encode(X25519_PREFIX, pre_public),
+                "publicKeyMultibase": multibase_encode(X25519_PREFIX, keys.pre_public),
             }
         ],
         "authentication": [signing_key_id(did)],
@@ -124,7 +113,7 @@ def _document(did: str, signing_public: bytes, pre_public: bytes, uri: str) -> d
             {
                 "id": "#mediator-service",
                 "type": "DecentrlMediator",
-                "serviceEndpoint": {"uri": uri},
+                "serviceEndpoint": {"uri": url},
             }
         ],
     }

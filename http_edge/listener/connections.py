@@ -312,11 +312,6 @@ class Connection(RequestHandler):
             return None
         return self._next_keepalive_close_time - self._keepalive_timeout
 
-    @property
-    def pipelined(self) -> int:
-        """Requests that were parsed and wait for the one before them."""
-        return len(self._messages)
-
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and bound those that are neither body nor frame.
 

@@ -190,7 +190,7 @@ class Scrape:
 
     async def shown(self) -> Collector:
         """The same reports as metrics."""
-        return _Mediator(await self.seen())
+        return MediatorShown(await self.seen())
 
     async def _ask(self) -> Seen:
         # One host reads the figures of each database: they are the same for all its hosts.
@@ -251,22 +251,19 @@ async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
         return None
 
 
-def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
+def exposition(shown: Collector, accept: str) -> tuple[bytes, str]:
     """The metrics as text for a scraper with this ``Accept``, and the text's media type."""
-    return _encoded(_Mediator(seen), accept)
-
-
-def _encoded(shown: Collector, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     registry = CollectorRegistry()
     registry.register(shown)
     return encode(registry), content_type
 
 
-class _Mediator(Collector):
+class MediatorShown(Collector):
     """Every metric of a mediator, from the processes that have answered."""
 
     def __init__(self, seen: Seen) -> None:
+        """The metrics of these reports."""
         self._seen = seen
 
     @override
@@ -430,7 +427,7 @@ async def metrics_served(
 
     async def show(request: web.Request) -> web.Response:
         accept = request.headers.get(hdrs.ACCEPT, "")
-        text, content_type = _encoded(await shown(), accept)
+        text, content_type = exposition(await shown(), accept)
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
     app = web.Application()

@@ -17,6 +17,7 @@ from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v2 import envelope, signed
 from tests.attacks.changes import ODD, changed, written
 from tests.edge.didcomm.test_newer_bad_input import HEADERS, KINDS, MEMBERS
+from tests.unit.didcomm.v2_agent import write_from_prior
 
 _RECIPIENTS: Final = (2, 16, 64, 200)
 """Some envelopes have more than they may have."""
@@ -74,7 +75,7 @@ class NewerAgent:
         prior = OwnDids(KeyPair.new())
         at_s = chance.choice([0, 1, 4_000_000_000])
         rotation = DidRotation(prior.peer4, self._connection.did, at_s, [])
-        text = signed.write_from_prior(rotation, f"{prior.peer4}#key-1", prior.key)
+        text = write_from_prior(rotation, f"{prior.peer4}#key-1", prior.key)
         head, claims, signature = text.split(".")
         match chance.randrange(4):
             case 0:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from http_edge.dids.document import identity_document
+from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.dids.document import mediator_document
 from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, MEDIATOR_DID, Mediator
 from tests.unit.wire.https_host import HttpsHost, https_host
@@ -32,9 +33,8 @@ def of_the_web(did: str) -> Identity:
 
 
 def publish_document(host: HttpsHost, identity: Identity) -> None:
-    document = identity_document(
-        identity.did, bytes(identity.signing.verify_key), identity.pre_public, MEDIATOR_DID
-    )
+    keys = MediatorKeys(bytes(identity.signing), identity.pre_private)
+    document = mediator_document(identity.did, MEDIATOR_DID, keys)
 
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.json_response(document)

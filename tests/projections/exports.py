@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.partitioning import Placement
+from actors.core.partitioning import Placement, database_of_shard
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_whole
 from eventstore.log.event_log import EventLog, LogRow
@@ -110,7 +110,7 @@ def share_out(
         section.append(row)
         sealed = _event(row)
         if isinstance(sealed, BatchSealed):
-            number = placement.database_of_partition(sealed.partition)
+            number = database_of_shard(sealed.partition, placement.databases)
             databases[number].append(list(map(_stored, section)), list(map(_event, section)))
             section = []
 

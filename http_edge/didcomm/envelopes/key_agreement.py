@@ -48,17 +48,6 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return cls(PublicKey(Curve.X25519, x25519.public_key(secret)), secret)
 
     @classmethod
-    def of_elliptic(cls, curve: Curve, secret: bytes) -> PrivateKey:
-        """Make the pair of a scalar of a NIST curve.
-
-        Raises:
-            KeyError: it is another curve.
-            ValueError: the scalar is not valid on the curve.
-        """
-        private = elliptic_private(curve, int.from_bytes(secret, "big"))
-        return cls(compressed(curve, private.public_key()), secret)
-
-    @classmethod
     def new(cls, curve: Curve) -> PrivateKey:
         """Make a fresh pair from the system's randomness. Raises ``KeyError`` for Ed25519."""
         if curve is Curve.X25519:

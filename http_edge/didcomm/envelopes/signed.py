@@ -38,11 +38,6 @@ class SignedContent(NamedTuple):
     content: bytes
     signers: tuple[bytes, ...]
 
-    @property
-    def signer(self) -> bytes | None:
-        """The first signer, or None if the attachment has no signature."""
-        return self.signers[0] if self.signers else None
-
 
 class _Jwk(msgspec.Struct, frozen=True):
     kty: Literal["OKP"]

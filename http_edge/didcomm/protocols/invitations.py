@@ -152,14 +152,6 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
         text = json.dumps(self.message(protocol), separators=(",", ":"))
         return f"{PARAMETERS[protocol]}={b64encode(text.encode('ascii'))}"
 
-    def oob_url(self, base: str) -> str:
-        """Return the URL of the out-of-band message below the mediator's URL ``base``."""
-        return self.url(base, "out-of-band")
-
-    def connections_url(self, base: str) -> str:
-        """Return the URL of the connections 1.0 message below the mediator's URL ``base``."""
-        return self.url(base, "connections")
-
     def url(self, base: str, protocol: Protocol) -> str:
         """Return the URL of the message of ``protocol`` below the mediator's URL ``base``."""
         return f"{base}{INVITATION_PATH}?{self.query(protocol)}"

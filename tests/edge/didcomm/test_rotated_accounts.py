@@ -18,11 +18,11 @@ from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation
 from http_edge.didcomm.envelopes.v2 import envelope
-from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Json
+from tests.unit.didcomm.v2_agent import write_from_prior
 
 _IDS: Final = itertools.count(1)
 

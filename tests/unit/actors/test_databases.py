@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.core.partitioning import Placement, shard_name, shards_of_database
+from actors.core.partitioning import (
+    Placement,
+    database_of_shard,
+    shard_name,
+    shards_of_database,
+)
 from eventstore.log.databases import agree
 from eventstore.log.errors import WrongDatabase
 from eventstore.log.event_log import EventLog
@@ -39,7 +44,7 @@ def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
     for name, shards in zip(placement.host_names, owned, strict=True):
         for shard in shards:
             assert placement.host_of(shard) == name
-            assert placement.database_of_partition(shard) == placement.database_of_host(name)
+            assert database_of_shard(shard, placement.databases) == placement.database_of_host(name)
     sizes = [len(shards) for shards in owned]
     assert min(sizes) >= 1
     for database in range(placement.databases):
@@ -51,7 +56,7 @@ def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
 def test_an_identity_is_in_the_database_of_its_nonces(placement: Placement, did: str) -> None:
     nonces = placement.nonce_partition_of(did)
     database = placement.database_of(did)
-    assert placement.database_of_partition(nonces) == database
+    assert database_of_shard(nonces, placement.databases) == database
     assert placement.database_of_host(placement.host_of(nonces)) == database
     assert nonces in shards_of_database(database, placement.databases, placement.shards)
 

@@ -112,7 +112,7 @@ def test_json_holds_the_message_too(run: Run, tmp_path: Path) -> None:
         "single_use": True,
         "expires_at_s": None,
         "protocol": "connections",
-        "url": invitation.connections_url(URL),
+        "url": invitation.url(URL, "connections"),
         "short_url": invitation.short_url(URL, "connections"),
         "invitation": invitation.connections(),
         "invitation_2": invitation.out_of_band_2(),

@@ -172,7 +172,7 @@ async def test_a_page_whose_url_is_too_long_for_a_code_shows_the_short_one(
     client: Client,
 ) -> None:
     invitation = made(label="🐌" * 64)
-    response = await client.get(invitation.oob_url(""), headers={"Accept": BROWSER})
+    response = await client.get(invitation.url("", "out-of-band"), headers={"Accept": BROWSER})
     (drawn,) = re.findall("<svg.*</svg>", await response.text())
     expected = segno.make_qr(
         invitation.short_url(BASE, "out-of-band"), error="l", mask=3
@@ -181,7 +181,7 @@ async def test_a_page_whose_url_is_too_long_for_a_code_shows_the_short_one(
 
 
 async def test_the_page_runs_nothing_and_loads_nothing(client: Client) -> None:
-    url = made().oob_url(BASE)
+    url = made().url(BASE, "out-of-band")
     response = await client.get(url.removeprefix(BASE), headers={"Accept": BROWSER})
     text = await response.text()
     assert not re.search(r"<script|\bsrc=|\son[a-z]+=|\sstyle=|@import|url\(", text)
@@ -204,7 +204,7 @@ async def test_a_long_url_is_json_to_who_asks_for_it(client: Client, protocol: P
 
 @pytest.mark.parametrize("accept", [BROWSER, "application/json"])
 async def test_an_invitation_that_is_over_is_gone(client: Client, accept: str) -> None:
-    path = made(expires_at_s=NOW_S).oob_url("")
+    path = made(expires_at_s=NOW_S).url("", "out-of-band")
     response = await client.get(path, headers={"Accept": accept})
     assert response.status == 410
     assert await response.json() == {"error": "EXPIRED_INVITATION"}
@@ -243,8 +243,8 @@ async def test_without_a_public_invitation_there_are_only_those_that_were_made()
     public = OURS.public()
     assert public is not None
     client = await served(Invitations(KEY, "Poste", f"{BASE}/didcomm", public=False))
-    for path in ("/invitation", "/invitation?protocol=connections", public.oob_url("")):
+    for path in ("/invitation", "/invitation?protocol=connections", public.url("", "out-of-band")):
         response = await client.get(path, allow_redirects=False)
         assert response.status == 404
-    assert (await client.get(made().oob_url(""))).status == 200
+    assert (await client.get(made().url("", "out-of-band"))).status == 200
     await client.close()

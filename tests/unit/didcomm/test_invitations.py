@@ -218,7 +218,7 @@ def test_the_newer_out_of_band_invitation_names_a_did_with_both_services() -> No
 
 def test_one_url_is_for_both_generations_and_each_finds_its_own() -> None:
     invitation = made()
-    named = parse_qsl(urlsplit(invitation.oob_url(BASE)).query)
+    named = parse_qsl(urlsplit(invitation.url(BASE, "out-of-band")).query)
     # Some wallets split the text at the newer parameter, so it stands last.
     assert [name for name, _ in named] == ["oob", "_oob"]
     first, second = (json.loads(b64decode(text)) for _, text in named)
@@ -235,14 +235,14 @@ def test_a_qr_code_holds_the_long_url_unless_it_is_too_long(label: str) -> None:
         short = invitation.short_url(BASE, protocol)
         assert invitation.code_url(BASE, protocol) == (long if fits else short)
         assert len(short) <= CODE_CHARS_MAX
-    assert (len(invitation.oob_url(BASE)) <= CODE_CHARS_MAX) is (label == "Poste")
+    assert (len(invitation.url(BASE, "out-of-band")) <= CODE_CHARS_MAX) is (label == "Poste")
 
 
 def test_urls_hold_the_whole_message_in_plain_ascii() -> None:
     invitation = made(label="A café 🐌")
     for url, parameter, message in (
-        (invitation.oob_url(BASE), "oob", invitation.out_of_band()),
-        (invitation.connections_url(BASE), "c_i", invitation.connections()),
+        (invitation.url(BASE, "out-of-band"), "oob", invitation.out_of_band()),
+        (invitation.url(BASE, "connections"), "c_i", invitation.connections()),
         (invitation.url(BASE, "out-of-band-2"), "_oob", invitation.out_of_band_2()),
     ):
         parts = urlsplit(url)

@@ -12,7 +12,7 @@ from http_edge.crypto.encoding import b64decode
 from http_edge.didcomm.envelopes.did_documents import AgentDocument, SeenDids
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
-from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, read_jwk
+from http_edge.didcomm.envelopes.public_keys import PublicKey, read_jwk
 from http_edge.didcomm.envelopes.v2.envelope import open_sealed, parsed
 from http_edge.didcomm.envelopes.v2.forward import read_forward
 from http_edge.didcomm.envelopes.v2.plaintext import read
@@ -34,10 +34,7 @@ def public(jwk: dict[str, Any]) -> PublicKey:
 
 
 def private(jwk: dict[str, Any]) -> PrivateKey:
-    secret = b64decode(jwk["d"])
-    if jwk["crv"] == "X25519":
-        return PrivateKey.of_x25519(secret)
-    return PrivateKey.of_elliptic(Curve(jwk["crv"]), secret)
+    return PrivateKey(public(jwk), b64decode(jwk["d"]))
 
 
 class Alice(SeenDids):

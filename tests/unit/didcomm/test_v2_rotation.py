@@ -13,8 +13,7 @@ from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,
 )
-from http_edge.didcomm.envelopes.v2.signed import write_from_prior
-from tests.unit.didcomm.v2_agent import V2Agent, recipient
+from tests.unit.didcomm.v2_agent import V2Agent, recipient, write_from_prior
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
 PRIOR = V2Agent(OTHER).dids

@@ -60,7 +60,7 @@ def document_of(request: Json) -> PeerDocument | None:
         return resolve(str(request["did"]))
     signed = read_attachment(request["did_doc~attach"])
     assert signed is not None
-    assert signed.signer == KEY.public
+    assert signed.signers == (KEY.public,)
     return read_document(str(request["did"]), orjson.loads(signed.content))
 
 

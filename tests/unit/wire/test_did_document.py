@@ -10,7 +10,6 @@ from http_edge.dids import decentrl
 from http_edge.dids.document import (
     SIGNING_KEYS_MAX,
     DidDocument,
-    identity_document,
     mediator_document,
     read_document,
 )
@@ -64,15 +63,7 @@ def test_what_is_written_is_read_back() -> None:
 
 def test_an_identitys_document_says_what_its_did_says() -> None:
     did = decentrl.make_did("alice", KEYS.signing_public, KEYS.pre_public, DID)
-    document = identity_document(did, KEYS.signing_public, KEYS.pre_public, DID)
-    assert read_document(did, document) == decentrl.resolve(did)
-    assert document["service"] == [
-        {
-            "id": "#mediator-service",
-            "type": "DecentrlMediator",
-            "serviceEndpoint": {"uri": DID},
-        }
-    ]
+    assert read_document(did, mediator_document(did, DID, KEYS)) == decentrl.resolve(did)
 
 
 @pytest.mark.parametrize(
