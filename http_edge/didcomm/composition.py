@@ -72,6 +72,7 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
 
     settings: Settings
     identities: Identities
+    keylists: Keylists
     hub: Hub
     workers: DeliveryWorkers
     senders: RateLimit
@@ -221,25 +222,22 @@ def _enrolment(
     own_names: frozenset[str],
     dependencies: DidCommDependencies,
 ) -> Enrolment:
-    settings, identities = dependencies.settings, dependencies.identities
-    keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
     return Enrolment(
-        identities,
+        dependencies.identities,
         admission,
-        keylists,
+        dependencies.keylists,
         unknown_dids.service_of,
-        own_url=settings.url + PATH,
+        own_url=dependencies.settings.url + PATH,
         own_names=own_names,
     )
 
 
 def _accounts(enrolment: Enrolment, dependencies: DidCommDependencies) -> Accounts:
-    settings, identities = dependencies.settings.didcomm, dependencies.identities
     return Accounts(
-        identities,
-        Keylists(identities, keys_max=settings.keylist_keys_max),
+        dependencies.identities,
+        dependencies.keylists,
         enrolment.reach,
-        accounts_remembered_max=settings.accounts_remembered_max,
+        accounts_remembered_max=dependencies.settings.didcomm.accounts_remembered_max,
     )
 
 
@@ -285,7 +283,9 @@ def _table(
         *features.families(),
         *notifications.families(),
         *(
-            CoordinateMediation(form, identities, enrolment, terms, settings).family()
+            CoordinateMediation(
+                form, identities, enrolment, dependencies.keylists, terms, settings
+            ).family()
             for form in MEDIATIONS
         ),
         *ROUTING,

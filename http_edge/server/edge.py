@@ -230,6 +230,7 @@ class Edge:
         didcomm = DidCommDependencies(
             settings,
             identities,
+            self._keylists,
             self._hub,
             self._delivery_workers,
             _senders(settings.rates),

@@ -157,6 +157,7 @@ class CoordinateMediation:
         form: MediationForm,
         identities: Identities,
         enrolment: Enrolment,
+        keylists: Keylists,
         terms: MediationTerms,
         settings: DidComm,
     ) -> None:
@@ -165,7 +166,7 @@ class CoordinateMediation:
         self._enrolment = enrolment
         self._terms = terms
         self._settings = settings
-        self._keylists = Keylists(identities, keys_max=settings.keylist_keys_max)
+        self._keylists = keylists
 
     def family(self) -> Family:
         """Return the protocol for the table of families."""

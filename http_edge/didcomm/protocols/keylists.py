@@ -75,7 +75,7 @@ class Changed(msgspec.Struct):
 
 
 class Keylists:
-    """Changes keylists."""
+    """Changes keylists; one for each edge, whose repeated releases it bounds."""
 
     def __init__(self, identities: Identities, *, keys_max: int) -> None:
         """Allow at most ``keys_max`` keys in a keylist."""

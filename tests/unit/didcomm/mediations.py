@@ -46,4 +46,4 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
         own_url=ENDPOINT,
         own_names=TERMS.own_names,
     )
-    return CoordinateMediation(form, agents, enrolment, TERMS, read).family()
+    return CoordinateMediation(form, agents, enrolment, keylists, TERMS, read).family()
