@@ -11,7 +11,7 @@ import logging
 import sys
 from typing import Final
 
-from http_edge.server.export_process import run_child
+from http_edge.server.child_process import run_child
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)

@@ -3,17 +3,13 @@
 ``poste log archive`` runs one round. ``poste serve`` starts a process for each round (``main``,
 ``http_edge.server.archive_process``); in a cluster one node at a time does so. That process gives
 way to the mediator: it first checks whether any row is old enough, then works in transactions of
-few rows with pauses between them. It reads a pipe that its parent holds, so it ends between two
-transactions when the parent ends.
+few rows with pauses between them, and ends between two of them when its parent ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
@@ -34,6 +30,7 @@ from http_edge.server.archive_process import FIRST_S
 from http_edge.server.archive_status import Reporter
 from http_edge.server.archived_states import fold_again
 from http_edge.server.archiving import Archived, Progress, let_rows_leave
+from http_edge.server.child_process import begin_child
 from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
@@ -42,7 +39,6 @@ from http_edge.server.exporting import (
 )
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
-from http_edge.telemetry.logs import configure
 
 _LOG = logging.getLogger(__name__)
 _MS: Final = 1_000
@@ -170,14 +166,7 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
 
 def main() -> None:
     """Run one round, which ends early when stdin does: the program of the child process."""
-    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
-    configure(settings.log_level, process="archive")
-    os.nice(_GIVE_WAY)
-    stopping = threading.Event()
-    # Ctrl-C reaches the whole group of processes; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
-    (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
+    settings, database, stopping = begin_child("archive", niceness=_GIVE_WAY)
     run_beside(settings, stopping, Reporter(settings.data_dir, system_clock, database))
 
 
@@ -243,10 +232,3 @@ def _seam(settings: Settings) -> Seam | None:
     """Read the current seam of the log, which another node may have moved."""
     with closing(opened_to_read(settings)) as log:
         return stored_seam(log)
-
-
-def _until_end(pipe: int, stopping: threading.Event) -> None:
-    # Not a buffered reader: Python needs its lock if this process ends before the pipe does.
-    while os.read(pipe, 1):
-        pass
-    stopping.set()

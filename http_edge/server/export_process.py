@@ -8,19 +8,17 @@ and its end does not end the mediator. The parent imports nothing of the export:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from actors.host.clock import system_clock
+from http_edge.server.child_process import run_child
 from http_edge.server.export_status import Reporter
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 _RESTART_S: Final = 5.0
-_STOP_S_MAX: Final = 10.0
 CHILD: Final = (sys.executable, "-c", "from http_edge.server.exporting import main; main()")
 """The command of the child; its settings come as one line of JSON on stdin."""
 
@@ -48,28 +46,3 @@ class ExportProcess:
                     ChildProcessError(f"the exporting process ended with code {code}")
                 )
                 await asyncio.wait({stopped}, timeout=_RESTART_S)
-
-
-async def run_child(
-    command: Sequence[str], settings_line: bytes, stopped: asyncio.Task[Any]
-) -> int | None:
-    """Run a child process until it ends by itself or ``stopped`` is done; return its exit code.
-
-    The child gets its settings on stdin; the end of stdin tells it to end, within some seconds.
-    """
-    child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
-    ended = asyncio.create_task(child.wait())
-    try:
-        assert child.stdin is not None
-        with contextlib.suppress(ConnectionError):
-            child.stdin.write(settings_line)
-            await child.stdin.drain()
-        await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        child.stdin.close()
-        await asyncio.wait({ended}, timeout=_STOP_S_MAX)
-    finally:
-        if child.returncode is None:
-            # Nothing is lost: only what the child has committed counts.
-            child.kill()
-        await ended
-    return child.returncode

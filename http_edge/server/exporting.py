@@ -2,8 +2,7 @@
 
 ``ContinuousExport`` follows the log until ``stopping`` is set. It survives a full disk or a lost
 store: it reports the fault and tries again. ``main`` runs it in a child process of ``poste serve``
-(``http_edge.server.export_process``). The child reads a pipe that the parent holds, so it ends with
-its parent, however the parent ends.
+(``http_edge.server.export_process``).
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ import contextlib
 import fcntl
 import hashlib
 import logging
-import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import IO, Final
+from typing import Final
 
 import base58
 
@@ -45,12 +41,12 @@ from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load
+from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
 from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.log_head import HeadFile
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
-from http_edge.telemetry.logs import configure
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S_MIN: Final = 1.0
@@ -242,15 +238,8 @@ def report_fault(reporter: Reporter, error: Exception) -> None:
 
 def main() -> None:
     """Export until stdin ends: the program of the child process."""
-    settings = Settings.model_validate_json(sys.stdin.buffer.readline())
-    configure(settings.log_level, process="export")
+    settings, database, stopping = begin_child("export", niceness=_GIVE_WAY)
     assert settings.export.to is not None
-    os.nice(_GIVE_WAY)
-    stopping = threading.Event()
-    # Ctrl-C reaches the whole group of processes; the parent decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_until_end, args=(sys.stdin.buffer, stopping), daemon=True).start()
-    (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
     reporter = Reporter(settings.data_dir, system_clock, database)
 
     def on_step(step: Exported) -> None:
@@ -272,11 +261,6 @@ def main() -> None:
         on_fault=on_fault,
         on_head=HeadFile(settings.data_dir, database).publish,
     ).run(stopping)
-
-
-def _until_end(pipe: IO[bytes], stopping: threading.Event) -> None:
-    pipe.read()
-    stopping.set()
 
 
 def _log_step(step: Exported) -> None:

@@ -226,6 +226,19 @@ def test_the_child_ends_with_its_parent(settings: Settings, log: EventLog) -> No
     assert _rows(settings) == len(whole_log(log))
 
 
+def test_a_fault_ends_the_child_with_its_reason_while_the_parent_lives(settings: Settings) -> None:
+    faulty = "from http_edge.server import exporting as e; e.ContinuousExport = None; e.main()"
+    with subprocess.Popen(
+        (*CHILD[:-1], faulty), stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        child.stdin.write(settings.model_dump_json().encode() + b"\n")
+        child.stdin.flush()
+        assert child.wait(WAIT_S) == 1
+        assert b"TypeError" in child.stderr.read().splitlines()[-1]
+
+
 async def test_the_parent_starts_it_and_ends_it(settings: Settings, log: EventLog) -> None:
     Growing(log).grow()
     stopping = asyncio.Event()
