@@ -52,6 +52,11 @@ def connect(state: Identity, command: Connect, context: DecisionContext) -> Deci
     return Accepted(Done(), [established(stated, context)])
 
 
+def invitation_target(invitation_id: str) -> str:
+    """The target of commands about a single-use invitation."""
+    return f"invitation:{invitation_id}"
+
+
 def use_invitation(state: Identity, command: UseInvitation, context: DecisionContext) -> Decision:
     """Use up a single-use invitation; a repetition by its first user is not a second use."""
     if state.used_by:

@@ -26,6 +26,8 @@ from eventstore.log.events import (
 
 DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
+DELIVERED = "delivered"
+"""Removed without an acknowledgement, for lack of one in the protocol: it was handed over."""
 EXPIRED = "expired"
 LOST = "lost"
 _EMPTY: Final = Depth(0, 0)

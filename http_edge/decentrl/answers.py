@@ -24,7 +24,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.packed_page import FoundPage, unpack_page
 from http_edge.listener.large_bodies import PiecedBody, read_apart
-from http_edge.listener.routes import JSON, Rejection
+from http_edge.listener.routes import JSON, Rejection, retry_after_s
 from http_edge.listener.small_answer import SmallAnswer
 
 HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
@@ -177,11 +177,11 @@ def error_body(code: str, detail: str | None = None) -> bytes:
     return orjson.dumps(error if detail is None else {**error, "detail": detail})
 
 
-def refuse(refusal: Refusal, retry_after_s: float | None = None) -> Answer:
+def refuse(refusal: Refusal, wait_s: float | None = None) -> Answer:
     """The answer to a refused command."""
-    if retry_after_s is None:
+    if wait_s is None:
         return _REFUSALS[refusal]
-    seconds = max(1, int(retry_after_s + 0.999))
+    seconds = retry_after_s(wait_s)
     return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds, refusal)
 
 

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from actors.core.agents import invitation_target
 from actors.core.commands import (
     CheckRegistered,
     Command,
@@ -304,7 +305,7 @@ class CommandEndpoint:
     ) -> Refused | None:
         """Use up the invitation and the nonce of a registration; return the refusal, or None."""
         command = UseInvitation(result.target_did)
-        use = self._aimed(submission, f"invitation:{result.invitation_id}", command)
+        use = self._aimed(submission, invitation_target(result.invitation_id), command)
         reply = await self._gateway.submit(use)
         return reply if isinstance(reply, Refused) else None
 

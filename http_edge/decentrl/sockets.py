@@ -33,18 +33,19 @@ from http_edge.listener.address_charge import (
     until_paid,
 )
 from http_edge.listener.connections import peer_of
-from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.outgoing import (
+    CLOSE_S_MAX,
+    FINISH_S_MAX,
+    POLICY,
+    PONGS_MISSED,
+    Outgoing,
+)
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
 
-PONGS_MISSED: Final = 1011
-POLICY: Final = 1008
 _AUTHENTICATE: Final = "AUTHENTICATE"
 _WITH_MESSAGE: Final = (WSMsgType.TEXT, WSMsgType.BINARY)
-_CLOSE_S_MAX: Final = 2.0
-_FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
-"""For writing the waiting frames and the close frame, and for the client's answer to it."""
 
 
 class _Notices:
@@ -107,7 +108,7 @@ class SocketEndpoint:
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
         socket = web.WebSocketResponse(
-            timeout=_CLOSE_S_MAX,
+            timeout=CLOSE_S_MAX,
             compress=False,
             writer_limit=0,  # wait until each frame is written, so that it counts
             max_msg_size=self._limits.socket_frame_bytes_max,
@@ -137,7 +138,7 @@ class SocketEndpoint:
             await self._keep(socket, outgoing, session)
         finally:
             self._hub.remove(session.did, session.listener)
-            await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
+            await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
         return socket
 
     async def _authenticate(self, socket: web.WebSocketResponse) -> Authenticate | AuthFailure:

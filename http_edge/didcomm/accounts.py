@@ -11,7 +11,7 @@ answer cannot do harm.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from cachetools import LRUCache
@@ -32,10 +32,6 @@ from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import Keylists
 
-TO_RETRY: Final = frozenset(
-    {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
-)
-"""Refusals after which the same message may succeed later."""
 Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]]]]
 """Returns a sender's endpoint and routing keys; an agent that fetches has an empty endpoint."""
 

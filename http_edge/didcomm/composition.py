@@ -40,7 +40,7 @@ from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
 from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
-from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.invitations import INVITATION_PATH, Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
 from http_edge.didcomm.protocols.pickup import Pickup
@@ -61,7 +61,6 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 PATH: Final = "/didcomm"
 """Path to which agents post envelopes and open sockets."""
-INVITATION_PATH: Final = "/invitation"
 PICKUPS: Final = (pickup_2.FORM, pickup_3.FORM, pickup_4.FORM)
 """The versions of pickup with acknowledgements."""
 _PSEUDONYM_BYTES: Final = 8

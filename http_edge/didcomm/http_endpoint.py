@@ -18,6 +18,7 @@ from actors.core.commands import DeliverMessages, ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
+from http_edge.didcomm.delivery.pump import IMPLICIT
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
@@ -131,7 +132,7 @@ class DidCommEndpoint:
         """Lease one waiting message for implicit pickup, to send back unchanged (RFC 0092)."""
         command = DeliverMessages(
             session=request.session,
-            channel="implicit",
+            channel=IMPLICIT,
             limit=1,
             bytes_max=self._settings.delivery_bytes_max,
             lease_ms=round(self._settings.lease_s * 1000),

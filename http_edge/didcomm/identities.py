@@ -28,8 +28,10 @@ from http_edge.dispatch.gateway import Gateway
 from http_edge.telemetry.request_id import current
 
 _R = TypeVar("_R", bound=Reply)
-_KEY: Final = "key:"
-_INVITATION: Final = "invitation:"
+TO_RETRY: Final = frozenset(
+    {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
+)
+"""Refusals after which the same message may succeed later."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
@@ -39,12 +41,7 @@ _SPEAKER: Final[ContextVar[str]] = ContextVar("speaker", default="")
 
 def key_target(key: str) -> str:
     """Return the target of commands about the ownership of a key in base58."""
-    return _KEY + key
-
-
-def invitation_target(invitation_id: str) -> str:
-    """Return the target of commands about a single-use invitation."""
-    return _INVITATION + invitation_id
+    return f"key:{key}"
 
 
 def speak_as(did: str) -> None:

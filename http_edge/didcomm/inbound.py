@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from actors.core.commands import RemoveMessages
+from actors.core.message_queue import DELIVERED
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState
 from actors.host.clock import Clock, NewId
-from http_edge.didcomm.accounts import TO_RETRY, Accounts
+from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -32,7 +33,7 @@ from http_edge.didcomm.envelopes.messages import (
 )
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import Identities, speak_as
+from http_edge.didcomm.identities import TO_RETRY, Identities, speak_as
 from http_edge.didcomm.inbound_transport import InboundTransport, ReturnScope
 from http_edge.didcomm.protocols.notifications import acknowledged
 from http_edge.didcomm.protocols.problems import Problem, is_problem_report, report_of
@@ -55,7 +56,6 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _COMMAND_BYTES: Final = 16
-_DELIVERED: Final = "delivered"
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -189,7 +189,7 @@ class Inbound:
         """
         await self._identities.ask(
             request.sender.did,
-            RemoveMessages(list(message_ids), _DELIVERED),
+            RemoveMessages(list(message_ids), DELIVERED),
             request.command,
             QueueState,
         )

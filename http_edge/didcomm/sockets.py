@@ -20,13 +20,15 @@ from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_message, until_paid
 from http_edge.listener.connections import peer_of
-from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.outgoing import (
+    CLOSE_S_MAX,
+    FINISH_S_MAX,
+    POLICY,
+    PONGS_MISSED,
+    Outgoing,
+)
 
-PONGS_MISSED: Final = 1011
-POLICY: Final = 1008
 _PINGS_MISSED_MAX: Final = 2
-_CLOSE_S_MAX: Final = 2.0
-_FINISH_S_MAX: Final = 2 * _CLOSE_S_MAX
 _UNREAD_MAX: Final = 16
 """Messages read from a socket and not handled yet; when it is reached, reading pauses."""
 _FRAMES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PING, WSMsgType.PONG})
@@ -47,7 +49,7 @@ class DidCommSockets:
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
         socket = web.WebSocketResponse(
-            timeout=_CLOSE_S_MAX,
+            timeout=CLOSE_S_MAX,
             compress=False,
             writer_limit=0,  # a frame is written before the next, so that it counts
             # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
@@ -67,7 +69,7 @@ class DidCommSockets:
             await _Socket(self._dependencies, socket, outgoing).serve()
         finally:
             self._dependencies.open.discard(outgoing)
-            await outgoing.finish(writing, seconds_max=_FINISH_S_MAX)
+            await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
         return socket
 
 

@@ -16,7 +16,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, KeyOwner
 from actors.host.clock import Clock
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.accounts import TO_RETRY
 from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
@@ -26,7 +25,7 @@ from http_edge.didcomm.envelopes.did_documents import (
 from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.identities import TO_RETRY, Identities, key_target
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
 from http_edge.dids.document import Fetch

@@ -481,15 +481,8 @@ def _connections_by_files() -> int:
     return hard - min(_FILES_KEPT, hard // 2)
 
 
-def peer_of(request: web.Request) -> Connection:
+def peer_of(request: web.BaseRequest) -> Connection:
     """The connection of a request."""
     connection = request.protocol
     assert isinstance(connection, Connection)
     return connection
-
-
-def common_head(request: web.BaseRequest) -> bytes:
-    """Header lines of every answer of the listener."""
-    connection = request.protocol
-    assert isinstance(connection, Connection)
-    return connection.common_head

@@ -38,6 +38,7 @@ from http_edge.listener.routes import (
     Route,
     RouteGroup,
     SocketRoute,
+    retry_after_s,
 )
 from http_edge.listener.transfers import Cut, Transfer
 from http_edge.settings.settings import Limits, Settings
@@ -402,7 +403,7 @@ class HttpListener:
 
     def _take(self, rate: RateLimit, address: str, request: web.Request) -> web.Response | None:
         """Take a token of the client's address; return the rejecting answer if there is none."""
-        wait_s = rate.take(address, self._clock() / 1000)
+        wait_s = rate.take(address, self._now_s())
         return None if wait_s is None else self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
     def _now_s(self) -> float:
@@ -424,7 +425,7 @@ class HttpListener:
             content_type=JSON,
         )
         if wait_s is not None:
-            response.headers[hdrs.RETRY_AFTER] = str(max(1, int(wait_s + 0.999)))
+            response.headers[hdrs.RETRY_AFTER] = str(retry_after_s(wait_s))
         elif rejection in RETRY_AFTER_S:
             response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S[rejection])
         return response

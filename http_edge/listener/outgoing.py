@@ -20,6 +20,12 @@ from aiohttp import WSMsgType, web
 from http_edge.listener.peer import Peer
 from http_edge.listener.transfers import Cut, Transfer
 
+PONGS_MISSED: Final = 1011
+POLICY: Final = 1008
+CLOSE_S_MAX: Final = 2.0
+"""How long a socket waits for the client's answer to a close frame."""
+FINISH_S_MAX: Final = 2 * CLOSE_S_MAX
+"""For writing the waiting frames and the close frame, and for the client's answer to it."""
 _FRAME_BYTES: Final = 64
 """Bytes that a frame counts besides its payload: empty frames take memory, too."""
 _POLL_S_MIN: Final = 0.001

@@ -63,6 +63,11 @@ RETRY_AFTER_S: Final[dict[Rejection, int]] = {Rejection.RATE_LIMITED: 1, Rejecti
 """Seconds after which a retry may succeed, unless a token bucket gives a more exact time."""
 
 
+def retry_after_s(wait_s: float) -> int:
+    """The time of a token bucket for ``Retry-After``, which has whole seconds and is no zero."""
+    return max(1, int(wait_s + 0.999))
+
+
 @dataclass(frozen=True, slots=True)
 class PlainRoute:
     """A request without a body, or with a small body that the handler reads itself.

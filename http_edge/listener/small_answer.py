@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from typing_extensions import override
 
-from http_edge.listener.connections import common_head
+from http_edge.listener.connections import peer_of
 from http_edge.telemetry import request_id
 
 _BYTES_MAX: Final = 64 * 1024
@@ -85,7 +85,7 @@ class SmallAnswer(web.StreamResponse):
             f"{hdrs.DATE}: {rfc822_formatted_time()}\r\n"
         )
         assert request.transport is not None
-        whole = b"%b%b\r\n%b" % (head.encode("ascii"), common_head(request), self._content)
+        whole = b"%b%b\r\n%b" % (head.encode("ascii"), peer_of(request).common_head, self._content)
         request.transport.write(whole)
         self._has_left = True
 

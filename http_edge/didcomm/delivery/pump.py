@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from actors.core.commands import DeliverMessages, RemoveMessages
 from actors.core.envelopes import LIVE
+from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import NewId
@@ -30,8 +31,8 @@ _RETRY_S: Final = 1.0
 _SWEEP_S: Final = 900.0
 """A wake-up is a hint and can be lost, so the queue is also asked at this interval. Each question
 is sealed in the log, so thousands of idle sockets must not ask often."""
-_IMPLICIT: Final = "implicit"
-_DELIVERED: Final = "delivered"
+IMPLICIT: Final = "implicit"
+"""The channel of deliveries by implicit pickup."""
 _BATCH: Final = 20
 """Messages in one live delivery or between two pings: enough to fill the pipe."""
 
@@ -110,7 +111,7 @@ class Pump:
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:
         """Send waiting and new messages unchanged, until a newer socket takes over."""
         while not wake.is_over:
-            delivery = await self._take(_IMPLICIT, implicit=True)
+            delivery = await self._take(IMPLICIT, implicit=True)
             if isinstance(delivery, Refusal):
                 if delivery is not Refusal.TEMPORARILY_UNAVAILABLE:
                     return
@@ -170,7 +171,7 @@ class Pump:
         return await self._identities.ask(self._agent.did, command, self._command(), Delivery)
 
     async def _remove(self, messages: list[DeliveredMessage]) -> None:
-        removal = RemoveMessages([m.message_id for m in messages], _DELIVERED)
+        removal = RemoveMessages([m.message_id for m in messages], DELIVERED)
         await self._identities.ask(self._agent.did, removal, self._command(), QueueState)
 
     def _command(self) -> bytes:

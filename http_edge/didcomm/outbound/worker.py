@@ -32,6 +32,7 @@ from actors.core.commands import (
     ReleaseLeases,
     RemoveMessages,
 )
+from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState, Reply
 from actors.host.clock import Clock, NewId
@@ -52,7 +53,6 @@ from http_edge.settings.settings import Outbound
 
 _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
-DELIVERED: Final = "delivered"
 BATCH_MESSAGES_MAX: Final = 20
 """Messages leased at once. A batch ends early after ``slow_s``: other agents wait for its place."""
 _BATCH_BYTES_MAX: Final = 1_048_576

@@ -13,13 +13,14 @@ from enum import Enum, auto
 
 import msgspec
 
+from actors.core.agents import invitation_target
 from actors.core.commands import QueryConnection, UseInvitation
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Done
 from actors.host.clock import Clock
 from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities, invitation_target
+from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.listener.address_charge import registration_wait_s

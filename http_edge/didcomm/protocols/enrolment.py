@@ -21,7 +21,7 @@ from actors.core.replies import Done
 from http_edge.didcomm.envelopes.did_documents import MessagingService
 from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.handshake import host_of
 from http_edge.didcomm.protocols.keylists import Keylists
@@ -30,9 +30,6 @@ from http_edge.didcomm.protocols.protocol import Request
 
 Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
 """Returns the service of a message's sender, as far as its document is known."""
-_TO_RETRY = frozenset(
-    {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.INSUFFICIENT_STORAGE, Refusal.RATE_LIMITED}
-)
 
 
 class NotEnrolled(msgspec.Struct, frozen=True):
@@ -120,6 +117,6 @@ class Enrolment:
 
 def _not_granted(refusal: Refusal) -> NotEnrolled | Problem:
     problem = problem_of(refusal)
-    if refusal in _TO_RETRY:
+    if refusal in TO_RETRY:
         return problem
     return NotEnrolled(problem.refused, is_connected=refusal is not Refusal.NOT_CONNECTED)

@@ -22,6 +22,7 @@ from actors.core.commands import (
     RemoveMessages,
     StartLive,
 )
+from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from http_edge.didcomm.envelopes.messages import Attachment, Json
@@ -33,7 +34,6 @@ IDS_MAX: Final = 1_000
 """Ids in one message of a wallet: ten times what a delivery carries by default."""
 _ID_CHARS_MAX: Final = 64
 """No id of ours is longer; the edge drops a longer one as unknown without asking the host."""
-_ACKNOWLEDGED: Final = "acknowledged"
 _TIME: Final = "%Y-%m-%d %H:%M:%SZ"
 
 
@@ -81,7 +81,7 @@ class OwnQueue:
         self, request: Request, message_ids: Sequence[str]
     ) -> QueueState | Refusal:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""
-        removal = RemoveMessages(_possible(message_ids), _ACKNOWLEDGED)
+        removal = RemoveMessages(_possible(message_ids), ACKNOWLEDGED)
         # Live deliveries are acknowledged one by one: a commit for each would delay other commands.
         return await self.change(request, removal, can_linger=request.live)
 
