@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from aiohttp import web
 
 from actors.core.commands import EraseIdentity, FindAccount
@@ -15,10 +14,10 @@ from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
-from http_edge.admin.operators import OperatorAccess
+from http_edge.admin.operators import OperatorAccess, json_answer
 from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
-from http_edge.listener.routes import JSON, PlainRoute, Route
+from http_edge.listener.routes import PlainRoute, Route
 
 _STEPS: Final = 32
 """Steps in one request: together some tenths of a second."""
@@ -64,15 +63,17 @@ class ErasureEndpoint:
             if step is Refusal.SPEAKS_FOR_ANOTHER:
                 if await self._is_freed(did, key):
                     continue
-                return _json({"did": did, "known": True, "is_over": False, "speaks_for": True})
+                return json_answer(
+                    {"did": did, "known": True, "is_over": False, "speaks_for": True}
+                )
             if isinstance(step, Refusal):
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
             records += step.records
             await self._erased.let_go(did, key, step)
             if step.is_over:
                 answer = {"did": did, "known": step.is_known, "is_over": True, "records": records}
-                return _json(answer)
-        return _json({"did": did, "known": True, "is_over": False, "records": records})
+                return json_answer(answer)
+        return json_answer({"did": did, "known": True, "is_over": False, "records": records})
 
     async def _is_freed(self, did: str, key: bytes) -> bool:
         """Release a DID that speaks for an account that no longer exists; was it one?"""
@@ -82,7 +83,3 @@ class ErasureEndpoint:
         if isinstance(found, Refusal):
             return False
         return await self._erased.freed(did, found.account_did, key) is True
-
-
-def _json(answer: dict[str, Any]) -> web.Response:
-    return web.Response(body=orjson.dumps(answer), content_type=JSON)

@@ -12,17 +12,16 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 import msgspec
-import orjson
 from aiohttp import web
 
 from actors.host.clock import Clock
 from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
-from http_edge.admin.operators import OperatorAccess
+from http_edge.admin.operators import OperatorAccess, json_answer
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import logs_by_database, storage, total
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.routes import JSON, PlainRoute, Route
+from http_edge.listener.routes import PlainRoute, Route
 
 Figures: TypeAlias = dict[str, Any]
 
@@ -257,7 +256,7 @@ class HealthEndpoint:
             figures["export"] = self._export(figures)
         if self._archive is not None:
             figures["archive"] = self._archive()
-        return web.Response(body=orjson.dumps(figures), content_type=JSON)
+        return json_answer(figures)
 
     def _draining(self) -> str | None:
         return "draining" if self._in_flight.draining else None
@@ -269,4 +268,4 @@ def _check(fault: str | None, *, explained: bool = False) -> web.Response:
     if fault is not None:
         found = {"status": "error", "detail": fault if explained else _UNEXPLAINED}
     status = HTTPStatus.OK if fault is None else HTTPStatus.SERVICE_UNAVAILABLE
-    return web.Response(status=status, body=orjson.dumps(found), content_type=JSON)
+    return json_answer(found, status)

@@ -103,7 +103,7 @@ class OperatorEndpoint:
                 answer["agent"] = await self._agent(did)
         except HostUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json(answer)
+        return json_answer(answer)
 
     async def _purge(self, request: web.Request) -> web.Response:
         """``POST /queues/purge?did=``: remove all waiting messages; their owner never gets them.
@@ -118,12 +118,12 @@ class OperatorEndpoint:
         except HostUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         if not known:
-            return _json({"did": did, "known": False, "purged": 0})
+            return json_answer({"did": did, "known": False, "purged": 0})
         key = command_key(did, self._new_id())
         purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
         if isinstance(purged, Refusal):
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json({"did": did, "known": True, "purged": purged.messages})
+        return json_answer({"did": did, "known": True, "purged": purged.messages})
 
     async def _inspect(self, request: web.Request) -> web.Response:
         """``POST /memory``: the memory of the hosts; msgpack of ``actors.host.inspection``."""
@@ -173,5 +173,6 @@ class OperatorEndpoint:
         return max(0.0, (self._clock() - at_ms) / 1000) if at_ms else None
 
 
-def _json(answer: object) -> web.Response:
-    return web.Response(body=orjson.dumps(answer), content_type=JSON)
+def json_answer(answer: object, status: int = HTTPStatus.OK) -> web.Response:
+    """The answer of an operators' endpoint."""
+    return web.Response(status=status, body=orjson.dumps(answer), content_type=JSON)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 import msgspec
-import orjson
 from aiohttp import web
 
 from actors.core.partitioning import shard_name
@@ -23,9 +22,9 @@ from actors.placement.port import (
     Release,
     ShardPlace,
 )
-from http_edge.admin.operators import OperatorAccess
+from http_edge.admin.operators import OperatorAccess, json_answer
 from http_edge.dispatch.routes import Routes
-from http_edge.listener.routes import JSON, PlainRoute, Route
+from http_edge.listener.routes import PlainRoute, Route
 
 
 class FixedPlaces:
@@ -77,7 +76,7 @@ class PlacementEndpoint:
             places = await self._placer.places()
         except PlacerUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json(msgspec.to_builtins(places))
+        return json_answer(msgspec.to_builtins(places))
 
     async def _order(self, request: web.Request) -> web.Response:
         """``POST /shards/move?shard=&to=``, ``/shards/drain?node=``, ``/shards/undrain?node=``."""
@@ -91,7 +90,7 @@ class PlacementEndpoint:
         """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
         did = request.query.get("did", "")
         if not did.startswith("did:"):
-            return _json({"placed": Placed.NO_SUCH_IDENTITY.value})
+            return json_answer({"placed": Placed.NO_SUCH_IDENTITY.value})
         is_new = request.match_info["order"] == "dedicate"
         return await self._placed(Dedicate(did) if is_new else Release(did))
 
@@ -100,8 +99,4 @@ class PlacementEndpoint:
             placed = await self._placer.order(order)
         except PlacerUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json({"placed": placed.value})
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=orjson.dumps(answer), content_type=JSON)
+        return json_answer({"placed": placed.value})

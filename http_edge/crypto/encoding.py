@@ -40,6 +40,11 @@ def b64encode(data: bytes) -> str:
     return text if WRITTEN.padded else text.rstrip("=")
 
 
+def b64encode_ascii(data: bytes) -> bytes:
+    """``data`` in the form ``WRITTEN``, as the bytes of its text."""
+    return pybase64.urlsafe_b64encode(data).rstrip(b"=")
+
+
 def b64decode(text: str) -> bytes:
     """The bytes of ``text``: either alphabet, padded or not (RFC 4648 sections 4 and 5).
 

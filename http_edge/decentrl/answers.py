@@ -114,6 +114,11 @@ class Rejected(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+def invalid(detail: str) -> Rejected:
+    """The rejection of a command that breaks this rule."""
+    return Rejected(Refusal.INVALID_COMMAND, detail)
+
+
 def respond(answer: Answer) -> web.StreamResponse:
     """An answer as an HTTP response."""
     if answer.more:

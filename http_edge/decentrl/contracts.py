@@ -19,7 +19,7 @@ from actors.core.commands import (
 from actors.core.refusals import Refusal
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.invitation_ids import InvitationTerms
-from http_edge.decentrl.answers import Rejected, success
+from http_edge.decentrl.answers import Rejected, invalid, success
 from http_edge.decentrl.payloads import REQUEST_BYTES
 from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
 from http_edge.dids import contract_profile
@@ -79,9 +79,9 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
     contract, lifetime_s_max = accepted.contract, settings.protocol.contract_lifetime_s_max
     bytes_max = settings.limits.contract_bytes_max
     if len(contract.signed) > bytes_max:
-        return _invalid(f"{_REQUEST}: makes a contract of more than {bytes_max} bytes")
+        return invalid(f"{_REQUEST}: makes a contract of more than {bytes_max} bytes")
     if lifetime_s_max is not None and contract.expires_at_s > request.now_s + lifetime_s_max:
-        return _invalid(
+        return invalid(
             f"{_REQUEST}: communication_contract.expires_at: is more than {lifetime_s_max} s away"
         )
     if settings.protocol.require_mediator_in_did and not _names(sender, settings.mediator_did):
@@ -112,7 +112,7 @@ def respond_contract(
     mediator_did = request.mediator.settings.mediator_did
     parties = contract_profile.participants(payload.signed_communication_contract)
     if parties is None or sender not in parties or parties[0] == parties[1]:
-        rejection = _invalid(f"{_SIGNED}: is not between the sender and another DID")
+        rejection = invalid(f"{_SIGNED}: is not between the sender and another DID")
         if named == mediator_did:
             return rejection
         # Refused anyway; but first the header's recipient must be registered (6.2 step 4).
@@ -145,7 +145,7 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
     signed = payload.signed_communication_contract
     parties = contract_profile.participants(signed)
     if parties is None or request.envelope.sender_did not in parties:
-        return _invalid(f"{_SIGNED}: does not name the sender")
+        return invalid(f"{_SIGNED}: does not name the sender")
     contract = contract_profile.verify_signed_contract(
         signed, request.now_s, request.mediator.resolver.known
     )
@@ -153,7 +153,7 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
         return _rejected(_SIGNED, contract)
     bytes_max = request.mediator.settings.limits.contract_bytes_max
     if len(contract.signed) > bytes_max:
-        return _invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
+        return invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
     return _stored(contract)
 
 
@@ -161,10 +161,6 @@ def _rejected(member: str, rejection: ContractRejection) -> Rejected:
     not_signed = rejection is ContractRejection.NOT_SIGNED
     code = Refusal.INVALID_SIGNATURES if not_signed else Refusal.INVALID_COMMAND
     return Rejected(code, f"{member}: {rejection.value}")
-
-
-def _invalid(detail: str) -> Rejected:
-    return Rejected(Refusal.INVALID_COMMAND, detail)
 
 
 def _stored(contract: VerifiedContract) -> Contract:

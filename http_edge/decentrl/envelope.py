@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.core.refusals import Refusal
 from http_edge.crypto import strict_json
 from http_edge.crypto.canonical_json import NotCanonical, canonical
-from http_edge.decentrl.answers import Rejected
+from http_edge.decentrl.answers import Rejected, invalid
 from http_edge.decentrl.payloads import rule_of
 
 _MEMBERS: Final = ("header", "payload", "signature")
@@ -66,28 +65,28 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
         value, has_floats = strict_json.parse_and_look(body)
     except strict_json.JsonRefused as error:
         rule = error.reason if error.reason in strict_json.RULES else "is not JSON in UTF-8"
-        return _invalid(f"body: {rule}")
+        return invalid(f"body: {rule}")
     if not isinstance(value, dict):
-        return _invalid("body: is not an object")
+        return invalid("body: is not an object")
     # By hand, because msgspec would copy the header and check the whole payload.
     missing = next((member for member in _MEMBERS if member not in value), None)
     if missing is not None:
-        return _invalid(f"{missing}: is missing")
+        return invalid(f"{missing}: is missing")
     signature = value["signature"]
     if not isinstance(signature, str):
-        return _invalid("signature: is not a string")
+        return invalid("signature: is not a string")
     try:
         header = msgspec.convert(value["header"], _Header)
     except msgspec.ValidationError as error:
-        return _invalid(rule_of(error, "header"))
+        return invalid(rule_of(error, "header"))
     if header.channel not in CHANNELS:
-        return _invalid("header.channel: is not one of the three channels")
+        return invalid("header.channel: is not one of the three channels")
     if not _UUID_V4.fullmatch(header.nonce):
-        return _invalid("header.nonce: is not a UUID of version 4")
+        return invalid("header.nonce: is not a UUID of version 4")
     if len(header.sender_did) > did_bytes_max:
-        return _invalid(f"header.sender_did: has more than {did_bytes_max} characters")
+        return invalid(f"header.sender_did: has more than {did_bytes_max} characters")
     if len(header.recipient_did) > did_bytes_max:
-        return _invalid(f"header.recipient_did: has more than {did_bytes_max} characters")
+        return invalid(f"header.recipient_did: has more than {did_bytes_max} characters")
     return CommandEnvelope(
         header.channel,
         header.sender_did,
@@ -100,7 +99,3 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
         signature,
         has_floats,
     )
-
-
-def _invalid(detail: str) -> Rejected:
-    return Rejected(Refusal.INVALID_COMMAND, detail)

@@ -25,6 +25,7 @@ from http_edge.decentrl.answers import (
     Answer,
     Rejected,
     answer_of,
+    invalid,
     page_refused,
     records,
     refuse,
@@ -115,22 +116,22 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
     try:
         did = unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        return _invalid("path: is not percent-encoded UTF-8")
+        return invalid("path: is not percent-encoded UTF-8")
     if not _DID.fullmatch(did) or len(did) > limits.did_bytes_max:
-        return _invalid("path: names no DID")
+        return invalid("path: names no DID")
     number, size = query.get("page", "0"), query.get("page_size", str(limits.page_size_default))
     after, before = query.get("after_timestamp"), query.get("before_timestamp")
     if not (_COUNT.fullmatch(number) and _COUNT.fullmatch(size)):
-        return _invalid("page, page_size: are whole numbers from 0")
+        return invalid("page, page_size: are whole numbers from 0")
     if not 1 <= int(size) <= limits.public_page_size_max:
-        return _invalid(f"page_size: is not from 1 to {limits.public_page_size_max}")
+        return invalid(f"page_size: is not from 1 to {limits.public_page_size_max}")
     if any(bound is not None and not _is_number(bound) for bound in (after, before)):
-        return _invalid("after_timestamp, before_timestamp: are numbers of seconds")
+        return invalid("after_timestamp, before_timestamp: are numbers of seconds")
     tags = query.getall("tags", [])
     if len(tags) == 1:
         tags = [tag for tag in dict.fromkeys([tags[0], *tags[0].split(",")]) if tag]
     if len(tags) > limits.tags_per_query_max:
-        return _invalid(f"tags: are more than {limits.tags_per_query_max}")
+        return invalid(f"tags: are more than {limits.tags_per_query_max}")
     where = PublicEventsFilter(
         channel_id=query.get("channel_id"),
         tags=tags,
@@ -145,7 +146,7 @@ def _read_target(segment: str, target: URL, limits: Limits) -> PublicQuery | Rej
     try:
         unquote_to_bytes(target.raw_query_string).decode()
     except UnicodeError:
-        return _invalid("query: is not percent-encoded UTF-8")
+        return invalid("query: is not percent-encoded UTF-8")
     return read(segment, target.query, limits)
 
 
@@ -163,10 +164,6 @@ def _answer(found: object, page: Page) -> Answer:
         for event in found.events
     ]
     return records("events", events, found.total, page)
-
-
-def _invalid(detail: str) -> Rejected:
-    return Rejected(Refusal.INVALID_COMMAND, detail)
 
 
 def _is_number(text: str) -> bool:

@@ -18,7 +18,7 @@ from actors.core.refusals import Refusal
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import read_signature, verify
 from http_edge.decentrl.admission import RegistrationControl
-from http_edge.decentrl.answers import Answering, Rejected
+from http_edge.decentrl.answers import Answering, Rejected, invalid
 from http_edge.decentrl.envelope import CommandEnvelope
 from http_edge.decentrl.payloads import PayloadInvalid, read_payload
 from http_edge.dids import contract_profile
@@ -162,8 +162,8 @@ class CommandValidator:
             request = CommandRequest(command, public_key, now_s, row.answer, self._mediator)
             # All rules of the payload come before authorization, those of the row's own included.
             result = row.validate(request, payload)
-        except PayloadInvalid as invalid:
-            return Rejected(Refusal.INVALID_COMMAND, invalid.detail)
+        except PayloadInvalid as broken:
+            return invalid(broken.detail)
         if row.addressee is Addressee.MEDIATOR and (
             command.recipient_did != self._mediator.settings.mediator_did
         ):

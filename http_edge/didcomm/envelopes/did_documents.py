@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
-from http_edge.didcomm.envelopes.documents import is_url
+from http_edge.didcomm.envelopes.documents import ENDPOINT_CHARS_MAX, as_list, is_url
 from http_edge.didcomm.envelopes.keys import curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
@@ -52,7 +52,6 @@ SERVICES_MAX: Final = 16
 """Services, and endpoints of one service, that are read."""
 ROUTING_KEYS_MAX: Final = 8
 """Each key adds an envelope around every message; a service with more keys is not used."""
-ENDPOINT_CHARS_MAX: Final = 2048
 _DID_KEY: Final = "did:key:"
 _REMEMBERED_MAX: Final = 2048
 """DIDs with remembered documents, 12 KiB each at most and most of them 2 KiB."""
@@ -200,7 +199,7 @@ def is_short(did: str) -> bool:
 
 def read_agent_document(did: str, document: Json) -> AgentDocument:
     """Read a document of ``did``; keys that cannot be read or belong to others are left out."""
-    listed = chain.from_iterable(_list(document.get(name)) for name in _RELATIONS)
+    listed = chain.from_iterable(as_list(document.get(name)) for name in _RELATIONS)
     methods: dict[str, PublicKey] = {}
     unread = 0
     for method in islice(listed, METHODS_MAX):
@@ -232,7 +231,7 @@ def messaging_services(document: Json) -> Sequence[MessagingService]:
 
 
 def _services(document: Json) -> Iterator[MessagingService]:
-    for service in islice(_list(document.get("service")), SERVICES_MAX):
+    for service in islice(as_list(document.get("service")), SERVICES_MAX):
         if not isinstance(service, dict) or service.get("type") != _MESSAGING:
             continue
         endpoint = service.get("serviceEndpoint")
@@ -266,7 +265,7 @@ def _related(did: str, methods: Mapping[str, PublicKey], listed: object) -> Mapp
     """Return the keys of one relation, under every id that each key has in the document."""
     named = [
         fragment
-        for entry in islice(_list(listed), METHODS_MAX)
+        for entry in islice(as_list(listed), METHODS_MAX)
         if (fragment := _own_fragment(did, entry.get("id") if isinstance(entry, dict) else entry))
     ]
     keys = [methods[fragment] for fragment in named if fragment in methods]
@@ -291,7 +290,3 @@ def _routing_keys(value: object) -> list[str] | None:
     # A fetched document may have long texts, and an account stores these keys.
     are_right = all(isinstance(item, str) and len(item) <= DID_CHARS_MAX for item in items)
     return items if are_right else None
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []

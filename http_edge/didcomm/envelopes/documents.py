@@ -117,7 +117,7 @@ class _Reading:
 
     def _methods(self) -> Mapping[str, bytes]:
         """Return the document's Ed25519 keys by the last part of their ids."""
-        listed = chain.from_iterable(_list(self._document.get(name)) for name in _KEY_LISTS)
+        listed = chain.from_iterable(as_list(self._document.get(name)) for name in _KEY_LISTS)
         found: dict[str, bytes] = {}
         for method in islice(listed, METHODS_MAX):
             key = _material(method) if isinstance(method, dict) else None
@@ -132,7 +132,7 @@ class _Reading:
         Not all keys of the document, because old agents list the keys of their mediators, too.
         """
         found = []
-        for entry in islice(_list(self._document.get("authentication")), KEYS_MAX):
+        for entry in islice(as_list(self._document.get("authentication")), KEYS_MAX):
             reference = (
                 entry.get("publicKey", entry.get("id")) if isinstance(entry, dict) else entry
             )
@@ -154,16 +154,16 @@ class _Reading:
         return self._keys.get(fragment or reference)
 
     def _services(self) -> Iterator[Json]:
-        for service in islice(_list(self._document.get("service")), SERVICES_MAX):
+        for service in islice(as_list(self._document.get("service")), SERVICES_MAX):
             if isinstance(service, dict) and (_is_v1(service) or "recipientKeys" in service):
                 yield service
 
     def _service(self, service: Json) -> PeerDocument | None:
         """Read a service; None if it has no recipient key, or a key that cannot be read."""
-        listed = _list(service.get("recipientKeys"))
+        listed = as_list(service.get("recipientKeys"))
         recipients = self._all_keys(listed) if listed else self._own_keys()
         endpoint, inner_routing = _endpoint(service.get("serviceEndpoint"))
-        routing = self._all_keys(_list(service.get("routingKeys")) or inner_routing)
+        routing = self._all_keys(as_list(service.get("routingKeys")) or inner_routing)
         if not recipients or routing is None:
             return None
         return PeerDocument(self._did, recipients, routing, endpoint)
@@ -194,7 +194,7 @@ def _endpoint(value: object) -> tuple[str, list[object]]:
     for each in value[:SERVICES_MAX] if isinstance(value, list) else [value]:
         uri = each.get("uri") if isinstance(each, dict) else each
         if is_url(uri):
-            return str(uri), _list(each.get("routingKeys")) if isinstance(each, dict) else []
+            return str(uri), as_list(each.get("routingKeys")) if isinstance(each, dict) else []
     return "", []
 
 
@@ -245,5 +245,6 @@ def _usable(key: bytes | None) -> bytes | None:
     return None if key is None or curve_public(key) is None else key
 
 
-def _list(value: object) -> list[object]:
+def as_list(value: object) -> list[object]:
+    """Return a value that is a list, else an empty one."""
     return value if isinstance(value, list) else []

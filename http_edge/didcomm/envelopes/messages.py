@@ -372,3 +372,21 @@ def _read_type(text: str) -> MessageType | None:
         return None
     prefix, family, major, minor, name = found.groups()
     return MessageType(prefix, family, int(major), int(minor), name)
+
+
+def read_id(members: Mapping[str, object], name: str) -> str:
+    """Return a member that is an id of a thread; empty for anything else."""
+    found = members.get(name)
+    return found if isinstance(found, str) and len(found) <= ID_CHARS_MAX else ""
+
+
+def read_return_route(members: Mapping[str, object]) -> ReturnRoute:
+    """Return the member ``return_route`` (RFC 0092)."""
+    # Compared, not looked up in a set: a list as value could not be hashed.
+    match members.get("return_route"):
+        case "all":
+            return "all"
+        case "thread":
+            return "thread"
+        case _:
+            return "none"

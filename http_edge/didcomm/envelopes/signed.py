@@ -57,14 +57,16 @@ class _Header(msgspec.Struct, frozen=True):
     kid: str | None = None
 
 
-class _Signature(msgspec.Struct, frozen=True):
+class Signature(msgspec.Struct, frozen=True):
+    """One signature of a JWS (RFC 7515 section 7.2), its parts in base64."""
+
     protected: str
     signature: str
     header: _Header | None = None
 
 
 class _Signatures(msgspec.Struct, frozen=True):
-    signatures: list[_Signature]
+    signatures: list[Signature]
 
 
 class _Member(msgspec.Struct, frozen=True):
@@ -146,7 +148,7 @@ def verify_member(signed: object) -> tuple[Json, bytes] | None:
     return (value, key) if isinstance(value, dict) else None
 
 
-def _signatures(jws: object) -> list[_Signature]:
+def _signatures(jws: object) -> list[Signature]:
     """Return the signatures in a JWS, in either of its JSON forms (RFC 7515 section 7.2).
 
     Raises:
@@ -155,14 +157,14 @@ def _signatures(jws: object) -> list[_Signature]:
     if jws is None:
         return []
     if not isinstance(jws, dict) or "signatures" not in jws:
-        return [msgspec.convert(jws, _Signature)]
+        return [msgspec.convert(jws, Signature)]
     several = msgspec.convert(jws, _Signatures).signatures
     if not 0 < len(several) <= _SIGNATURES_MAX:
         raise ValueError("no signatures, or too many")
     return several
 
 
-def _signer(signature: _Signature, content: bytes) -> bytes | None:
+def _signer(signature: Signature, content: bytes) -> bytes | None:
     """Return the key that made this signature; None if it is wrong or names no or several keys.
 
     Raises:

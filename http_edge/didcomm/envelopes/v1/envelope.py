@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 import msgspec
 import orjson
-import pybase64
 from nacl.bindings import (
     crypto_aead_chacha20poly1305_ietf_decrypt,
     crypto_aead_chacha20poly1305_ietf_encrypt,
@@ -26,7 +25,7 @@ from nacl.bindings import (
 )
 from nacl.exceptions import CryptoError
 
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64decode, b64encode, b64encode_ascii
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
@@ -137,13 +136,13 @@ def pack(plaintext: bytes, recipients: Sequence[bytes], sender: KeyPair | None) 
         "alg": _AUTHCRYPT if sender else "Anoncrypt",
         "recipients": [_boxed(content_key, key, sender) for key in recipients],
     }
-    protected = _b64(orjson.dumps(header))
+    protected = b64encode_ascii(orjson.dumps(header))
     sealed = crypto_aead_chacha20poly1305_ietf_encrypt(plaintext, protected, iv, content_key)
     return b'{"protected":"%b","iv":"%b","ciphertext":"%b","tag":"%b"}' % (
         protected,
-        _b64(iv),
-        _b64(sealed[:-_TAG_BYTES]),
-        _b64(sealed[-_TAG_BYTES:]),
+        b64encode_ascii(iv),
+        b64encode_ascii(sealed[:-_TAG_BYTES]),
+        b64encode_ascii(sealed[-_TAG_BYTES:]),
     )
 
 
@@ -203,7 +202,3 @@ def _boxed(content_key: bytes, recipient_key: bytes, sender: KeyPair | None) -> 
 def _shared(theirs: bytes, own_private: bytes) -> bytes:
     """Return the key of all boxes between two Curve25519 keys: the costly half of making a box."""
     return crypto_box_beforenm(theirs, own_private)
-
-
-def _b64(data: bytes) -> bytes:
-    return pybase64.urlsafe_b64encode(data).rstrip(b"=")

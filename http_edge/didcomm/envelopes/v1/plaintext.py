@@ -30,8 +30,9 @@ from http_edge.didcomm.envelopes.messages import (
     NewMessage,
     ProblemReport,
     Reply,
-    ReturnRoute,
     read_any_type,
+    read_id,
+    read_return_route,
 )
 from http_edge.didcomm.envelopes.signed import sign_member
 
@@ -73,7 +74,7 @@ def read_parsed(value: Json) -> Message | None:
         # Most messages are forwards, in which none of the following decorators matters.
         return Message(VERSION, kind, message_id, value, message_id, is_forward=True)
     thread = _decorator(value, "~thread")
-    thread_id = _thread_id(thread, "thid") or message_id
+    thread_id = read_id(thread, "thid") or message_id
     transport = _decorator(value, "~transport")
     return Message(
         VERSION,
@@ -81,9 +82,9 @@ def read_parsed(value: Json) -> Message | None:
         message_id,
         value,
         thread_id,
-        _thread_id(thread, "pthid"),
-        _return_route(transport),
-        _return_route_thread(transport, thread_id),
+        read_id(thread, "pthid"),
+        read_return_route(transport),
+        read_id(transport, "return_route_thread") or thread_id,
         _delay_ms(_decorator(value, "~timing").get("delay_milli")),
         _wants_ack(value),
         {
@@ -186,27 +187,6 @@ def _message_id(value: object) -> str | None:
 def _decorator(value: Json, name: str) -> Mapping[str, object]:
     found = value.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _thread_id(thread: Mapping[str, object], name: str) -> str:
-    value = thread.get(name)
-    return value if isinstance(value, str) and len(value) <= ID_CHARS_MAX else ""
-
-
-def _return_route(transport: Mapping[str, object]) -> ReturnRoute:
-    # Compared, not looked up in a set: a list as value could not be hashed.
-    match transport.get("return_route"):
-        case "all":
-            return "all"
-        case "thread":
-            return "thread"
-        case _:
-            return "none"
-
-
-def _return_route_thread(transport: Mapping[str, object], thread_id: str) -> str:
-    thread = transport.get("return_route_thread")
-    return thread if isinstance(thread, str) and len(thread) <= ID_CHARS_MAX else thread_id
 
 
 def _delay_ms(delay: object) -> int | None:

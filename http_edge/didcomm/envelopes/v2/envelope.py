@@ -16,14 +16,13 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 import orjson
-import pybase64
 from cryptography.hazmat.primitives.keywrap import (
     InvalidUnwrap,
     aes_key_unwrap,
     aes_key_wrap,
 )
 
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64decode, b64encode, b64encode_ascii
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.key_agreement import (
     PrivateKey,
@@ -201,7 +200,7 @@ def seal(
     if sender is not None:
         apu = sender.kid.encode()
         header["apu"], header["skid"] = b64encode(apu), sender.kid
-    protected = _b64(orjson.dumps(header))
+    protected = b64encode_ascii(orjson.dumps(header))
     content = encrypt(plaintext, protected)
     wrapped = []
     for one in listed:
@@ -219,9 +218,9 @@ def seal(
     return b'{"protected":"%b","recipients":%b,"iv":"%b","ciphertext":"%b","tag":"%b"}' % (
         protected,
         orjson.dumps(wrapped),
-        _b64(content.iv),
-        _b64(content.ciphertext),
-        _b64(content.tag),
+        b64encode_ascii(content.iv),
+        b64encode_ascii(content.ciphertext),
+        b64encode_ascii(content.tag),
     )
 
 
@@ -247,7 +246,3 @@ def _hash_of(kids: Sequence[str]) -> bytes:
 @lru_cache(_HASHES_MAX)
 def _hash_of_one(kid: str) -> bytes:
     return sha256(kid.encode()).digest()
-
-
-def _b64(data: bytes) -> bytes:
-    return pybase64.urlsafe_b64encode(data).rstrip(b"=")

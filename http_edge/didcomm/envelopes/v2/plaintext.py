@@ -7,7 +7,7 @@ we always write one (2.0). Times are Unix seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -25,15 +25,16 @@ from http_edge.didcomm.envelopes.messages import (
     NewMessage,
     ProblemReport,
     Reply,
-    ReturnRoute,
     read_any_type,
+    read_id,
+    read_return_route,
 )
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX
 
 VERSION: Final = "v2"
 """The name of this message version."""
 MEDIA_TYPE: Final = "application/didcomm-plain+json"
-_DID_CHARS_MAX: Final = 4096
-_TIME_S_MAX: Final = 2**40
+TIME_S_MAX: Final = 2**40
 """A later time is not in seconds."""
 _FORWARD: Final = ("routing", 2, "forward")
 _REPORT: Final = NEW_PREFIX + "report-problem/2.0/problem-report"
@@ -58,7 +59,7 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
         body = {}
     if not isinstance(body, dict) or not isinstance(sender, str | None):
         return None
-    if sender is not None and len(sender) > _DID_CHARS_MAX:
+    if sender is not None and len(sender) > DID_CHARS_MAX:
         return None
     attached = value.get("attachments")
     attachments = {} if attached is None else {"": attached}
@@ -78,16 +79,16 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
             sender_did=sender or "",
             expires_at_s=_time_s(value.get("expires_time")),
         )
-    thread_id = _thread_id(value, "thid") or message_id
+    thread_id = read_id(value, "thid") or message_id
     return Message(
         version=VERSION,
         type=kind,
         id=message_id,
         body=body,
         thread_id=thread_id,
-        parent_thread_id=_thread_id(value, "pthid"),
-        return_route=_return_route(value),
-        return_route_thread=_thread_id(value, "return_route_thread") or thread_id,
+        parent_thread_id=read_id(value, "pthid"),
+        return_route=read_return_route(value),
+        return_route_thread=read_id(value, "return_route_thread") or thread_id,
         wants_ack=_wants_ack(value.get("please_ack"), message_id),
         attachments=attachments,
         addressed_to=addressed_to,
@@ -153,22 +154,6 @@ def _attached(attachments: Sequence[Attachment] | None) -> Json:
     return {"attachments": list(map(write_attachment, attachments))}
 
 
-def _thread_id(value: Mapping[str, object], name: str) -> str:
-    found = value.get(name)
-    return found if isinstance(found, str) and len(found) <= ID_CHARS_MAX else ""
-
-
-def _return_route(value: Mapping[str, object]) -> ReturnRoute:
-    # Compared, not looked up in a set: a list as value could not be hashed.
-    match value.get("return_route"):
-        case "all":
-            return "all"
-        case "thread":
-            return "thread"
-        case _:
-            return "none"
-
-
 def _integer(value: object) -> int | None:
     """Return a number as an integer, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -179,7 +164,7 @@ def _integer(value: object) -> int | None:
 def _time_s(value: object) -> int | None:
     """Return a time, 0 if it is before 1970; None for any other value."""
     time_s = _integer(value)
-    return max(0, time_s) if time_s is not None and time_s <= _TIME_S_MAX else None
+    return max(0, time_s) if time_s is not None and time_s <= TIME_S_MAX else None
 
 
 def _wants_ack(wish: object, message_id: str) -> bool:

@@ -25,13 +25,15 @@ from http_edge.didcomm.envelopes.did_documents import SeenDids, account_did
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import DidRotation, Json
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
+from http_edge.didcomm.envelopes.signed import Signature
+from http_edge.didcomm.envelopes.v2.envelope import KID_CHARS_MAX
+from http_edge.didcomm.envelopes.v2.plaintext import TIME_S_MAX
 
 MEDIA_TYPE: Final = "application/didcomm-signed+json"
 FROM_PRIOR_CHARS_MAX: Final = 16_384
 """Room for two DIDs of at most 4,096 characters, one of them twice, in base64."""
 SIGNATURES_MAX: Final = 4
 """Each signature costs a verification; agents write one."""
-_KID_CHARS_MAX: Final = 4_608
 _CURVES: Final[Mapping[str, Curve]] = {
     "EdDSA": Curve.ED25519,
     "ES256": Curve.P256,
@@ -39,8 +41,6 @@ _CURVES: Final[Mapping[str, Curve]] = {
 }
 _COORDINATE_BYTES: Final = 32
 _PARTS: Final = 3
-_TIME_S_MAX: Final = 2**40
-"""A later time is not in seconds."""
 _AHEAD_S_MAX: Final = 300
 """How far the signer's clock may be ahead of ours. An account refuses rotations issued before its
 last one, so a date in the future would refuse all rotations until then."""
@@ -62,19 +62,9 @@ class _Protected(msgspec.Struct, frozen=True):
     b64: object = None
 
 
-class _Header(msgspec.Struct, frozen=True):
-    kid: str | None = None
-
-
-class _Signature(msgspec.Struct, frozen=True):
-    protected: str
-    signature: str
-    header: _Header | None = None
-
-
 class _Signed(msgspec.Struct, frozen=True):
     payload: str
-    signatures: list[_Signature]
+    signatures: list[Signature]
 
 
 class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,7 +101,7 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
         if "signatures" in value:
             signed = msgspec.convert(value, _Signed)
         else:
-            one = msgspec.convert(value, _Signature)
+            one = msgspec.convert(value, Signature)
             signed = _Signed(msgspec.convert(value["payload"], str), [one])
         payload = b64decode(signed.payload)
     except ValueError:  # includes msgspec.ValidationError
@@ -143,13 +133,13 @@ def read_from_prior(
         return None
     protected, payload, signature = parts
     try:
-        signed = _verified(payload, b64decode(payload), _Signature(protected, signature), seen)
+        signed = _verified(payload, b64decode(payload), Signature(protected, signature), seen)
         prior = None if signed is None else msgspec.convert(parse(signed.payload), _Prior)
     except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     if signed is None or prior is None or prior.iss != signed.did or prior.sub == prior.iss:
         return None
-    if not 0 <= prior.iat < _TIME_S_MAX or not prior.is_meant(is_own, now_s):
+    if not 0 <= prior.iat < TIME_S_MAX or not prior.is_meant(is_own, now_s):
         return None
     accounts = [did_key(signed.key.raw)] if signed.key.curve is Curve.ED25519 else []
     accounts.append(account_did(prior.iss))
@@ -179,7 +169,7 @@ def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
 
 
 def _verified(
-    text: str, payload: bytes, signature: _Signature, seen: SeenDids
+    text: str, payload: bytes, signature: Signature, seen: SeenDids
 ) -> SignedMessage | None:
     """Return the message if a key that authenticates the signer's DID made this signature."""
     try:
@@ -192,7 +182,7 @@ def _verified(
         return None
     beside = None if signature.header is None else signature.header.kid
     kid = beside if protected.kid is None else protected.kid
-    if kid is None or len(kid) > _KID_CHARS_MAX or beside not in {None, kid}:
+    if kid is None or len(kid) > KID_CHARS_MAX or beside not in {None, kid}:
         return None
     did, _, fragment = kid.partition("#")
     keys = seen.resolve(did)
