@@ -31,7 +31,6 @@ from http_edge.cli.output import json_option, of_databases, print_json, print_re
 from http_edge.cli.output_file import require_writable, write_file
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import keys_of, opened_to_read
@@ -230,8 +229,7 @@ def _check_in_any(settings: Settings, found: ErasureReceipt, key: PublicKey) -> 
 
 def _show(receipt: ErasureReceipt, keys: MediatorKeys, to: Path | None, *, as_json: bool) -> None:
     if to is not None:
-        sign = partial(signatures.sign, keys.signing_seed)
-        write_file(to, sign_receipt(receipt, sign), "--receipt")
+        write_file(to, sign_receipt(receipt, keys.sign), "--receipt")
     record: dict[str, Any] = {
         "stream": receipt.stream,
         "reason": receipt.reason,

@@ -54,6 +54,10 @@ class MediatorKeys:
         """The X25519 public key."""
         return key_agreement.public_key(self.pre_private)
 
+    def sign(self, message: bytes) -> bytes:
+        """The signature of a message by the signing key."""
+        return signatures.sign(self.signing_seed, message)
+
 
 def service_seed(keys: MediatorKeys) -> bytes:
     """The 32-byte seed of the DIDComm key and of the MACs of invitations.

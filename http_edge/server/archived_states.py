@@ -12,7 +12,6 @@ leaves a log that verifies, and the next run does the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import islice
 from typing import Final
 from uuid import UUID
@@ -31,7 +30,6 @@ from eventstore.log.seam import SEAM, Seam, sign_seam, state_entry, verified_sea
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.rows import exported_sections
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys
 
 STREAMS_AT_ONCE: Final = 20_000
@@ -114,7 +112,7 @@ class _Folding:
         self._log = log
         self._text = text
         self._seam = seam
-        self._sign = partial(signatures.sign, keys.signing_seed)
+        self._sign = keys.sign
         self._clock = clock
 
     def replace(self, old: Mapping[UUID, Snapshot], new: Mapping[UUID, Snapshot]) -> None:

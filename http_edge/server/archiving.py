@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -30,7 +29,6 @@ from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import log_rows, manifest_table
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys
 
 SECTION_ROWS: Final = 65_536
@@ -102,9 +100,8 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     key = PublicKey(keys.signing_public)
     text, seam = _verified(log, key, mediator_did)
     catalog = _catalog(place, key, seam)
-    sign = partial(signatures.sign, keys.signing_seed)
     archiver = Archiver(
-        log, seam, text, sign,
+        log, seam, text, keys.sign,
         window_ms=window_ms, rows_max=rows_per_step_max, clock=clock, after_step=after_step,
     )  # fmt: skip
     with _turn(log, archiver):

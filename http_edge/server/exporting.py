@@ -14,10 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final
-
-import base58
 
 from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
@@ -39,7 +36,6 @@ from eventstore.parquet.write.exporter import (
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load
 from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
@@ -91,17 +87,14 @@ def exporter_of(
         int(log.setting("shards", str(settings.shards))),
         None if number is None else int(number),
     )
-    signer = Signer(
-        base58.b58encode(keys.signing_public).decode(), partial(signatures.sign, keys.signing_seed)
-    )
-    verify = partial(signatures.verify, keys.signing_public)
+    key = PublicKey(keys.signing_public)
     bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max, until_ms)
     export = settings.export
     kept = Kept(export.replaced_kept_s, export.versions_kept_s)
     completeness = Completeness(export.settled_s, export.complete_every_s)
     with _locked(settings, place) as own:
         exporter = Exporter(
-            log, own, owner, signer, verify, bounds,
+            log, own, owner, Signer(key.text, keys.sign), key.verify, bounds,
             kept=kept, completeness=completeness, clock=system_clock,
         )  # fmt: skip
         with contextlib.closing(exporter):

@@ -10,7 +10,6 @@ Memory: the states of the streams with missing rows, some kilobytes each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -29,7 +28,6 @@ from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.write.exporter import Exporter
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.server.archiving import WINDOW_MS
 from http_edge.settings.sections import Archive
@@ -109,7 +107,7 @@ def beginning_of(
         at_ms=clock(),
         signed_by=PublicKey(keys.signing_public).text,
     )
-    return Beginning(sign_seam(seam, partial(signatures.sign, keys.signing_seed)), kept)
+    return Beginning(sign_seam(seam, keys.sign), kept)
 
 
 def _plan(read: Callable[[], Iterator[Sequence[LogRow]]], last: int, pruned_to: int) -> Leaving:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
@@ -37,7 +36,6 @@ from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
 from http_edge.server.archive_check import seam_of, sections_to
 from http_edge.server.data_dir import left_alone, locked, make_data_dir
@@ -315,7 +313,7 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
         raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy) from None
     own = PublicKey(keys.signing_public).text
     _check_key("the export", head.mediator_did, head.public_key, own)
-    catalog = catalog_of(place, partial(signatures.verify, keys.signing_public), is_whole=True)
+    catalog = catalog_of(place, PublicKey(keys.signing_public).verify, is_whole=True)
     constants = {"mediator_did": head.mediator_did, "shards": str(head.shards), MEDIATOR_KEY: own}
     name = place.address()
     _check_not_pruned(name, catalog, until)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Final
 
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.verify.mark import VerifiedMarks
-from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load
 from http_edge.settings.settings import Settings
 
@@ -31,7 +29,7 @@ def marks_of(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> V
     keys = load(settings.keys_path)
     if key.raw != keys.signing_public:
         return None
-    signer = Signer(key.text, partial(signatures.sign, keys.signing_seed))
+    signer = Signer(key.text, keys.sign)
     marks = VerifiedMarks(open_place(str(settings.data_dir / _MARKS)), signer, key)
     if forgotten:
         marks.forget()
