@@ -160,7 +160,9 @@ def bench(  # noqa: PLR0913 - one argument for each option
             remedy = f"Does a mediator serve at {url}?"
         raise Stop(Exit.UNREACHABLE, f"the load failed: {error}", remedy) from error
     if as_json:
-        print_json({"url": url, **msgspec.to_builtins(wanted), "measured": _plain(measured)})
+        print_json(
+            {"url": url, **msgspec.to_builtins(wanted), "measured": msgspec.to_builtins(measured)}
+        )
     else:
         _print(url, measured)
     return Exit.FINDING if any(one.drained < one.accepted for one in measured) else Exit.OK
@@ -253,10 +255,6 @@ def _bar(bars: Progress) -> Bar:
         return lambda done: bars.update(task, completed=done)
 
     return make
-
-
-def _plain(measured: list[Figures]) -> object:
-    return msgspec.to_builtins(measured)
 
 
 def _print(url: str, measured: list[Figures]) -> None:

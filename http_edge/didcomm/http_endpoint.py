@@ -22,7 +22,7 @@ from http_edge.didcomm.delivery.pump import IMPLICIT
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.inbound import Inbound, MessageRejection, ReceivedMessage
+from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.didcomm.rejections import RejectionReason
@@ -115,17 +115,18 @@ class DidCommEndpoint:
         received = await self._inbound.receive(body, transport)
         if isinstance(received, MessageRejection):
             return rejection(received.reason, received.open_report)
-        back, handed_over = received.back, []
-        if received.outcome is not None:
-            handed_over = list(received.outcome.handed_over)
-        if back is None and received.request is not None and _wants_a_waiting_one(received):
-            back, handed_over = await self._waiting_one(received.request)
-        if back is None or received.request is None:
+        request, outcome = received.request, received.outcome
+        if request is None or outcome is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)
-        named = self._envelopes.media_type(received.request.sender, http_request.content_type)
+        back, handed_over = received.back, list(outcome.handed_over)
+        if back is None and request.open_route and outcome.implicit:
+            back, handed_over = await self._waiting_one(request)
+        if back is None:
+            return SmallAnswer(HTTPStatus.ACCEPTED)
+        named = self._envelopes.media_type(request.sender, http_request.content_type)
         response = SmallAnswer(HTTPStatus.OK, back, named)
         if handed_over:
-            await self._hand_over(http_request, response, received.request, handed_over)
+            await self._hand_over(http_request, response, request, handed_over)
         return response
 
     async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
@@ -169,12 +170,3 @@ class DidCommEndpoint:
         else:
             release = ReleaseLeases(request.session)
             await self._identities.ask(request.sender.did, release, request.command, Done)
-
-
-def _wants_a_waiting_one(received: ReceivedMessage) -> bool:
-    return (
-        received.request is not None
-        and received.outcome is not None
-        and received.request.open_route
-        and received.outcome.implicit
-    )

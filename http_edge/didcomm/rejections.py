@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
@@ -33,7 +34,7 @@ class RejectionReason(Enum):
     """The outcome is unknown, or the mediator is overloaded."""
 
 
-_OF_REFUSALS: Final = {
+_OF_REFUSALS: Final[Mapping[Refusal | None, RejectionReason]] = {
     Refusal.RECIPIENT_QUEUE_FULL: RejectionReason.QUEUE_FULL,
     Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
     Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
@@ -65,6 +66,4 @@ def rejected_by(problem: Problem) -> RejectionReason:
 
 def reason_of(refusal: Refusal | None) -> RejectionReason:
     """Return the reason to reject a message after an identity's refusal."""
-    if refusal is None:
-        return RejectionReason.TRY_AGAIN
     return _OF_REFUSALS.get(refusal, RejectionReason.TRY_AGAIN)

@@ -215,8 +215,8 @@ class Edge:
     def _workers(
         self, name: str, keys: MediatorKeys, identities: Identities, clock: Clock
     ) -> DeliveryWorkers:
-        destinations, outbound = _destinations(self._settings, keys), self._settings.outbound
-        fetched = self._agent_dids
+        outbound, fetched = self._settings.outbound, self._agent_dids
+        destinations = Destinations(outbound, via=pseudonym(keys))
         return DeliveryWorkers(
             DeliveryQueue(name, outbound, identities, destinations, clock, new_id, fetched)
         )
@@ -406,10 +406,6 @@ class Edge:
             except Exception:  # noqa: BLE001 - the next sweep may succeed
                 _LOG.exception("the search for queues with an endpoint failed")
             await asyncio.sleep(self._settings.outbound.sweep_s)
-
-
-def _destinations(settings: Settings, keys: MediatorKeys) -> Destinations:
-    return Destinations(settings.outbound, via=pseudonym(keys))
 
 
 def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:

@@ -8,7 +8,7 @@ status may wait there: the draft lets messages of the mediator itself enter the 
 
 from __future__ import annotations
 
-from typing import Final, TypeGuard
+from typing import Final
 
 from actors.core.commands import QueryQueue, SetQueuePolicy
 from actors.core.refusals import Refusal
@@ -122,8 +122,6 @@ def _policy(update: object) -> SetQueuePolicy | None:
 
 
 def _count(value: object) -> int | None:
-    return value if _is_count(value) else None
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return None
