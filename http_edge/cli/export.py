@@ -11,11 +11,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from actors.host.clock import system_clock
 from eventstore.parquet.errors import (
@@ -28,7 +26,14 @@ from eventstore.parquet.errors import (
 from eventstore.parquet.files import open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys, require_owner
-from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
+from http_edge.cli.output import (
+    json_option,
+    of_databases,
+    print_json,
+    print_record,
+    progress_bar,
+    speed_bar,
+)
 from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
@@ -49,7 +54,6 @@ from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
 _TWO: Final = 2
-_Shown: TypeAlias = Callable[[Exported], None]
 
 
 @dataclass
@@ -191,11 +195,11 @@ def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str
     with (
         closing(opened_to_read(settings)) as log,
         exporter_of(settings, log, place) as exporter,
-        _progress_bar(exporter.catalog.last, log.position()) as shown,
+        speed_bar("Exporting", log.position() - (first := exporter.catalog.last)) as shown,
     ):
         while step := exporter.step():
             written.add(step)
-            shown(step)
+            shown(step.last - first)
             if not step.is_full:
                 break
         seconds = time.monotonic() - started
@@ -294,22 +298,6 @@ def _watching(
     return ContinuousExport(
         settings, target, on_step=on_step, on_caught_up=status.on_caught_up, on_fault=on_fault
     )
-
-
-@contextmanager
-def _progress_bar(first: int, end: int) -> Iterator[_Shown]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("Exporting"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=end - first)
-        yield lambda step: bar.update(task, completed=step.last - first)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from http_edge.server.exits import escaped
@@ -135,6 +135,19 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def speed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """As ``progress_bar``, with the speed and the remaining time; the total is known before."""
+    console = Console(stderr=True)
+    speed, rest = TaskProgressColumn(show_speed=True), TimeRemainingColumn()
+    columns = (TextColumn(title), BarColumn(), speed, rest)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _cell(value: object) -> str:

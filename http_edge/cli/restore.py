@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from eventstore.log.errors import (
     CorruptRow,
@@ -23,8 +21,8 @@ from eventstore.log.errors import (
     UnknownTopic,
 )
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
-from eventstore.stores.restore import OnProgress, Restored
-from http_edge.cli.output import json_option, print_json, print_record
+from eventstore.stores.restore import Restored
+from http_edge.cli.output import json_option, print_json, print_record, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.restoring import AsOf, Source, Target, keys_for, opened_source, run, target_of
@@ -111,8 +109,8 @@ def restore(  # noqa: PLR0913 - one for each option
         archive = archive or loaded.settings.export.to
         with opened_source(origin, target, keys, until, archive) as source:
             end = source.last if source.until is None else source.until
-            with _progress_bar(end) as progress:
-                restored = run(source, target, keys, progress)
+            with speed_bar("Restoring", end) as shown:
+                restored = run(source, target, keys, lambda position, _rows: shown(position))
             record = _record(source, target, restored, time.monotonic() - started)
     if as_json:
         print_json(record)
@@ -144,22 +142,6 @@ def _record(source: Source, target: Target, restored: Restored, seconds: float) 
         # Without the URL of a server, which may hold a password.
         "next": shlex.join(next_step) + (" --log URL" if is_elsewhere else ""),
     }
-
-
-@contextmanager
-def _progress_bar(end: int) -> Iterator[OnProgress]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("Restoring"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=end)
-        yield lambda position, _rows: bar.update(task, completed=position)
 
 
 @contextmanager

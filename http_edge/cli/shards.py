@@ -7,11 +7,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from actors.placement.port import Placed
-from http_edge.cli.output import json_option, print_json, print_table
+from http_edge.cli.output import json_option, print_json, print_table, progress_bar
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -100,9 +98,7 @@ def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
 
 def _until_empty(settings: Settings, url: str | None, node: str) -> None:
     deadline = time.monotonic() + _EMPTY_S_MAX
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("To move")
+    with progress_bar("To move") as progress:
         most = 0
         while True:
             places = _places(settings, url)
@@ -111,7 +107,7 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
             left = sum(host["shards"] for host in hosts if host["node"] == node)
             left += sum(identity["node"] == node for identity in own)
             most = max(most, left)
-            bars.update(bar, total=most, completed=most - left)
+            progress(most - left, most)
             if not left:
                 return
             if all(host["draining"] for host in hosts):
