@@ -13,14 +13,13 @@ from actors.placement.port import Placed
 from http_edge.cli import erasure
 from http_edge.cli.arguments import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
-from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.running_mediator import ask_as_operator, order, url_option
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 _COLUMNS: Final = ("did", "by", "host", "node")
-_ORDER_S_MAX: Final = 60.0
 _SEE: Final = "See: poste identities list"
 _REFUSALS: Final = {
     Placed.NO_SUCH_IDENTITY: (
@@ -98,20 +97,18 @@ def release(loaded: Loaded, *, did: str, url: str | None) -> None:
     click.echo(f"{did} is in its shard")
 
 
-def _order(settings: Settings, url: str | None, order: str, did: str, already: str) -> None:
+def _order(settings: Settings, url: str | None, what: str, did: str, already: str) -> None:
     """Give an order.
 
     Raises:
         Stop: the order was not carried out; says why.
     """
     console = Console(stderr=True)
-    path = f"/identities/{order}?did={quote(did, safe='')}"
     with console.status("Moving", spinner="dots"):
-        answer = ask_as_operator("POST", settings, url, path, seconds_max=_ORDER_S_MAX)
-    placed = answer.get("placed")
+        placed = order(settings, url, f"/identities/{what}?did={quote(did, safe='')}")
     if placed == Placed.ALREADY_SO:
         raise Stop(Exit.USAGE, already, _SEE)
     if placed != Placed.DONE:
         refusals = {refusal.value: sentence for refusal, sentence in _REFUSALS.items()}
-        reason, remedy = refusals.get(str(placed), ("The mediator refused.", _SEE))
-        raise Stop(_CODES.get(str(placed), Exit.USAGE), reason, remedy)
+        reason, remedy = refusals.get(placed, ("The mediator refused.", _SEE))
+        raise Stop(_CODES.get(placed, Exit.USAGE), reason, remedy)

@@ -25,6 +25,8 @@ url_option = click.option(
 
 _ANSWER_S_MAX: Final = 5
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_ORDER_S_MAX: Final = 60.0
+"""An order may have to start a process and move shards: the placer takes this long at most."""
 _NO_SUCH: Final = (
     "Name the operators' listener (operators.listen) with --url, or the mediator's data"
     " directory with --data-dir; it is not behind a proxy."
@@ -82,6 +84,12 @@ def ask_as_operator(
     """
     address, token = operators_access(settings, url)
     return ask(method, address, path, token=token, seconds_max=seconds_max)
+
+
+def order(settings: Settings, url: str | None, path: str) -> str:
+    """Give the placer an order; return how it ended (``Placed``). Raises as ``ask``."""
+    answer = ask_as_operator("POST", settings, url, path, seconds_max=_ORDER_S_MAX)
+    return str(answer.get("placed"))
 
 
 def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:

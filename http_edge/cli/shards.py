@@ -10,7 +10,7 @@ import click
 
 from actors.placement.port import Placed
 from http_edge.cli.output import json_option, print_json, print_table, progress_bar
-from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.running_mediator import ask_as_operator, order, url_option
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
@@ -129,16 +129,15 @@ def _places(settings: Settings, url: str | None) -> dict[str, Any]:
     return ask_as_operator("GET", settings, url, "/shards")
 
 
-def _order(settings: Settings, url: str | None, order: str) -> None:
+def _order(settings: Settings, url: str | None, what: str) -> None:
     """Give an order.
 
     Raises:
         Stop: the order was not carried out; says why.
     """
-    answer = ask_as_operator("POST", settings, url, f"/shards/{order}")
-    placed = answer.get("placed")
+    placed = order(settings, url, f"/shards/{what}")
     if placed != Placed.DONE:
         code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
         reasons = {refusal.value: reason for refusal, reason in _REFUSALS.items()}
-        reason = reasons.get(str(placed), "The mediator refused.")
+        reason = reasons.get(placed, "The mediator refused.")
         raise Stop(code, reason, "See: poste shards list")
