@@ -36,6 +36,8 @@ from actors.core.replies import Push
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 128
+_ACCEPT_AGAIN_S: Final = 0.1
+"""A process without a free descriptor fails to accept at once, and again as long as it has none."""
 _BUFFER_BYTES: Final = 256 * 1024
 _HELLO_BYTES_MAX: Final = 1_024
 _HELLO_S_MAX: Final = 5.0
@@ -276,6 +278,7 @@ class HostServer:
                 accepted, _ = listener.accept()
             except OSError as error:
                 _LOG.error("could not accept a connection: %s", error)
+                time.sleep(_ACCEPT_AGAIN_S)
                 continue
             self._await_proof(accepted)
             threading.Thread(target=self._serve, args=(accepted,), name="edge", daemon=True).start()

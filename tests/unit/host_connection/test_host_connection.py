@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import socket
 import time
@@ -201,6 +202,20 @@ async def test_connections_without_a_hello_do_not_keep_edges_out() -> None:
     for _, writer in silent:
         writer.close()
     host.server.close()
+
+
+async def test_a_host_without_a_free_descriptor_pauses_before_it_accepts_again(host: Host) -> None:
+    class Full:
+        tries = 0
+
+        def accept(self) -> None:
+            self.tries += 1
+            raise OSError(errno.EMFILE, "none is free") if self.tries <= 2 else SystemExit
+
+    started_s = time.monotonic()
+    with pytest.raises(SystemExit):
+        host.server._accept(Full())  # type: ignore[arg-type]  # has what is used of a socket
+    assert time.monotonic() - started_s >= 0.2
 
 
 async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:
