@@ -34,7 +34,7 @@ from http_edge.decentrl.answers import (
 )
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_public, is_owing
-from http_edge.listener.connections import peer_of
+from http_edge.listener.connection import peer_of
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 

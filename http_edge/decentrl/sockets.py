@@ -32,7 +32,7 @@ from http_edge.listener.address_charge import (
     charge_unproven,
     until_paid,
 )
-from http_edge.listener.connections import peer_of
+from http_edge.listener.connection import peer_of
 from http_edge.listener.outgoing import (
     CLOSE_S_MAX,
     FINISH_S_MAX,

@@ -19,7 +19,7 @@ from actors.core.rate_limits import RateLimit
 from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_message, until_paid
-from http_edge.listener.connections import peer_of
+from http_edge.listener.connection import peer_of
 from http_edge.listener.outgoing import (
     CLOSE_S_MAX,
     FINISH_S_MAX,

@@ -24,7 +24,8 @@ from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
 from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
 from http_edge.listener.client_address import ClientAddress
-from http_edge.listener.connections import Connection, Connections, peer_of
+from http_edge.listener.connection import Connection, peer_of
+from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.routes import (
     JSON,
@@ -148,7 +149,9 @@ class HttpListener:
         _bound_kernel(listening, self._limits)
         loop = asyncio.get_running_loop()
         malformed = self._error_body()(Rejection.MALFORMED.value)
-        connect = partial(self.connections.connection, runner.server, malformed, loop)
+        connect = partial(
+            Connection, runner.server, self.connections, self._limits, malformed, loop
+        )
         # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
         listening.listen(_BACKLOG)

@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.helpers import rfc822_formatted_time
 from typing_extensions import override
 
-from http_edge.listener.connections import peer_of
+from http_edge.listener.connection import peer_of
 from http_edge.telemetry import request_id
 
 _BYTES_MAX: Final = 64 * 1024

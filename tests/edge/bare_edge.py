@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import aiohttp
 from aiohttp import web
 
 from actors.host.clock import Clock, system_clock
-from http_edge.listener.connections import peer_of
+from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.large_bodies import PiecedBody
 from http_edge.listener.listener import HttpListener
@@ -119,6 +119,10 @@ class Edge:
     @property
     def unread_bytes(self) -> int:
         return self.listener.connections.leaving.size_bytes
+
+    @property
+    def open_connections(self) -> list[Connection]:
+        return cast("list[Connection]", list(self.listener.connections._open))
 
     def cuts(self, cause: Cut) -> float:
         value = self.measures.registry.get_sample_value(

@@ -34,7 +34,7 @@ async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_pa
         now_s = asyncio.get_running_loop().time
         await edge.connect(b"")
         await until(lambda: len(edge.listener.connections) == 1)
-        (client,) = edge.listener.connections._open
+        (client,) = edge.open_connections
         began_s = now_s()
         await asyncio.gather(*[edge.listener._take_time(client) for _ in range(32)])
         one_s = now_s() - began_s
@@ -58,7 +58,7 @@ async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_c
         await until(lambda: edge.cuts(Cut.OWING) == 2)
         assert edge.listener._limited["127.0.0.2"] == 320
         assert (await served(edge)) == b"x"
-        shared = next(iter(edge.listener.connections._open))
+        shared = edge.open_connections[0]
         shared.is_shared = True
         waiting = asyncio.create_task(edge.listener._take_time(shared))
         await until(lambda: edge.listener._limited["127.0.0.2"] == 321)

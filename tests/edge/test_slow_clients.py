@@ -111,7 +111,7 @@ async def test_of_a_body_that_is_refused_little_is_read_and_its_sender_is_reset(
         refused = await edge.connect(head + b"\r\n\r\n")
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(refused, body))
         assert await status(refused) == 429
-        arriving = list(edge.listener.connections._open)[-1]._arriving
+        arriving = edge.open_connections[-1]._arriving
         with pytest.raises(ConnectionError):
             await sending
         assert arriving is not None
@@ -163,7 +163,7 @@ async def test_requests_that_are_sent_ahead_of_their_answers_stay_in_the_kernel(
         sending = asyncio.get_running_loop().sock_sendall(client, REQUESTS["GET"] * 200_000)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sending, 0.2)
-        (connection,) = edge.listener.connections._open
+        (connection,) = edge.open_connections
         assert len(connection._messages) <= 3
 
 
@@ -272,8 +272,8 @@ async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path)
     async with edge_with(tmp_path) as edge:
         head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         client = await edge.connect(head)
-        await until(lambda: any(each._arriving for each in edge.listener.connections._open))
-        (connection,) = edge.listener.connections._open
+        await until(lambda: any(each._arriving for each in edge.open_connections))
+        (connection,) = edge.open_connections
         arriving = connection._arriving
         loop = asyncio.get_running_loop()
         sending = loop.create_task(loop.sock_sendall(client, b"1\r\nx\r\n" * 400_000))

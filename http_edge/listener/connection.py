@@ -1,0 +1,327 @@
+"""One connection: bounds what its client sends and leaves unread, and answers malformed HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from aiohttp import StreamReader, hdrs, web
+from aiohttp.http import HttpRequestParser
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError
+
+from http_edge.listener.connections import Connections
+from http_edge.listener.routes import JSON
+from http_edge.listener.socket_frames import CheckedFrames
+from http_edge.listener.transfers import Cut, Transfer, Transfers
+from http_edge.settings.settings import Limits
+
+_LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read, so that the client sees the answer."""
+_READ_BYTES: Final = 16 * 1024
+"""A connection buffers twice this much of an unread body; then the kernel holds the client back."""
+_PIPELINED_MAX: Final = 2
+"""Requests to parse while one is answered, and one more if it came in the same read. With a limit
+of one, every request would pause its connection."""
+_PART_BYTES: Final = 4 * 1024
+"""Bytes of an incomplete head or socket message that count with their connection, not apart."""
+_PIECE_BYTES: Final = 16 * 1024
+_CHUNKS_BYTES: Final = 8 * 1024
+"""Bytes of chunk framing that any body may have, however short; an eighth of the body is added."""
+_RECEIVED_MAX: Final = 256 * 1024
+"""Bytes that asyncio receives at once."""
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of zero seconds: a reset, with which the kernel also drops the unread bytes."""
+
+
+class Connection(RequestHandler):
+    """One connection.
+
+    An answer counts as written when the kernel has accepted all of it. Until then its bytes count,
+    and the connection is cut if they are too many or take too long.
+
+    aiohttp answers a malformed request in plain text and logs a traceback, so any client could fill
+    the log. This class answers it like any other error and logs nothing.
+    """
+
+    __slots__ = (
+        "_arriving",
+        "_arriving_from",
+        "_connections",
+        "_frames",
+        "_framing_bytes",
+        "_head_bytes_max",
+        "_head_s_max",
+        "_heads",
+        "_malformed",
+        "_part",
+        "_unread",
+        "_unwritten",
+        "_wire",
+        "address",
+        "is_shared",
+        "newcomer",
+    )
+
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        limits: Limits,
+        malformed: bytes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """A connection among ``connections``; ``malformed`` is the answer to malformed HTTP."""
+        self.address = ""
+        self.is_shared = False
+        """Does the connection belong to a proxy, and carry the requests of many clients?"""
+        self.newcomer: int | None = None
+        self._head_s_max = min(limits.head_s_max, limits.keepalive_s)
+        self._head_bytes_max = limits.head_bytes_max
+        self._heads = self._framing_bytes = 0
+        self._arriving: StreamReader | None = None
+        self._arriving_from = 0
+        self._connections = connections
+        self._malformed = malformed
+        self._frames: CheckedFrames | None = None
+        self._part: Transfer | None = None
+        self._unread: Transfer | None = None
+        self._unwritten: Callable[[], int] = int
+        self._wire: asyncio.Transport | None = None
+        super().__init__(
+            server,
+            loop=loop,
+            access_log=None,  # type: ignore[arg-type]  # aiohttp means it so
+            keepalive_timeout=limits.keepalive_s,
+            lingering_time=_LINGER_S,
+            max_line_size=limits.header_bytes_max,
+            max_field_size=limits.header_bytes_max,
+            read_bufsize=_READ_BYTES,
+            auto_decompress=False,
+        )
+        self._max_msg_queue_size = _PIPELINED_MAX
+        self._msg_queue_resume_size = _PIPELINED_MAX // 2
+        self._parser = HttpRequestParser(
+            self,
+            self._loop,
+            _READ_BYTES,
+            max_line_size=self.max_line_size,
+            max_field_size=self.max_field_size,
+            max_headers=self.max_headers,
+            payload_exception=RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=_PIPELINED_MAX,
+        )
+
+    @property
+    def leaving(self) -> Transfers:
+        """What the listener holds for clients that read slowly."""
+        return self._connections.leaving
+
+    @property
+    def common_head(self) -> bytes:
+        """Header lines of every answer of the listener."""
+        return self._connections.common_head
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        # A transport of uvloop has the interface of asyncio.Transport, not its type.
+        self._wire = wire = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        refused = self._connections.admit(self, peer[0] if peer else "")
+        if refused is not None:
+            self.cut(refused)
+            return
+        super().connection_made(transport)
+        wire.set_write_buffer_limits(high=0)
+        if self._keepalive_handle is not None:
+            self._keepalive_handle.cancel()
+        ends_at = self._next_keepalive_close_time = self._loop.time() + self._head_s_max
+        self._keepalive_handle = self._loop.call_at(ends_at, self._process_keepalive)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is over, from either side."""
+        self._connections.forget(self)
+        self._read_all()
+        self._hold(0)
+        self._wire = None
+        arriving, self._arriving = self._arriving, None
+        super().connection_lost(exc)
+        if arriving is not None:
+            # Otherwise the rest of a body would stay in memory until a garbage collection.
+            getattr(arriving, "_buffer", deque[bytes]()).clear()
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """The loop time since which the connection has waited for a request; None while it has one.
+
+        A connection that never had a request counts as idle longer than any that had one.
+        """
+        if self._waiter is None or self._waiter.done():
+            return None
+        return self._next_keepalive_close_time - self._keepalive_timeout
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes, and bound those that are neither body nor frame.
+
+        Large reads are parsed in pieces: each chunk of a body takes a microsecond, and a body of
+        tiny chunks is cut before all of it is parsed.
+        """
+        if len(data) <= _PIECE_BYTES:
+            self._received(data)
+            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            if self._wire is None or self._wire.is_closing():
+                return
+            if self._buffer_paused or self._reading_paused:
+                # The parser buffers the rest until reading resumes.
+                self._received(data[start:])
+                return
+            self._received(data[start : start + _PIECE_BYTES])
+
+    def _received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._request_count != self._heads:
+            self._heads = self._request_count
+            # The queue is empty if aiohttp itself read on behind a declined upgrade.
+            self._arriving = payload = self._messages[-1][1] if self._messages else None
+            self._arriving_from = 0 if payload is None else payload.total_bytes
+            self._framing_bytes = 0
+            if self._part is not None:
+                self._hold(0)
+        elif self._frames is not None:
+            self._hold(self._frames.held_bytes)
+        elif self._payload_parser is None and data:
+            self._framing_bytes += len(data)
+            arriving = self._arriving
+            if arriving is not None and arriving.is_eof():
+                arriving = self._arriving = None
+                self._framing_bytes = 0
+            body_bytes = 0 if arriving is None else arriving.total_bytes - self._arriving_from
+            # A paused parser keeps the bytes of the last read.
+            ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
+            framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
+            most_bytes = self._head_bytes_max if arriving is None else _CHUNKS_BYTES
+            if framing_bytes > most_bytes + body_bytes // 8:
+                self.cut(Cut.HEAD)
+            elif arriving is None:
+                self._hold(self._framing_bytes)
+        if self._reading_paused and _is_crumbs(self._arriving):
+            self.cut(Cut.HEAD)
+
+    def pays(self) -> None:
+        """Note that the client's address pays for a request of this connection."""
+        self._connections.pays(self)
+
+    def _hold(self, size_bytes: int) -> None:
+        """Count the held bytes of an incomplete head or socket message."""
+        part, arriving = self._part, self._connections.arriving
+        if size_bytes <= _PART_BYTES:
+            if part is not None:
+                arriving.end(part)
+                self._part = None
+            return
+        if part is None:
+            # No pace applies: a head has its own time limit, a socket the time between two pings.
+            part = self._part = Transfer(self.address, math.inf, self.cut)
+            arriving.begin(part)
+        arriving.grow(part, size_bytes - part.size_bytes)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - aiohttp's
+        """Resume reading only if it is paused: aiohttp calls this for every body and reparses."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def pause_writing(self) -> None:
+        """Count the unsent bytes: the kernel is full, so the client reads slowly or not at all."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = Transfer(self.address, 0, self.cut, self._left_bytes)
+            self.leaving.begin(self._unread, self._left_bytes())
+        self._unread.since_s, self._unread.moved_bytes = self._loop.time(), 0  # for each piece anew
+
+    def resume_writing(self) -> None:
+        """Note that the kernel has accepted all bytes written so far."""
+        if not self._unwritten():
+            self._read_all()
+        super().resume_writing()
+
+    def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
+        """Count the unwritten rest of an answer in pieces; None when the answer is written."""
+        self._unwritten = left_bytes or int
+        if left_bytes is None and not self._left_bytes():
+            self._read_all()
+
+    def _left_bytes(self) -> int:
+        return self._unwritten() + (self._wire.get_write_buffer_size() if self._wire else 0)
+
+    def cut(self, cause: Cut) -> None:
+        """End the connection at once, without a log line of its own."""
+        wire = self._wire
+        if wire is None or (wire.is_closing() and not wire.get_write_buffer_size()):
+            return
+        self._connections.note(cause)
+        connection = wire.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        wire.abort()
+
+    def _read_all(self) -> None:
+        if self._unread is not None:
+            self.leaving.end(self._unread)
+            self._unread = None
+
+    def log_exception(
+        self, *args: Any, exc_info: BaseException | None = None, **options: Any
+    ) -> None:
+        """Log a fault of this edge, but no lost peer: any client could fill the log with those."""
+        if isinstance(exc_info, ConnectionError):
+            self.log_debug("the peer went away")
+        else:
+            super().log_exception(*args, exc_info=exc_info, **options)
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """Read a WebSocket from now on, and check its frames."""
+        self._frames = CheckedFrames(parser, self._loop.time)
+        super().set_parser(self._frames, data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that never reached the application."""
+        if status >= 500:  # noqa: PLR2004 - a fault of this edge: aiohttp logs it
+            return super().handle_error(request, status, exc, message)
+        response = web.Response(
+            status=status,
+            body=self._malformed,
+            content_type=JSON,
+            headers={hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.SERVER: "poste"},
+        )
+        response.force_close()
+        return response
+
+
+def _is_crumbs(arriving: StreamReader | None) -> bool:
+    """Has a body whose reading is paused fewer bytes than its buffer may hold?
+
+    Then it was paused for too many chunks: each takes a microsecond or two, however short it is.
+    """
+    if arriving is None or arriving.is_eof():
+        return False
+    _, most_bytes = arriving.get_read_buffer_limits()
+    return arriving._size <= most_bytes  # noqa: SLF001 - no public attribute has the size
+
+
+def peer_of(request: web.BaseRequest) -> Connection:
+    """The connection of a request."""
+    connection = request.protocol
+    assert isinstance(connection, Connection)
+    return connection
