@@ -49,7 +49,7 @@ _EDGE_REFUSAL: Final = "EdgeRefusal"
 _UNANSWERED: Final = Done()
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
-SubmissionsDecoder: Final = msgspec.msgpack.Decoder(list[Submission])
+SUBMISSIONS_DECODER: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
 
 PushOut: TypeAlias = Callable[[str, list[Push]], None]
@@ -129,7 +129,7 @@ class Writer:
         Raises:
             msgspec.DecodeError: the batch is not a list of submissions.
         """
-        submissions = SubmissionsDecoder.decode(batch)
+        submissions = SUBMISSIONS_DECODER.decode(batch)
         named = incarnation or self._incarnation
         count = len(submissions)
         replies: list[Reply] = [_UNANSWERED] * count

@@ -25,7 +25,7 @@ from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
 from actors.core.replies import BatchResult, ContractRequestsPage, ContractsPage
 from actors.host.expiry import Expiry
 from actors.host.host import Host
-from actors.host.writer import SubmissionsDecoder
+from actors.host.writer import SUBMISSIONS_DECODER
 from eventstore.log.codec import decode, encode
 from eventstore.log.event_log import Due, DueIdentity, DuePlace, EventLog, QueueDepth
 from eventstore.log.events import (
@@ -98,7 +98,7 @@ class Mediator:
         )
 
     def _submit(self, edge: str, batch: bytes, answer: Callable[[bytes], None]) -> None:
-        submissions = SubmissionsDecoder.decode(batch)
+        submissions = SUBMISSIONS_DECODER.decode(batch)
         self.transactions.append(len(submissions))
         replies, pushes = self.host.execute([(edge, one) for one in submissions])
         answer(msgspec.msgpack.encode(BatchResult("", replies, [push for _, push in pushes])))

@@ -10,7 +10,7 @@ import msgspec
 from actors.core.commands import Submission
 from actors.core.replies import BatchResult, Done
 from actors.host.port import A, HostQuestion
-from actors.host.writer import SubmissionsDecoder
+from actors.host.writer import SUBMISSIONS_DECODER
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.telemetry.edge_measures import EdgeMeasures
 
@@ -25,7 +25,7 @@ class HeldPort:
 
     async def submit(self, batch: bytes) -> bytes:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.calls.append((SubmissionsDecoder.decode(batch), answer))
+        self.calls.append((SUBMISSIONS_DECODER.decode(batch), answer))
         return await answer
 
     async def ask(self, question: HostQuestion[A]) -> A:
