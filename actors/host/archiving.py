@@ -35,14 +35,13 @@ import msgspec
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.host.state_cache import state_at
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_seal
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
     AgentSeen,
-    BatchSealed,
     IdentityErased,
     MessageQueued,
     MessageQueued1,
@@ -174,8 +173,7 @@ class Archiver:
                 stay.append(row_entry(row))
             if row.topic != SEAL_TOPIC:
                 continue
-            sealed = decode(row.topic, row.state)
-            assert isinstance(sealed, BatchSealed)
+            sealed = decode_seal(row.state)
             heads[sealed.partition] = Head(row.version, sealed.digest)
             is_last = row is section.rows[-1]
             if is_last or len(left) >= self._rows_max:
@@ -249,8 +247,7 @@ class Archiver:
         return [row for row in old[:-1] if row.version not in {_FIRST, head.version}]
 
     def _is_old(self, row: LogRow, newest_ms: int) -> bool:
-        sealed = decode(row.topic, row.state)
-        assert isinstance(sealed, BatchSealed)
+        sealed = decode_seal(row.state)
         return sealed.at_ms + 2 * max(sealed.window_ms, self._window_ms) < newest_ms
 
 

@@ -21,12 +21,11 @@ from typing import Final, TypeAlias
 
 from actors.core.evolve import evolve, retry_key
 from actors.core.identity import Identity
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_seal
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
-    BatchSealed,
     Event,
     MessageExpirySet,
     MessageQueued,
@@ -95,7 +94,7 @@ def not_needed(
     for row in _each(read):
         ends[row.stream] = row.version
         if row.topic == SEAL_TOPIC:
-            newest_ms[row.stream] = _sealed(row).at_ms
+            newest_ms[row.stream] = decode_seal(row.state).at_ms
     _seals(read, ends, newest_ms, window_ms, leaving)
     streams = [stream for stream in ends if stream not in newest_ms]
     for start in range(0, len(streams), streams_at_once):
@@ -129,12 +128,6 @@ def _each(read: ReadRows) -> Iterator[LogRow]:
         yield from rows
 
 
-def _sealed(row: LogRow) -> BatchSealed:
-    sealed = decode(row.topic, row.state)
-    assert isinstance(sealed, BatchSealed)
-    return sealed
-
-
 def _seals(
     read: ReadRows,
     ends: dict[bytes, int],
@@ -151,7 +144,7 @@ def _seals(
     for row in _each(read):
         if row.topic != SEAL_TOPIC or row.version in {_FIRST, ends[row.stream]}:
             continue
-        sealed = _sealed(row)
+        sealed = decode_seal(row.state)
         if sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms[row.stream]:
             if row.stream in last_old:
                 leaving.add(last_old[row.stream].position)

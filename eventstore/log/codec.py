@@ -15,7 +15,7 @@ from eventsourcing.persistence import StoredEvent
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_contents import content_of
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
 from eventstore.log.redaction import shown_state
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -50,6 +50,17 @@ def decode(topic: str, state: bytes) -> Event:
             raise CorruptRow(topic, str(error)) from error
         event = decoder.decode(shown)
     return event
+
+
+def decode_seal(state: bytes) -> BatchSealed:
+    """Decode the seal in a row whose topic is ``SEAL_TOPIC``.
+
+    Raises:
+        CorruptRow: the state does not decode as a seal.
+    """
+    sealed = decode(SEAL_TOPIC, state)
+    assert isinstance(sealed, BatchSealed)
+    return sealed
 
 
 def content_fault(row: LogRow, event: Event | None = None) -> str | None:

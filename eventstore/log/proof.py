@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import rfc8785
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_seal
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
@@ -314,10 +314,9 @@ def _sealed_rows(one: ProvenSeal) -> tuple[list[LogRow], BatchSealed]:
     rows = [_row(row, one.position) for row in one.rows]
     row = LogRow(one.position, b"", one.version, SEAL_TOPIC, _bytes(one.state))
     try:
-        sealed = decode(SEAL_TOPIC, row.state)
+        sealed = decode_seal(row.state)
     except CorruptRow as error:
         raise ProofRefused(ProofFault.BROKEN_SEAL, f"at {one.position}: {error}") from error
-    assert isinstance(sealed, BatchSealed)
     if not is_seal_of(rows, row, sealed):
         why = f"at position {one.position}: the seal does not match the {len(rows)} rows beside it"
         raise ProofRefused(ProofFault.BROKEN_SEAL, why)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, LogRow, Snapshot
-from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seam import Seam, Sum, row_entry, state_entry
 
@@ -99,10 +99,9 @@ class SeamCheck:
 
     def _next_seal(self, row: LogRow) -> int:
         try:
-            sealed = decode(row.topic, row.state)
+            sealed = decode_seal(row.state)
         except CorruptRow:
             return row.version  # reported already
-        assert isinstance(sealed, BatchSealed)
         head = self._seam.heads.get(sealed.partition)
         return 1 if head is None else head.version + 1
 

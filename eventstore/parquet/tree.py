@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.events import BatchSealed, type_name
 from eventstore.log.merkle import Subtrees, consistency_proof, is_consistent
 from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
@@ -93,10 +93,9 @@ def leaf_of(position: int, version: int, state: bytes) -> bytes:
         ValueError: the row holds no seal.
     """
     try:
-        sealed = decode(SEAL_TOPIC, state)
+        sealed = decode_seal(state)
     except CorruptRow as error:
         raise ValueError(f"position {position} holds no seal of ours") from error
-    assert isinstance(sealed, BatchSealed)
     return seal_leaf(position, version, sealed)
 
 

@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from eventstore.log.codec import decode, decode_whole
+from eventstore.log.codec import decode, decode_seal, decode_whole
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed, Event
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import partition_stream
 from eventstore.log.verify import Head, is_seal_of
@@ -94,15 +94,13 @@ class SealedRows:
             self._reached = row.position
             self._versions[row.stream] = row.version
             if row.topic == SEAL_TOPIC:
-                sealed = decode(row.topic, row.state)
-                assert isinstance(sealed, BatchSealed)
+                sealed = decode_seal(row.state)
                 self.heads[sealed.partition] = Head(row.version, sealed.digest)
                 self.position, self.seals = row.position, self.seals + 1
         self.rows += len(rows)
 
     def _check(self, row: LogRow) -> None:
-        sealed = decode(row.topic, row.state)
-        assert isinstance(sealed, BatchSealed)
+        sealed = decode_seal(row.state)
         name = sealed.partition
         stream = partition_stream(name)
         head = self.heads.get(name, Head(0, GENESIS))

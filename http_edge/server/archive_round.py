@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, closing
 from typing import Final
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
 from eventstore.log.event_log import EventLog
-from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.name_erasure import erased_identities
 from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam
 from eventstore.parquet.errors import ExportError
@@ -114,8 +114,7 @@ def _is_due(log: EventLog, until_ms: int) -> bool:
     while page := log.read_rows(after=reached, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):
         for row in page:
             if row.topic == SEAL_TOPIC:
-                sealed = decode(row.topic, row.state)
-                assert isinstance(sealed, BatchSealed)
+                sealed = decode_seal(row.state)
                 return sealed.at_ms <= until_ms
         reached = page[-1].position
     return False

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from actors.core.identity import FOLD
 from actors.host.archiving import Archiver, Section
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow, RowsStay, TurnLost
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
@@ -221,9 +221,7 @@ def _checked(
     for row in rows:
         for wrong in check.follow([row]):
             raise RowsStay(f"position {wrong.last_position}: {wrong.explanation}")
-        sealed = decode(row.topic, row.state) if row.topic == SEAL_TOPIC else None
-        assert sealed is None or isinstance(sealed, BatchSealed)
-        yield row, sealed
+        yield row, decode_seal(row.state) if row.topic == SEAL_TOPIC else None
 
 
 def _same_rows(

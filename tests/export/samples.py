@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.content import without_content
 from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, IdentityRegistered
+from eventstore.log.events import SEAL_TOPIC, Event, IdentityRegistered
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import seal_leaf
@@ -143,8 +143,7 @@ def leaves_of(log: EventLog) -> list[bytes]:
     leaves = []
     for row in whole_log(log):
         if row.topic == SEAL_TOPIC:
-            sealed = decode(row.topic, row.state)
-            assert isinstance(sealed, BatchSealed)
+            sealed = decode_seal(row.state)
             leaves.append(seal_leaf(row.position, row.version, sealed))
     return leaves
 

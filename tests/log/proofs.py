@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, MessagesDelivered
+from eventstore.log.events import SEAL_TOPIC, MessagesDelivered
 from eventstore.log.merkle import Subtrees, consistency_proof, inclusion_proof
 from eventstore.log.proof import (
     CONSISTENCY_FORMAT,
@@ -49,7 +49,9 @@ class Sealed:
         ends = [n for n, row in enumerate(rows) if row.topic == SEAL_TOPIC]
         self.sections = [rows[first + 1 : end] for first, end in pairwise([-1, *ends])]
         self.seals = [rows[end] for end in ends]
-        leaves = [seal_leaf(row.position, row.version, _sealed(row)) for row in self.seals]
+        leaves = [
+            seal_leaf(row.position, row.version, decode_seal(row.state)) for row in self.seals
+        ]
         self._tiles: dict[Tile, bytes] = {}
         self._trees = [TiledTree()]
         for leaf in leaves:
@@ -98,12 +100,6 @@ class Sealed:
             new=self.note(self.size),
             consistency=[*map(base64_of, proof)],
         )
-
-
-def _sealed(row: LogRow) -> BatchSealed:
-    event = decode(row.topic, row.state)
-    assert isinstance(event, BatchSealed)
-    return event
 
 
 def _is_of(row: LogRow, message_id: str) -> bool:

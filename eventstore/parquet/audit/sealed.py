@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import UNSET
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
@@ -124,10 +124,9 @@ class SealedRows:
         path, table = window.path, window.table
         [seal] = log_rows(table.slice(window.seal, 1))
         try:
-            sealed = decode(SEAL_TOPIC, seal.state)
+            sealed = decode_seal(seal.state)
         except CorruptRow as error:
             raise _changed(path, seal, str(error)) from error
-        assert isinstance(sealed, BatchSealed)
         covered = table.slice(window.begin, window.seal - window.begin)
         rows = log_rows(covered) if covered.num_rows else []
         if sealed.rows != len(rows):

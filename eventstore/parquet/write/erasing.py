@@ -22,11 +22,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, BatchSealed
+from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
     STREAM_BYTES,
@@ -245,8 +245,7 @@ class _Seals:
             return False
         end = self._ends[after]
         if end not in self._found:
-            sealed = decode(SEAL_TOPIC, self._rows[end].state)
-            assert isinstance(sealed, BatchSealed)
+            sealed = decode_seal(self._rows[end].state)
             covered = self._rows[max(0, end - sealed.rows) : end]
             self._found[end] = covers_redacted(covered, sealed, repeat(None))
         return self._found[end]
