@@ -41,7 +41,7 @@ def test_options_of_settings_show_their_defaults_choices_and_bounds(run: Run) ->
     assert "--log-level [debug|info|warning|error]" in shown
     assert "--shards NUMBER" in shown
     assert "[default: 16; a whole number from 1 to 1_024]" in shown
-    assert "[default: data]" in shown
+    assert "[default: data; the path of a directory]" in shown
 
 
 def test_every_option_with_a_default_shows_it(run: Run) -> None:
