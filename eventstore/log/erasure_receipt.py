@@ -2,8 +2,9 @@
 
 A receipt follows from the rows of the log alone, so it can be made as long as these are in the log.
 ``check_receipt`` compares it with the log, or with the rows that remain there if some have left for
-the archive. A receipt names the identity by its stream, which is derived from the DID: a reader who
-knows the DID recognises the identity, and no one learns the DID from the receipt.
+the archive: the first and the last row of an erasure never leave. A receipt names the identity by
+its stream, which is derived from the DID: a reader who knows the DID recognises the identity, and
+no one learns the DID from the receipt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CON
 _STEPS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
 )
-_ENDS: Final = (IdentityErasureBegun, IdentityErased)
+_DIFFERS: Final = "it differs from the log: see poste log verify"
 _Step: TypeAlias = tuple[LogRow, Event]
 
 
@@ -87,12 +88,26 @@ def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     rows = _rows(log, stream)
-    steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
-    begun, of_it, ended = _newest(steps)
+    steps = _steps(rows)
+    for newest in _erasures(steps):
+        return _made(log, stream, key, rows, steps, newest)
+    raise ReceiptRefused("this log has no completed erasure of this identity")
+
+
+def _made(
+    log: EventLog,
+    stream: UUID,
+    key: PublicKey,
+    rows: Sequence[LogRow],
+    steps: Sequence[_Step],
+    erasure: Sequence[_Step],
+) -> ErasureReceipt:
+    """Make the receipt of one erasure of a stream. Raises as ``erasure_of``."""
+    begun, ended = erasure[0], erasure[-1]
     versions = begun[0].version - 1, ended[0].version + 1
     there = log.read_stream(stream, after=versions[0], before=versions[1])
     before = [step for step in steps if step[0].version < begun[0].version]
-    gone = _versions(of_it) - _versions(before)
+    gone = _versions(erasure) - _versions(before)
     facts = [row for row in rows if row.topic in _CONTENT_BY_TOPIC and row.version in gone]
     others = gone - {row.version for row in facts}
     is_all = len(log.read_versions(stream, sorted(others))) == len(others)
@@ -143,23 +158,33 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
     return receipt
 
 
-def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> None:
+def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int:
     """Compare a receipt with the log: it has the same erasure, and none of the erased contents.
+
+    Returns:
+        How many of the named positions the log does not have any more: these rows are in its
+        archive, and only there can they be compared.
 
     Raises:
         ReceiptRefused: the erasure is not the same, or a content is still there.
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     stream = UUID(hex=receipt.stream)
+    rows = _rows(log, stream)
+    steps = _steps(rows)
+    erasures = [one for one in _erasures(steps) if one[0][0].position == receipt.begun]
+    if not erasures:
+        raise ReceiptRefused(_DIFFERS)
+    left = 0
     try:
-        is_said = erasure_of(log, stream, key) == receipt
-    except ReceiptRefused:
-        is_said = _is_what_remains(log, stream, receipt)
-    if not is_said:
-        raise ReceiptRefused("it differs from the log: see poste log verify")
+        if _made(log, stream, key, rows, steps, erasures[0]) != receipt:
+            raise ReceiptRefused(_DIFFERS)
+    except RowsHaveLeft:
+        left = _positions_left(log, rows, steps, erasures[0], receipt)
     for first, last in receipt.positions:
         if there := log.read_contents(after=first - 1, until=last):
             raise ReceiptRefused(f"the content of position {min(there)} still exists")
+    return left
 
 
 def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
@@ -168,32 +193,55 @@ def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
     return log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
 
 
-def _is_what_remains(log: EventLog, stream: UUID, receipt: ErasureReceipt) -> bool:
-    """Whether the receipt agrees with the rows that have not left the log."""
+def _steps(rows: Iterable[LogRow]) -> list[_Step]:
+    return [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
+
+
+def _positions_left(
+    log: EventLog,
+    rows: Iterable[LogRow],
+    steps: Iterable[_Step],
+    erasure: Sequence[_Step],
+    receipt: ErasureReceipt,
+) -> int:
+    """Compare a receipt with the rows that remain; return how many of its positions have left.
+
+    Raises:
+        ReceiptRefused: the receipt contradicts them.
+    """
+    (first, begun), (last, ended) = erasure[0], erasure[-1]
     constants = log.settings()
     seam = constants.get(SEAM)
     left_to = 0 if seam is None else read_seam(seam).position
-    rows = _rows(log, stream)
-    steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
-    facts = {row.version: row.position for row in rows if row.topic in _CONTENT_BY_TOPIC}
-    named = {p for first, last in receipt.positions for p in range(first, last + 1)}
-    of_it = [step for step in steps if receipt.begun <= step[0].position <= receipt.ended]
-    before = [step for step in steps if step[0].position < receipt.begun]
-    said = {facts[v] for v in _versions(of_it) - _versions(before) if v in facts}
-    ends = {row.position for row, event in of_it if isinstance(event, _ENDS)}
-    beyond = {p for p in named | {receipt.begun, receipt.ended} if p > left_to}
-    is_of_log = receipt.mediator_did == constants.get("mediator_did")
-    return is_of_log and said <= named and beyond <= ends | set(facts.values())
+    facts = {row.position: row for row in rows if row.topic in _CONTENT_BY_TOPIC}
+    named = [p for run in receipt.positions for p in range(run.first, run.last + 1)]
+    gone = _versions(erasure) - _versions(s for s in steps if s[0].position < receipt.begun)
+    said = {p for p, row in facts.items() if row.version in gone}
+    kinds = Counter(_CONTENT_BY_TOPIC[facts[p].topic] for p in named if p in facts)
+    left = [p for p in named if p not in facts]
+    assert isinstance(begun, IdentityErasureBegun)
+    ends = (begun.reason, begun.at_ms, last.position, ended.at_ms)
+    is_what_remains = (
+        receipt.mediator_did == constants.get("mediator_did")
+        and ends == (receipt.reason, receipt.begun_at_ms, receipt.ended, receipt.ended_at_ms)
+        and said == set(named) - set(left)
+        and all(p <= left_to and p < first.position for p in left)
+        and sum(receipt.contents.values()) == len(set(named)) == len(named)
+        and kinds <= Counter(receipt.contents)
+    )
+    if not is_what_remains:
+        raise ReceiptRefused(_DIFFERS)
+    return len(left)
 
 
-def _newest(steps: Sequence[_Step]) -> tuple[_Step, Sequence[_Step], _Step]:
-    """The first step of the newest erasure that has ended, all its steps, and the last one."""
-    begins = [n for n, (_, event) in enumerate(steps) if isinstance(event, IdentityErasureBegun)]
-    for begin in reversed(begins):
-        for end in range(begin, len(steps)):
-            if isinstance(steps[end][1], IdentityErased):
-                return steps[begin], steps[begin : end + 1], steps[end]
-    raise ReceiptRefused("this log has no completed erasure of this identity")
+def _erasures(steps: Sequence[_Step]) -> Iterator[Sequence[_Step]]:
+    """The steps of each erasure that has ended, the newest one first."""
+    for first in reversed(range(len(steps))):
+        if isinstance(steps[first][1], IdentityErasureBegun):
+            for last in range(first, len(steps)):
+                if isinstance(steps[last][1], IdentityErased):
+                    yield steps[first : last + 1]
+                    break
 
 
 def _versions(steps: Iterable[_Step]) -> set[int]:

@@ -410,6 +410,22 @@ def test_who_comes_back_begins_anew(mediator: Mediator, log: EventLog, log_url: 
     assert is_sound(log)
 
 
+def test_a_receipt_holds_after_a_later_erasure_of_the_same_identity(
+    mediator: Mediator, log: EventLog
+) -> None:
+    key, stream = PublicKey(public_key(bytes(32))), identity_stream(GONE)
+    log.setting("mediator_did", MEDIATOR)
+    erase(mediator, GONE)
+    first = erasure_of(log, stream, key)
+    run(mediator.host, submission(GONE, registration(GONE, NOW_S + DAY_S)))
+    run(mediator.host, submission(GONE, SaveEvents([_event()])))
+    erase(mediator, GONE)
+    second = erasure_of(log, stream, key)
+    assert (second.contents, second.begun > first.ended) == ({"event-saved": 1}, True)
+    for receipt in (first, second):
+        assert check_receipt(log, receipt, key) == 0
+
+
 def _event() -> NewSavedEvent:
     return NewSavedEvent(GONE, FRIEND, None, NOW_S, "a new event", ["t"])
 

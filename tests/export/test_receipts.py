@@ -42,7 +42,8 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
         erase(mediator, GONE)
         receipt = erasure_of(log, stream, key)
         assert leave(log, open_place(str(tmp_path / "archive"))).left > 0
-        check_receipt(log, receipt, key)
+        left = check_receipt(log, receipt, key)
+        assert left == receipt.contents["message-queued"]
         with pytest.raises(RowsHaveLeft):
             erasure_of(log, stream, key)
         settle(mediator, "did:x:another")
@@ -50,6 +51,12 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
         changes: tuple[dict[str, Any], ...] = (
             {"positions": [*receipt.positions, Run(end, end)]},
             {"ended": end},
+            {"begun": receipt.begun - 1},
+            {"reason": "owner"},
+            {"begun_at_ms": receipt.begun_at_ms - 1},
+            {"positions": receipt.positions[1:]},
+            {"contents": {**receipt.contents, "message-queued": left + 1}},
+            {"stream": identity_stream("did:x:unknown").hex},
             {"mediator_did": "did:x:another"},
             {"stream": identity_stream("did:x:another").hex, "begun": end, "ended": end},
         )
