@@ -87,10 +87,11 @@ def verify(
 ) -> int:
     """Read the whole log and check every row against the seals.
 
-    If old rows have left, the command also checks that their archive is unchanged and ends with the
-    seals from which the log continues. Parts that were verified before are not read again. This
-    needs the mediator's key, from its data directory or --public-key. Without the key nothing
-    proves that the mediator itself moved the rows, and the archive is not checked.
+    If old rows have left, the command also checks that their archive is unchanged, has the seals
+    from which the log continues, and does not go on after the log has ended. Parts that were
+    verified before are not read again. This needs the mediator's key, from its data directory or
+    --public-key. Without the key nothing proves that the mediator itself moved the rows, and the
+    archive is not checked.
 
     Then check what is derived from the rows: tables for queries, and snapshots. Exit code 1 if a
     row was changed, removed, added or moved, which is named, or if a table or a snapshot does not
@@ -149,8 +150,8 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
     assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
     try:
-        with progress_bar("Checking the archive") as progress:
-            *findings, summary = check_archive(place, seam, key, marks=marks, progress=progress)
+        with closing(opened_to_read(settings)) as log, progress_bar("Checking the archive") as at:
+            *findings, summary = check_archive(log, place, seam, key, marks=marks, progress=at)
     except ExportError as error:
         remedy = "To check only the log: poste log verify --without-archive."
         raise Stop(Exit.UNREACHABLE, f"the archive cannot be read: {error}", remedy) from error

@@ -3,7 +3,8 @@
 The archive is checked like any export (``eventstore.parquet.verify.export``): its seals form one
 chain for each partition, from the first one on. The log's chains go on after the seam. The seam
 names the newest seals before it, which tie the two together: the rows of the archive up to the
-seam's position have to end with these seals.
+seam's position have to end with these seals. An archive that is the export has later rows, too, and
+the log must have their seals: otherwise its end was cut off.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import exported_sections, log_rows, manifest_table
+from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
@@ -40,6 +42,7 @@ def seam_of(log: EventLog, key: PublicKey) -> Seam | None:
 
 
 def check_archive(
+    log: EventLog,
     place: ExportPlace,
     seam: Seam,
     key: PublicKey,
@@ -47,12 +50,13 @@ def check_archive(
     marks: VerifiedMarks | None,
     progress: Progress | None = None,
 ) -> Iterator[ExportFinding | ExportSummary]:
-    """Check an archive, and that it agrees with the seam; yield findings, then the summary.
+    """Check an archive, and that it agrees with log and seam; yield findings, then the summary.
 
     Rows that ``marks`` say were verified before are not read again.
 
     Raises:
         ExportUnavailable: the archive cannot be read now.
+        LogUnavailable: the log cannot be read now.
         ExportDamaged: the archive changed meanwhile.
     """
     summary: ExportSummary | None = None
@@ -75,6 +79,8 @@ def check_archive(
         if found != seam.heads:
             why = f"its newest seals at position {seam.position} are not those of the seam"
             yield _finding(Fault.WRONG_SEAM, seam, why)
+    # Rows of the log that the archive lacks are no fault.
+    yield from compare_end(log, summary, recorded_before_ms=0)
     yield summary
 
 

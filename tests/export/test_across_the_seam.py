@@ -82,7 +82,7 @@ def _exporter(
 def _faults(log: EventLog, place: ExportPlace) -> list[object]:
     seam = seam_of(log, SIGNED_BY)
     assert seam is not None
-    found = check_archive(place, seam, SIGNED_BY, marks=None)
+    found = check_archive(log, place, seam, SIGNED_BY, marks=None)
     return [one.fault for one in found if isinstance(one, ExportFinding)]
 
 
@@ -121,8 +121,31 @@ def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(
     assert seam is not None
     name, head = next(iter(seam.heads.items()))
     other = replace(seam, heads={**seam.heads, name: Head(head.version, bytes(32))})
-    found = [*check_archive(place, other, SIGNED_BY, marks=None)][:-1]
+    found = [*check_archive(log, place, other, SIGNED_BY, marks=None)][:-1]
     assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
+
+
+def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(
+    settings: Settings, log: EventLog, place: ExportPlace, run: Run
+) -> None:
+    history = played(log)
+    seam = _leave(settings, history)
+    history.play(random_script(5, 400))
+    with _exporter(settings, log, place) as export:
+        assert export.step() is not None
+    seals = [row.position for row in whole_log(log) if row.topic == SEAL_TOPIC]
+    assert seals[-9] > seam
+    check = ("log", "verify", "--data-dir", str(settings.data_dir), "--json")
+    assert run(*check).code == Exit.OK
+    history.play(random_script(6, 40))  # what is not exported yet is no fault
+    assert run(*check).code == Exit.OK
+    run_sql(settings.log_dsn, f"DELETE FROM stored_events WHERE rowid > {seals[-9]}")
+    run_sql(settings.log_dsn, "DELETE FROM contents")
+    ran = run(*check)
+    assert ran.code == Exit.FINDING
+    found = json.loads(ran.out)["archive"]["findings"]
+    assert {(one["fault"], one["path"]) for one in found} == {("wrong-head", "end.json")}
+    assert "its end was cut off" in found[0]["explanation"]
 
 
 def test_a_seam_within_a_file_that_was_put_together_is_found_there(

@@ -39,7 +39,10 @@ def compare_end(
             path=END,
             shard=name,
             version=head.version,
-            explanation=f"the log beside the export lacks its seal {head.version}",
+            explanation=(
+                f"the log beside the export lacks its seal {head.version}: its end was cut off, or"
+                " an earlier log was put back"
+            ),
         )
     found = _first_seal(log, after=summary.position)
     if found is None or found[1] >= recorded_before_ms:
