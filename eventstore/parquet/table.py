@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -25,6 +26,13 @@ DATE: Final = "date"
 """The column that partitions the table; only the paths of files have it."""
 ARROW_SCHEMA: Final = pa.schema([pa.field(DATE, pa.date32(), nullable=False), *SCHEMA])
 DELTA_SCHEMA: Final = Schema.from_arrow(ARROW_SCHEMA)
+STATISTICS: Final = (
+    *("position", "shard", "version", "type", "recorded_at", "message_id", "size_bytes"),
+)
+"""Columns whose bounds the table has, so that programs skip files without opening them. No column
+has names: these would stay in the table's log after they have left the rows."""
+_TEXT_MAX: Final = 256
+"""The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 _STYLE: Final = re.compile(r"\x1b\[\d+m|\s*↳\s*|\n\s*")
 
 
@@ -42,6 +50,14 @@ class TableFile(NamedTuple):
 
     bytes: int
     rows: int
+
+
+class Described(NamedTuple):
+    """What the table says about the contents of a data file: its day, and its statistics."""
+
+    day: str
+    statistics: Mapping[str, Mapping[str, Any]]
+    """As ``statistics_of``."""
 
 
 def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | None:
@@ -77,6 +93,62 @@ def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
     return {
         f"{EVENTS}/{path}": TableFile(size, rows) for path, size, rows in zip(*columns, strict=True)
     }
+
+
+def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, Described]:
+    """What an opened table says about the contents of its files. Raises as ``open_table``."""
+    with table_errors(place):
+        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+    kinds = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
+    return {
+        f"{EVENTS}/{action['path']}": Described(
+            action["partition"][DATE].isoformat(),
+            {
+                kind: {n: _as_json(v) for n, v in action[column].items() if v is not None}
+                for kind, column in kinds.items()
+            },
+        )
+        for action in actions.to_pylist()
+    }
+
+
+def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
+    """The bounds of ``STATISTICS`` in a Parquet footer, in the form of a table's log.
+
+    Args:
+        footer: ``pyarrow.parquet.FileMetaData``.
+
+    Returns:
+        ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only if they are known.
+    """
+    numbers = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for name in STATISTICS:
+        groups = [
+            footer.row_group(group).column(numbers[name]).statistics
+            for group in range(footer.num_row_groups)
+        ]
+        if any(found is None or not found.has_null_count for found in groups):
+            continue
+        nulls[name] = sum(found.null_count for found in groups)
+        bounds = [(found.min, found.max) for found in groups if found.has_min_max]
+        has_values = sum(found.num_values > 0 for found in groups)
+        if not bounds or len(bounds) < has_values:
+            continue
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
+            continue
+        least[name], most[name] = _as_json(low), _as_json(high)
+    return {"minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _as_json(value: Any) -> Any:
+    """A bound in the table's format: times in UTC, to the microsecond."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value
 
 
 @contextmanager

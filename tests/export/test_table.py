@@ -207,6 +207,34 @@ def test_an_old_mark_is_found(sqlite_log: EventLog, place: ExportPlace) -> None:
     ]
 
 
+def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    mark = place.read(END)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    place.write(END, mark)  # as if the exporter had been killed between the commit and the mark
+    assert findings(place) == []
+    path = commit_path(table_of(place).version())
+    commit = place.read(path)
+    last = str(sqlite_log.position()).encode()
+    metadata = place.read(commit_path(0)).splitlines()
+    (described,) = (line for line in metadata if line.startswith(b'{"metaData"'))
+    changes = (
+        commit.replace(
+            b'\\"maxValues\\": {\\"position\\": ' + last, b'\\"maxValues\\": {\\"position\\": 1'
+        ),
+        commit + described.replace(b'\\"name\\":\\"type\\"', b'\\"name\\":\\"kind\\"') + b"\n",
+    )
+    for changed in changes:
+        assert changed != commit
+        place.write(path, changed)
+        assert {(one.fault, one.path) for one in findings(place)} == {(Damage.BROKEN_COMMIT, path)}
+
+
 def test_a_commit_of_another_program_is_refused_and_named(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:

@@ -3,7 +3,9 @@
 Each commit has a signed statement, which names the commit before it by its SHA-256; the mark of the
 end names the newest one. So every file of the table's log is checked to the byte, except files that
 an exporter left which was killed between a commit and the mark. At last the library opens the
-table, and the check compares the files it finds with the signed ones.
+table, and the check compares the files it finds with the signed ones. If no mark names the newest
+commit, it also compares all else that other programs go by: columns, protocol, and the statistics
+by which they leave files out.
 """
 
 from __future__ import annotations
@@ -13,12 +15,23 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
 from eventstore.parquet.catalog import counting_in
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex, is_explained
-from eventstore.parquet.manifest import Verify
-from eventstore.parquet.table import TableFile, read_table
+from eventstore.parquet.manifest import Verify, day_of
+from eventstore.parquet.table import (
+    DATE,
+    DELTA_SCHEMA,
+    TableFile,
+    described_in,
+    read_table,
+    statistics_of,
+)
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
 from eventstore.parquet.versions import (
     EndMark,
@@ -31,6 +44,8 @@ from eventstore.parquet.versions import (
 )
 
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
+_READER: Final = 1
+"""The version of the format for readers: a later one can hide rows of a file."""
 
 
 class TableClaims(NamedTuple):
@@ -91,7 +106,10 @@ class _TableCheck:
         files = None
         if not self._findings:
             try:
-                files = read_table(self._place, self._newest).files
+                read = read_table(self._place, self._newest)
+                files = read.files
+                if self._mark is not None and self._mark.version < self._newest:
+                    self._check_unmarked(read.table)
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
         said = self._versions.get(self._newest)
@@ -173,6 +191,25 @@ class _TableCheck:
             path = commit_path(mark.version)
             if mark.commit != self._sha256(path):
                 self._report(path, Damage.CHANGED, f"its SHA-256 is not that of {END}")
+
+    def _check_unmarked(self, table: DeltaTable) -> None:
+        """Check what other programs read in a newest commit whose SHA-256 no mark has."""
+        path = commit_path(self._newest)
+        protocol, about = table.protocol(), table.metadata()
+        if (
+            (protocol.min_reader_version, about.partition_columns) != (_READER, [DATE])
+            or table.schema() != DELTA_SCHEMA
+        ):  # fmt: skip
+            self._report(path, Damage.BROKEN_COMMIT, "no exporter makes such a table")
+        for name, said in described_in(self._place, table).items():
+            try:
+                with self._place.opened(name) as file:
+                    statistics = statistics_of(pq.read_metadata(file))
+            except (FileMissing, pa.ArrowException):
+                continue  # the check of the files reports it
+            if said != (day_of(name), statistics):
+                why = f"its entry for {name} does not fit the file"
+                self._report(path, Damage.BROKEN_COMMIT, why)
 
     def _check_checkpoints(self) -> None:
         """Check that a commit or the mark names every checkpoint."""

@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,7 +36,13 @@ from eventstore.parquet.files import END, EVENTS, TABLE_LOG, ExportPlace
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import DataFile, Signer, Statement, day_of, signed
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
-from eventstore.parquet.table import DATE, DELTA_SCHEMA, open_table, table_errors
+from eventstore.parquet.table import (
+    DATE,
+    DELTA_SCHEMA,
+    open_table,
+    statistics_of,
+    table_errors,
+)
 from eventstore.parquet.versions import (
     COMMIT_MEMBER,
     SUMMARY_EVERY,
@@ -59,13 +64,6 @@ _BY_HAND: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expi
 _CREATED_AT: Final = 0
 """The first version of a table."""
 _NOTHING: Final[Mapping[str, int]] = {}
-STATISTICS: Final = (
-    *("position", "shard", "version", "type", "recorded_at", "message_id", "size_bytes"),
-)
-"""Columns whose bounds the table has, so that programs skip files without opening them. No column
-has names: these would stay in the table's log after they have left the rows."""
-_TEXT_MAX: Final = 256
-"""The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 
 
 class TableWriter:
@@ -304,45 +302,6 @@ class TableWriter:
 
     def _refused(self) -> ExportRefused:
         return ExportRefused(f"another process exports to {self._place.address()} too")
-
-
-def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
-    """The bounds of ``STATISTICS`` in a Parquet footer, in the form of a table's log.
-
-    Args:
-        footer: ``pyarrow.parquet.FileMetaData``.
-
-    Returns:
-        ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only if they are known.
-    """
-    numbers = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for name in STATISTICS:
-        groups = [
-            footer.row_group(group).column(numbers[name]).statistics
-            for group in range(footer.num_row_groups)
-        ]
-        if any(found is None or not found.has_null_count for found in groups):
-            continue
-        nulls[name] = sum(found.null_count for found in groups)
-        bounds = [(found.min, found.max) for found in groups if found.has_min_max]
-        has_values = sum(found.num_values > 0 for found in groups)
-        if not bounds or len(bounds) < has_values:
-            continue
-        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
-            continue
-        least[name], most[name] = _as_json(low), _as_json(high)
-    return {"minValues": least, "maxValues": most, "nullCount": nulls}
-
-
-def _as_json(value: Any) -> Any:
-    """A bound in the table's format: times in UTC, to the microsecond."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return value
 
 
 def _carried(
