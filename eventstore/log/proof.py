@@ -7,8 +7,9 @@ root. ``ConsistencyProof`` shows that the tree of one signed head continues the 
 A message proof shows that the log had these rows, sealed in this order, at the time of its head,
 and that every later head has them too. It does not show that nothing else happened to the message.
 
-A file is canonical JSON (RFC 8785) and a newline. Every byte of it is checked or follows from
-checked bytes: another spelling of the same proof is refused too.
+A file is canonical JSON (RFC 8785) and a newline; another spelling of the same proof is refused.
+Every byte of it is checked or follows from checked bytes, except signatures of others in a head. So
+a proof can be reduced, by seals or by names, but never shows anything else.
 """
 
 from __future__ import annotations

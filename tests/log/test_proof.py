@@ -24,12 +24,15 @@ from eventstore.log.proof import (
     ProofRefused,
     ProvenConsistency,
     ProvenMessage,
+    ProvenRow,
     base64_of,
     check_proof,
     proof_bytes,
     read_proof,
 )
 from eventstore.log.public_key import PublicKey
+from eventstore.log.redaction import redacted_state
+from eventstore.log.streams import erased_name
 from eventstore.log.tree_head import TreeHead, read_head, sign_head
 from eventstore.stores.open_log import open_log
 from tests.log.proofs import KEY, MESSAGE_ID, ORIGIN, SIGN, Sealed, filled
@@ -229,6 +232,32 @@ def test_a_tree_that_forked_is_no_later_tree(sealed: Sealed) -> None:
     assert fault_of(replace(proof, old="")) is ProofFault.BAD_HEAD
     hashes = consistency_proof(5, sealed.size, sealed.subtrees(sealed.size))
     assert [*map(base64_of, hashes)] == proof.consistency
+
+
+def test_a_proof_can_be_reduced_and_shows_nothing_else(sealed: Sealed) -> None:
+    proof = sealed.message_proof()
+    shown = check_proof(proof_bytes(proof), KEY)
+    assert isinstance(shown, ProvenMessage)
+    witness = f"\u2014 witness.example {base64_of(bytes(68))}\n"
+    assert check_proof(proof_bytes(replace(proof, head=proof.head + witness)), KEY) == shown
+    fewer = check_proof(proof_bytes(replace(proof, seals=proof.seals[:1])), KEY)
+    assert isinstance(fewer, ProvenMessage)
+    assert fewer.events == shown.events[: len(fewer.events)]
+    nameless = [replace(one, rows=[*map(_without_names, one.rows)]) for one in proof.seals]
+    assert nameless != proof.seals
+    found = check_proof(proof_bytes(replace(proof, seals=nameless)), KEY)
+    assert isinstance(found, ProvenMessage)
+    senders = {erased_name(one.sender_did) if one.sender_did else "" for one in shown.events}
+    assert {one.sender_did for one in found.events} == senders
+    assert [one._replace(sender_did="") for one in found.events] == [
+        one._replace(sender_did="") for one in shown.events
+    ]
+
+
+def _without_names(row: ProvenRow) -> ProvenRow:
+    state = redacted_state(row.topic, base64.b64decode(row.state))
+    assert state is not None
+    return replace(row, state=base64_of(state))
 
 
 def test_there_is_one_spelling_of_a_proof(sealed: Sealed) -> None:
