@@ -148,6 +148,25 @@ def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(
     assert "its end was cut off" in found[0]["explanation"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("shards", "3"), ("mediator_did", "did:x:another"), ("mediator_key", "1")]
+)
+def test_a_constant_of_the_log_that_was_changed_is_found_by_its_archive(
+    settings: Settings, log: EventLog, run: Run, name: str, value: str
+) -> None:
+    _leave(settings, played(log))
+    log.setting(name, SIGNED_BY.text)  # a key that no start has stored yet
+    check = ("verify", "--data-dir", str(settings.data_dir), "--json")
+    for command in (("log", *check), check):
+        assert run(*command).code == Exit.OK
+    blob = f"CAST('{value}' AS BLOB)"
+    where = f"WHERE CAST(name AS TEXT) = '{name}'"
+    run_sql(settings.log_dsn, f"UPDATE settings SET value = {blob} {where}")
+    for command in (("log", *check), check):
+        ran = run(*command)
+        assert (ran.code, f"the log beside it {value}" in ran.out) == (Exit.FINDING, True)
+
+
 def test_a_seam_within_a_file_that_was_put_together_is_found_there(
     settings: Settings, log: EventLog, place: ExportPlace
 ) -> None:

@@ -1,4 +1,4 @@
-"""Compares the end of an export with the log from which it was made."""
+"""Compares an export with the constants and the end of the log from which it was made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.verify import Fault, heads_not_in
 from eventstore.parquet.errors import Damage
-from eventstore.parquet.files import END
+from eventstore.parquet.files import END, HEAD
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 
 _ROWS: Final = 1_024
@@ -24,6 +24,8 @@ def compare_end(
 ) -> Iterator[ExportFinding]:
     """Yield what the export lacks at its end although the log has it, and the other way round.
 
+    No seal covers the constants of a log: they are compared with ``export.json``, which is signed.
+
     Args:
         log: the log of the export.
         summary: the summary of the export's check.
@@ -33,6 +35,7 @@ def compare_end(
         LogUnavailable: the log cannot be read now.
         CorruptRow: the row after the end of the export is corrupt.
     """
+    yield from _other_constants(log, summary)
     for name, head in heads_not_in(log, summary.heads).items():
         yield ExportFinding(
             fault=Fault.WRONG_HEAD,
@@ -57,6 +60,19 @@ def compare_end(
         last_position=last,
         explanation=f"{why} was recorded at {at}",
     )
+
+
+def _other_constants(log: EventLog, summary: ExportSummary) -> Iterator[ExportFinding]:
+    constants = log.settings()
+    for name, said in (
+        ("mediator_did", summary.mediator_did),
+        ("mediator_key", summary.signed_by),
+        ("shards", str(summary.shards or "")),
+    ):
+        found = constants.get(name, said)
+        if said and found != said:
+            why = f"it says {name} {said}, but the log beside it {found}: the log was changed"
+            yield ExportFinding(fault=Damage.MISPLACED, path=HEAD, explanation=why)
 
 
 def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:

@@ -278,6 +278,8 @@ class _ExportCheck:
             heads=dict(parts[-1].heads) if parts else {},
             tree=self._tree.tree,
             pruned_to=parts[0].manifest.last if parts and parts[0].manifest.is_pruned else 0,
+            mediator_did=head.mediator_did if head else "",
+            shards=head.shards if head else 0,
         )
 
     def _skip(self) -> Iterator[ExportFinding]:

@@ -64,6 +64,10 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The tree over all seals that were read; None if some seals are not known."""
     pruned_to: int = 0
     """The position up to which the export is pruned, as a signed manifest says; 0 if it is not."""
+    mediator_did: str = ""
+    """The mediator of ``export.json``; empty if there is none."""
+    shards: int = 0
+    """The number of shards in ``export.json``; 0 if there is none."""
 
 
 def finding_of(damage: ExportDamaged) -> ExportFinding:
