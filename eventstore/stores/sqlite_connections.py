@@ -21,6 +21,7 @@ import os
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -45,8 +46,8 @@ READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
-_REMOVED_AT_ONCE: Final = 256
-"""Contents that are removed in one transaction, about 1 ms: others wait for it."""
+_PAUSE_S: Final = 0.001
+"""After a removal: without it the same thread would mostly get the next turn, too."""
 _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""
 _PASSES_MAX: Final = 4
@@ -256,27 +257,25 @@ class SqliteWriter:
         self._checkpoints = Checkpointer(connect, self.connection, bytes_min=checkpoint_bytes)
         self._erasure = Erasure(connect, self._turn, self._remove_erased, within_s=erased_within_s)
 
-    def erased(self, contents: int = 0) -> None:
+    def erased(self) -> None:
         """Schedule the removal, also from the files, of what the last transaction erased."""
-        self._erasure.wanted(contents)
+        self._erasure.wanted()
 
     def _remove_erased(self) -> None:
-        """Remove the erased contents from the tables, in the order of their positions.
+        """Remove the erased contents from the tables, some in each transaction.
 
         On this connection, because a commit on another one empties the cache of this one.
 
         Raises: as ``transaction``.
         """
-        with self.transaction() as cursor:
-            notes = sqlite_contents.notes_in(cursor)
-        ordered = sorted(sqlite_contents.positions_in(notes))
-        for start in range(0, len(ordered), _REMOVED_AT_ONCE):
+        while True:
             with self.transaction() as cursor:
-                some = ordered[start : start + _REMOVED_AT_ONCE]
-                sqlite_sizes.add(cursor, 0, -sqlite_contents.remove(cursor, some))
-        if notes:
-            with self.transaction() as cursor:
-                sqlite_contents.forget_notes(cursor, notes)
+                removed_bytes = sqlite_contents.remove_erased(cursor)
+                if removed_bytes:
+                    sqlite_sizes.add(cursor, 0, -removed_bytes)
+            if removed_bytes is None:
+                return
+            time.sleep(_PAUSE_S)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:

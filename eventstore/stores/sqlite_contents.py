@@ -1,10 +1,10 @@
 """Contents in a SQLite log: encrypted, each with a key of its own that is overwritten to erase it.
 
-An erasure has two steps. The transaction with the event that erases contents notes their positions
-(``note_erased``), and no reader gets these contents from then on. Seconds later they are removed
-(``remove``), those of many transactions together: contents that leave at about the same time
-mostly lie in the same pages, and so do their keys, so each page is written once and not once for
-each transaction. The notes are in the log, so the next start completes what a crash interrupts.
+An erasure has two steps. The transaction with the event that erases contents adds their positions
+to the table ``erased``, and no reader gets these contents from then on. Seconds later they are
+removed, those of many transactions together in the order of their positions: contents that leave at
+about the same time mostly lie in the same pages, and so do their keys, so each page is written once
+and not once for each transaction. The next start completes what a crash interrupts.
 
 SQLite moves rows within and between pages, and the old bytes stay where they were until that room
 is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories). So
@@ -34,9 +34,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from itertools import chain, groupby
-from struct import pack, unpack
-from typing import Final, TypeAlias
+from itertools import chain, groupby, islice
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -55,15 +54,18 @@ _DELETE: Final = (
     "DELETE FROM contents WHERE position IN (SELECT value FROM json_each(?))"
     " RETURNING length(content)"
 )
+_FORGET: Final = "DELETE FROM erased WHERE position IN (SELECT value FROM json_each(?))"
 TABLES: Final = (
     # By position: new contents go to the end, and contents that leave together lie together.
     "CREATE TABLE IF NOT EXISTS contents (position INTEGER PRIMARY KEY, content BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS content_keys (page INTEGER PRIMARY KEY, keys BLOB NOT NULL)",
-    # Erased contents that are still to be removed: for each transaction their positions, packed.
-    "CREATE TABLE IF NOT EXISTS erased (id INTEGER PRIMARY KEY, positions BLOB NOT NULL)",
+    # The erased contents that are still stored.
+    "CREATE TABLE IF NOT EXISTS erased (position INTEGER PRIMARY KEY)",
 )
+NOT_ERASED: Final = "NOT EXISTS (SELECT 1 FROM erased WHERE erased.position = c.position)"
+"""The condition that ``contents AS c`` are not erased."""
 JOINED: Final = (
-    "LEFT JOIN contents AS c ON c.position = e.rowid"
+    f"LEFT JOIN contents AS c ON c.position = e.rowid AND {NOT_ERASED}"
     f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
 )
 """Contents beside ``stored_events AS e``."""
@@ -72,9 +74,10 @@ COLUMNS: Final = (
     f" substr(keys, 1 + {_OF_SALTS_BYTES})"
 )
 """The columns of such a query that ``opened`` takes."""
-Note: TypeAlias = tuple[int, bytes]
-"""The id of a note of erased contents, and their positions, eight bytes for each."""
-_POSITION_BYTES: Final = 8
+_REMOVED_AT_ONCE: Final = 256
+_PAGES_AT_ONCE: Final = 8
+"""Contents that are removed in one transaction, and the rows of keys that they may have: 1 to 3 ms,
+for which others wait."""
 _LEFT: Final = "SELECT 1 FROM contents WHERE position >= ? AND position < ? LIMIT 1"
 _OF_PAGE: Final = "SELECT position, content FROM contents WHERE position >= ? AND position < ?"
 
@@ -118,37 +121,28 @@ def keep(cursor: sqlite3.Cursor, stored: Sequence[tuple[int, bytes]]) -> int:
     return sum(len(content) for _, content in kept)
 
 
-def note_erased(cursor: sqlite3.Cursor, positions: Sequence[int]) -> None:
-    """Note that the contents, if any, at these positions are erased."""
-    packed = pack(f"<{len(positions)}q", *positions)
-    cursor.execute("INSERT INTO erased (positions) VALUES (?)", (packed,))
-
-
-def notes_in(cursor: sqlite3.Cursor) -> list[Note]:
-    """The notes of contents that are erased and still to be removed."""
-    # On a cursor of its own: the caller may be in the middle of its rows.
-    return cursor.connection.execute("SELECT id, positions FROM erased").fetchall()
-
-
-def positions_in(notes: Iterable[Note]) -> frozenset[int]:
-    """The positions in these notes."""
-    packed = b"".join(positions for _, positions in notes)
-    return frozenset(unpack(f"<{len(packed) // _POSITION_BYTES}q", packed))
-
-
-def forget_notes(cursor: sqlite3.Cursor, notes: Sequence[Note]) -> None:
-    """Delete these notes: all contents at their positions are removed."""
-    # By content, too: another process may have deleted a note, and a new one may have its id.
-    cursor.executemany("DELETE FROM erased WHERE id = ? AND positions = ?", notes)
+def remove_erased(cursor: sqlite3.Cursor) -> int | None:
+    """Remove some of the erased contents; return how many bytes they took, None if none is left."""
+    first = "SELECT position FROM erased ORDER BY position LIMIT ?"
+    positions = [position for (position,) in cursor.execute(first, (_REMOVED_AT_ONCE,))]
+    if not positions:
+        return None
+    by_page = groupby(positions, key=lambda position: position // KEYS)
+    some = (list(part) for _, part in islice(by_page, _PAGES_AT_ONCE))
+    return remove(cursor, list(chain.from_iterable(some)))
 
 
 def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
-    """Remove the contents, if any, at these positions; return how many bytes they took."""
+    """Remove the contents, if any, at these positions; return how many bytes they took.
+
+    They are erased and removed then, so they are no longer among the erased that are still stored.
+    """
     pages: defaultdict[int, list[int]] = defaultdict(list)
     for position in positions:
         pages[position // KEYS].append(position)
     places = json.dumps(list(chain.from_iterable(pages.values())))
     erased = cursor.execute(_DELETE, (places,)).fetchall()
+    cursor.execute(_FORGET, (places,))
     empty: list[tuple[int]] = []
     for page, those in pages.items():
         is_empty = not list(cursor.execute(_LEFT, _ends(page)))

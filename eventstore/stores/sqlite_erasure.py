@@ -26,9 +26,6 @@ from eventsourcing.persistence import OperationalError
 WITHIN_S: Final = 30.0
 """From the first erasure until the WAL has nothing of it, if no reader is in the way."""
 REMOVED_EVERY_S: Final = 2.0
-NOTED_MAX: Final = 1_024
-"""Contents that are removed without waiting for that: readers read the notes of all of them, in 30
-µs, and more would share few pages more."""
 _BUSY_MS: Final = 50
 """The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0
@@ -65,19 +62,11 @@ class Erasure:
         self._remove = remove
         self._within_s = within_s
         self._wanted = threading.Event()
-        self._noted = 0
-        self._many_noted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def wanted(self, contents: int = 0) -> None:
-        """Note that something was erased, with so many contents; called after the commit.
-
-        Two threads may lose a count, which only delays the removal.
-        """
-        self._noted += contents
-        if self._noted >= NOTED_MAX:
-            self._many_noted.set()
+    def wanted(self) -> None:
+        """Note that something was erased; the writer calls this after its commit."""
         self._wanted.set()
         if self._thread is None and not self._stopped.is_set():
             self._thread = threading.Thread(target=self._work, name="erasure", daemon=True)
@@ -87,7 +76,6 @@ class Erasure:
         """End the thread, and do the rest of its work now if no reader is in the way."""
         self._stopped.set()
         self._wanted.set()
-        self._many_noted.set()
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -99,9 +87,7 @@ class Erasure:
             self._wanted.wait()
             until_s = time.monotonic() + self._within_s
             while (left_s := until_s - time.monotonic()) > 0:
-                self._many_noted.wait(min(left_s, REMOVED_EVERY_S))
-                self._many_noted.clear()
-                if self._stopped.is_set():
+                if self._stopped.wait(min(left_s, REMOVED_EVERY_S)):
                     return
                 self._removed()
             self._wanted.clear()
@@ -110,7 +96,6 @@ class Erasure:
 
     def _removed(self) -> bool:
         """Remove erased contents from the tables; False if that is still to be done."""
-        self._noted = 0
         try:
             self._remove()
         except OperationalError as error:

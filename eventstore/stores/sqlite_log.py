@@ -47,14 +47,14 @@ from eventstore.stores.sqlite_connections import (
     create_file,
     library_errors,
 )
-from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, opened
+from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_sizes import UnsavedBytes
 from eventstore.stores.sqlite_tables import TABLES, make_tables, require_read_models
 
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
-_POSITIONS: Final = (
-    "SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
+_ERASE: Final = (
+    "INSERT OR IGNORE INTO erased SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
     " AND originator_version = json_extract(value, '$[1]')"
 )
@@ -115,8 +115,8 @@ class SqliteStore(Store):
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
             make_tables(cursor)
-            is_noted = not to_read and bool(sqlite_contents.notes_in(cursor))
-        if is_left or is_noted:
+            erased = cursor.execute("SELECT 1 FROM erased LIMIT 1").fetchone()
+        if is_left or (erased and not to_read):
             # Perhaps a killed process left this, and had just erased something.
             self.writer.erased()
 
@@ -213,7 +213,7 @@ class SqliteRecorder(SqlRecorder):
                 _save_depths(session, depths)
         self.unsaved = unsaved
         if gone:
-            self._writer.erased(len(gone))
+            self._writer.erased()
         return list(range(first, newest + 1))
 
     @override
@@ -253,7 +253,6 @@ class _Session(LogSession):
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.has_removed = False
         self._cursor = cursor
-        self._noted: frozenset[int] | None = None
         self.overwriting = partial(sqlite_contents.overwriting, cursor)
 
     @override
@@ -292,7 +291,7 @@ class _Session(LogSession):
             (stream.hex, json.dumps(list(versions))),
         )
         return {
-            row[0]: StoredRecord(StoredEvent(stream, *row), self._opened(*content))
+            row[0]: StoredRecord(StoredEvent(stream, *row), opened(*content))
             for content, row in ((one[:4], one[4:]) for one in found)
         }
 
@@ -301,31 +300,16 @@ class _Session(LogSession):
         found = self.rows(
             f"SELECT {COLUMNS} FROM contents AS c"  # noqa: S608 - own text
             f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
-            " WHERE c.position > ? AND c.position <= ?",
+            f" WHERE c.position > ? AND c.position <= ? AND {NOT_ERASED}",
             (after, until),
         )
-        erased = self._erased()
-        return {one[0]: opened(*one) or b"" for one in found if one[0] not in erased}
+        return {one[0]: opened(*one) or b"" for one in found}
 
     @override
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
         places = json.dumps([(stream.hex, version) for stream, version in gone])
-        if found := [position for (position,) in self.rows(_POSITIONS, (places,))]:
-            sqlite_contents.note_erased(self._cursor, found)
-            self._noted = None
-            self.has_removed = True
-
-    def _erased(self) -> frozenset[int]:
-        """The positions of contents that are erased and not removed yet."""
-        if self._noted is None:
-            self._noted = sqlite_contents.positions_in(sqlite_contents.notes_in(self._cursor))
-        return self._noted
-
-    def _opened(self, position: int | None, content: object, *keys: object) -> bytes | None:
-        """Decrypt a stored content; None if there is none or it is erased."""
-        if position is None or position in self._erased():
-            return None
-        return opened(position, content, *keys)
+        self._cursor.execute(_ERASE, (places,))
+        self.has_removed = True
 
     def resized(self, changed: Changed, depths: Sequence[QueueDepth]) -> bool:
         """Save only the changed columns of these depths; False if a row is missing.
@@ -360,7 +344,7 @@ class _Session(LogSession):
                 raise CorruptRow(
                     f"position {position}", "the stream is not in the form of this log"
                 )
-            found.append(LogRow(position, key, version, topic, state, self._opened(*stored)))
+            found.append(LogRow(position, key, version, topic, state, opened(*stored)))
             if size_bytes > bytes_max:
                 return found[:-1] or found
         return found
@@ -423,10 +407,13 @@ class _Session(LogSession):
             " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
             " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)"
         )
-        if erased := self._erased().intersection(positions):
-            sqlite_sizes.add(self._cursor, 0, -sqlite_contents.remove(self._cursor, erased))
+        places = json.dumps(list(positions))
+        find = "SELECT position FROM erased WHERE position IN (SELECT value FROM json_each(?))"
+        erased = [position for (position,) in self.rows(find, (places,))]
+        if erased_bytes := sqlite_contents.remove(self._cursor, erased):
+            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
         with self.overwriting():  # else names would stay where no later erasure reaches
-            removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
+            removed = self._cursor.execute(leave, (places,)).rowcount
         self.has_removed = self.has_removed or removed > 0
         return removed
 
@@ -435,7 +422,6 @@ class _Session(LogSession):
         with self.overwriting():
             for table in (*_OWN_TABLES, *READ_MODELS):
                 self._cursor.execute(f"DELETE FROM {table}")  # noqa: S608 - own text
-        self._noted = None
         self.has_removed = True
         self.recount()
 

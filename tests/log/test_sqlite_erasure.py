@@ -28,7 +28,6 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
-from eventstore.stores.sqlite_erasure import NOTED_MAX
 from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
 from eventstore.stores.sqlite_sizes import wal_bytes
 from tests.log.samples import OTHER, OWNER, append, message, removed
@@ -179,16 +178,6 @@ def test_an_erased_content_that_is_still_stored_is_read_by_none(path: Path) -> N
 
 
 @pytest.mark.usefixtures("never_removed")
-def test_many_erased_contents_are_removed_at_once(path: Path) -> None:
-    with closing(opened(path, within_s=1_000)) as log:
-        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(NOTED_MAX)])
-        append(log, OWNER, removed(range(2, NOTED_MAX + 1), "id"))
-        assert len(stored_in(path)) == NOTED_MAX
-        append(log, OWNER, removed([1], "id"))
-        until(lambda: stored_in(path) == [])
-
-
-@pytest.mark.usefixtures("never_removed")
 def test_contents_that_a_backup_has_after_their_erasure_leave_it_when_it_is_opened(
     path: Path, tmp_path: Path
 ) -> None:
@@ -235,20 +224,22 @@ def test_others_wait_for_the_removal_of_few_contents_at_a_time(
     assert sizes == [256, 256, 88]
 
 
-@pytest.mark.usefixtures("never_removed")
-def test_of_two_processes_that_remove_at_once_neither_forgets_a_later_erasure(path: Path) -> None:
-    with closing(SqliteStore(path, erased_within_s=1_000)) as store:
-        log = RecorderLog(store)
-        append(log, OWNER, message(b"one"), removed([1], "id"))
-        with store.writer.transaction() as cursor:
-            notes = sqlite_contents.notes_in(cursor)
-        open_log(f"sqlite:{path}").close()  # the other process removes and forgets
-        append(log, OWNER, message(b"two"), removed([3], "id"))
-        with store.writer.transaction() as cursor:
-            sqlite_contents.forget_notes(cursor, notes)
-            left = sqlite_contents.notes_in(cursor)
-        assert [note for note, _ in left] == [note for note, _ in notes], "ids are used again"
-        assert sqlite_contents.positions_in(left) == {3}
+def test_a_removal_overwrites_few_rows_of_keys_at_a_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removals: list[list[int]] = []
+
+    def remove(cursor: Cursor, positions: Sequence[int]) -> int:
+        removals.append([position // KEYS for position in positions])
+        return removes(cursor, positions)
+
+    removes = sqlite_contents.remove
+    monkeypatch.setattr(sqlite_contents, "remove", remove)
+    with closing(opened(path)) as log:
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(12 * KEYS)])
+        append(log, OWNER, removed(range(1, 12 * KEYS, KEYS // 2), "id"))
+        until(lambda: len(removals) == 2)
+    assert [len(set(pages)) for pages in removals] == [8, 4]
 
 
 def test_a_removal_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
