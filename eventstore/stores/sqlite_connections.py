@@ -46,7 +46,7 @@ READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
-_PAUSE_S: Final = 0.001
+_PAUSE_S: Final = 0.004
 """After a removal: without it the same thread would mostly get the next turn, too."""
 _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""

@@ -40,7 +40,7 @@ from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.exporting import keys_of, opened_to_read
+from http_edge.server.mediator_log import keys_of, opened_to_read
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 

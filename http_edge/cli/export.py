@@ -47,9 +47,9 @@ from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
     exporter_of,
-    opened_to_read,
     report_fault,
 )
+from http_edge.server.mediator_log import opened_to_read
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 

@@ -52,7 +52,8 @@ from http_edge.cli.projections_program import answer_of_program
 from http_edge.cli.running_mediator import exchange, operators_access, refuse_unless_ok
 from http_edge.cli.settings import require_existing
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.exporting import OtherExporter, exporter_of, opened_to_read
+from http_edge.server.exporting import OtherExporter, exporter_of
+from http_edge.server.mediator_log import opened_to_read
 from http_edge.settings.settings import Settings
 
 _ANSWER_S_MAX: Final = 60.0

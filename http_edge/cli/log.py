@@ -36,7 +36,7 @@ from http_edge.cli.public_key import NAME_IT, own_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.exporting import opened_to_read
+from http_edge.server.mediator_log import opened_to_read
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

@@ -42,7 +42,7 @@ from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.export_status import time_text
-from http_edge.server.exporting import opened_to_read
+from http_edge.server.mediator_log import opened_to_read
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

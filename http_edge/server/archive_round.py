@@ -35,8 +35,8 @@ from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
     exporter_of,
-    opened_to_read,
 )
+from http_edge.server.mediator_log import opened_to_read
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 

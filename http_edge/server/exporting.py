@@ -35,12 +35,11 @@ from eventstore.parquet.write.exporter import (
 )
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
-from eventstore.stores.open_log import open_log
-from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys, load
+from http_edge.crypto.mediator_keys import KeyFileRefused, load
 from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
-from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.log_head import HeadFile
+from http_edge.server.mediator_log import keys_of, opened_to_read
 from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 
@@ -51,15 +50,6 @@ _FIRST_ERASING_S: Final = 3_600.0
 that is restarted every day does both, too."""
 _GIVE_WAY: Final = 5
 """Nice value: the mediator has priority; on a fully used core the export still gets a quarter."""
-
-
-def opened_to_read(settings: Settings) -> EventLog:
-    """Open the log, or its first database, for reading only; see ``Settings.each_database``.
-
-    Raises:
-        LogError: as ``eventstore.stores.open_log.open_log``.
-    """
-    return open_log(settings.log_dsn, to_read=True, postgres=settings.postgres.bounds)
 
 
 class OtherExporter(ExportRefused):
@@ -258,26 +248,6 @@ def main() -> None:
 
 def _log_step(step: Exported) -> None:
     _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
-
-
-def keys_of(settings: Settings, log: EventLog) -> MediatorKeys:
-    """The keys that sign statements about a log: those of the mediator whose log it is.
-
-    Raises:
-        ExportRefused, KeyFileRefused: as ``exporter_of``.
-    """
-    path = settings.keys_path
-    if not path.exists():
-        raise ExportRefused(f"there are no mediator keys at {path}")
-    keys = load(path)
-    own = PublicKey(keys.signing_public).text
-    # A log that was restored by an earlier release, and was not served since, names none.
-    known = log.settings().get(MEDIATOR_KEY, own)
-    if known != own:
-        raise KeyFileRefused(
-            f"the log belongs to the mediator with the key {known}; {path} holds {own}"
-        )
-    return keys
 
 
 @contextlib.contextmanager
