@@ -264,17 +264,20 @@ class SqliteWriter:
     def _remove_erased(self) -> None:
         """Remove the erased contents from the tables, some in each transaction.
 
-        On this connection, because a commit on another one empties the cache of this one.
+        In one pass over their positions: what is erased behind it meanwhile waits for the next, so
+        that it shares its pages with more. On this connection, because a commit on another one
+        empties the cache of this one.
 
         Raises: as ``transaction``.
         """
+        after = 0
         while True:
             with self.transaction() as cursor:
-                removed_bytes = sqlite_contents.remove_erased(cursor)
-                if removed_bytes:
-                    sqlite_sizes.add(cursor, 0, -removed_bytes)
-            if removed_bytes is None:
-                return
+                removed = sqlite_contents.remove_erased(cursor, after)
+                if removed is None:
+                    return
+                removed_bytes, after = removed
+                sqlite_sizes.add(cursor, 0, -removed_bytes)
             time.sleep(_PAUSE_S)
 
     @contextmanager

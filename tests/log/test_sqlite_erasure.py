@@ -236,10 +236,10 @@ def test_a_removal_overwrites_few_rows_of_keys_at_a_time(
     removes = sqlite_contents.remove
     monkeypatch.setattr(sqlite_contents, "remove", remove)
     with closing(opened(path)) as log:
-        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(12 * KEYS)])
-        append(log, OWNER, removed(range(1, 12 * KEYS, KEYS // 2), "id"))
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(20 * KEYS)])
+        append(log, OWNER, removed(range(1, 20 * KEYS, KEYS // 2), "id"))
         until(lambda: len(removals) == 2)
-    assert [len(set(pages)) for pages in removals] == [8, 4]
+    assert [len(set(pages)) for pages in removals] == [16, 4]
 
 
 def test_a_removal_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
