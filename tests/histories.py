@@ -16,6 +16,7 @@ from actors.core.limits import HostLimits, IdentityLimits
 from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
@@ -33,7 +34,7 @@ START_MS: Final = 1_700_000_000_000
 MEDIATOR: Final = "did:example:mediator"
 PLACEMENT: Final = Placement(shards=3, hosts=1)
 _DEDICATED: Final = "did:key:dora"
-PARTITIONS: Final = ("shard-0", "shard-1", "shard-2", "did:key:dora")
+PARTITIONS: Final = ("shard-0", "shard-1", "shard-2", _DEDICATED)
 LIMITS: Final = HostLimits(
     timestamp_window_ms=60_000,
     identity=IdentityLimits(
@@ -54,8 +55,7 @@ KEYS: Final = (
 TAGS: Final = ((), ("red",), ("blue", "red"), ("red", "red", "ü"))
 CHANNELS: Final = ("news", "chess")
 EDGE: Final = "edge-0"
-_ACTS_OF_A_CROWD: Final = 500
-_MEAN_PICK: Final = 20
+_ACTS_OF_A_CROWD, _MEAN_PICK = 500, 20
 
 
 class Crowd(NamedTuple):
@@ -180,7 +180,7 @@ class History:
         self._nonces = itertools.count(1)
         self._known: dict[type[Event], list[str]] = {}
         self._read_to = after
-        self._waiting: list[c.Submission] = []
+        self._waiting: list[Submission] = []
         self._room = 1
         self._host = self._new_host()
         until_s, both = start_ms // 1000 + 9_000, crowd.identities
@@ -423,8 +423,8 @@ class History:
     ) -> None:
         key = command_key(sender, f"{self._crowd.name}nonce-{next(self._nonces)}")
         claim = NonceClaim(PLACEMENT.nonce_partition_of(sender), key, self.now_ms + ahead_ms)
-        submission = c.Submission(partition_of(target), target, key, claim, refusal, command)
-        self._waiting.append(submission)
+        part = partition_of(target)
+        self._waiting.append(Submission(part, target, key, claim, refusal, command))
         if len(self._waiting) >= self._room:
             self.commit()
 

@@ -89,37 +89,8 @@ class EndAccount(CommandBase, frozen=True):
     issued_at_s: Seconds
 
 
-class EraseIdentity(CommandBase, frozen=True):
-    """Erase the target's records, ``records_max`` at a time; ``by``: operator or owner.
-
-    The caller repeats the command until the answer says that nothing is left.
-    """
-
-    by: str
-    records_max: int
-
-
 class SeeAgent(CommandBase, frozen=True):
     """Note that the target itself sent a message, since its other commands may store nothing."""
-
-
-class ExpireRecords(CommandBase, frozen=True):
-    """Remove records that are due under the rules of retention, at most ``records_max``."""
-
-    records_max: int
-
-
-class QueueEnvelopes(CommandBase, frozen=True):
-    """Queue the envelopes of one DIDComm v2 message for the target, in order, all or none.
-
-    ``recipient_key`` as in ``QueueEnvelope``. The envelopes expire at ``expires_at_s``, 0 for
-    never. The host does not hand them out before ``delay_ms`` have passed, unless it restarts.
-    """
-
-    recipient_key: str
-    payloads: list[bytes]
-    expires_at_s: Seconds = 0
-    delay_ms: int = 0
 
 
 class ClaimKey(CommandBase, frozen=True):

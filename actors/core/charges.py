@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from actors.core.commands import Submission
 from actors.core.cost import page_cost, source_key
 from actors.core.decision import ContractRefs, Refs
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused, Reply
+from actors.core.submissions import Submission
 
 
 class Charges:

@@ -3,8 +3,9 @@
 Rules of this file: commands are frozen records of primitive fields, free of any wire format;
 ``Command`` is the whole family, so a missing case in ``actors.core.decide`` fails type checking.
 
-Units: ``*_s`` Unix seconds, ``*_ms`` Unix milliseconds. ``target`` of a ``Submission`` names
-the identity that decides; the command itself names the others.
+Units: ``*_s`` Unix seconds, ``*_ms`` Unix milliseconds. The target of a command, which a submission
+names (``actors.core.submissions``), is the identity that decides; the command itself names the
+others.
 """
 
 from __future__ import annotations
@@ -20,21 +21,17 @@ from actors.core.account_commands import (
     CommandBase,
     Connection,
     EndAccount,
-    EraseIdentity,
-    ExpireRecords,
     FindAccount,
     FindKeyOwner,
     GrantMediation,
     NameSpeaker,
-    QueueEnvelopes,
     ReleaseKey,
     RotateAccount,
     SeeAgent,
     UnnameSpeaker,
 )
-from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
-from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter
+from eventstore.log.event_log import SavedEventsFilter
 from eventstore.log.events import RefusedCommands, Seconds
 
 __all__ = [
@@ -42,13 +39,10 @@ __all__ = [
     "ClaimedKey",
     "Connection",
     "EndAccount",
-    "EraseIdentity",
-    "ExpireRecords",
     "FindAccount",
     "FindKeyOwner",
     "GrantMediation",
     "NameSpeaker",
-    "QueueEnvelopes",
     "ReleaseKey",
     "RotateAccount",
     "SeeAgent",
@@ -279,6 +273,19 @@ class QueueEnvelope(CommandBase, frozen=True):
     payload: bytes
 
 
+class QueueEnvelopes(CommandBase, frozen=True):
+    """Queue the envelopes of one DIDComm v2 message for the target, in order, all or none.
+
+    ``recipient_key`` as in ``QueueEnvelope``. The envelopes expire at ``expires_at_s``, 0 for
+    never. The host does not hand them out before ``delay_ms`` have passed, unless it restarts.
+    """
+
+    recipient_key: str
+    payloads: list[bytes]
+    expires_at_s: Seconds = 0
+    delay_ms: int = 0
+
+
 class QueryQueue(CommandBase, frozen=True):
     """Ask for the state of the target's queue, or of one key's part (RFC 0685, queue 1.0)."""
 
@@ -400,6 +407,22 @@ class ReleaseIdentity(CommandBase, frozen=True):
     by: DedicationReason
 
 
+class EraseIdentity(CommandBase, frozen=True):
+    """Erase the target's records, ``records_max`` at a time; ``by``: operator or owner.
+
+    The caller repeats the command until the answer says that nothing is left.
+    """
+
+    by: str
+    records_max: int
+
+
+class ExpireRecords(CommandBase, frozen=True):
+    """Remove records that are due under the rules of retention, at most ``records_max``."""
+
+    records_max: int
+
+
 Command: TypeAlias = (
     Register
     | RequestContract
@@ -452,49 +475,3 @@ Command: TypeAlias = (
     | DedicateIdentity
     | ReleaseIdentity
 )
-
-
-class Submission(msgspec.Struct, frozen=True, array_like=True):
-    """One item of a batch from an edge to a host.
-
-    The host processes it in the order of DCTRL-0004 5.4 and 6.2: first ``claim`` (if any), then
-    ``refusal`` (the edge's stateless validation: resolution, key, signature, payload), then
-    ``command``. A claim without command answers ``Done``. The nonce of a submission that the edge
-    refused, or of a claim without proof, is kept in memory alone, since neither has an effect.
-
-    The events repeat ``command_key``. They do not repeat ``request_id``, which a client may choose:
-    it appears beside the key in log lines, and is empty for a command without a request.
-
-    ``source`` is the sender whose turn this takes (``actors.core.cost.source_key``; empty for the
-    mediator), ``cost`` the writer's work, ``charge`` what counts against the rate of ``source``;
-    ``adds``: part (if only the nonce) of what stores something (``actors.core.decide.adds``).
-    ``speaker`` is the DID that sent the command's message; empty for the mediator itself.
-    """
-
-    partition: str
-    target_did: str
-    command_key: bytes
-    claim: NonceClaim | None = None
-    refusal: Refusal | None = None
-    command: Command | None = None
-    request_id: str = ""
-    source: bytes = b""
-    cost: float = 1.0
-    charge: float = 0.0
-    adds: bool = False
-    speaker: str = ""
-
-
-class WaitingAt(msgspec.Struct, frozen=True, array_like=True, tag="waiting"):
-    """The waiting messages at these versions; ``total`` messages match."""
-
-    versions: list[int]
-    total: int
-
-
-class Read(msgspec.Struct, frozen=True, array_like=True):
-    """A read that bypasses the commands: it needs no permission, or a command has given it."""
-
-    owner_did: str
-    page: Page
-    where: SavedEventsFilter | PublicEventsFilter | WaitingAt

@@ -29,6 +29,7 @@ from actors.core.commands import Command
 from actors.core.decision import Decision, DecisionContext
 from actors.core.identity import Identity
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 
 Sender: TypeAlias = Callable[[Identity, DecisionContext], Refusal | None]
 """Authorizes the sender of a command by the target's state: a refusal, or None."""
@@ -213,7 +214,7 @@ def decide(state: Identity, command: Command, context: DecisionContext) -> Decis
     return function(state, command, context) if refusal is None else refusal
 
 
-def is_step_of_adding(submission: commands.Submission) -> bool:
+def is_step_of_adding(submission: Submission) -> bool:
     """Does this submission store something for a client, or is it a step of one that does?"""
     command = submission.command
     return submission.adds or (command is not None and adds(command))

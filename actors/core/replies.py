@@ -107,7 +107,7 @@ class ReadAllowed(_Reply, frozen=True):
 
 
 class Connected(_Reply, frozen=True):
-    """The target as a DIDComm agent; see ``actors.core.commands.Connection``.
+    """The target as a DIDComm agent; see ``actors.core.account_commands.Connection``.
 
     ``prior_dids`` are its most recent former DIDs, as the agent stated them.
     """

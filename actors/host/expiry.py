@@ -18,12 +18,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from actors.core.commands import ClaimedKey, ExpireRecords, Submission
+from actors.core.commands import ClaimedKey, ExpireRecords
 from actors.core.cost import turn_cost
 from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
 from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
+from actors.core.submissions import Submission
 from actors.host.clock import Clock, NewId
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog

@@ -19,7 +19,6 @@ from time import perf_counter
 from uuid import UUID
 
 from actors.core.charges import Charges
-from actors.core.commands import Submission
 from actors.core.decide import is_of_owner, is_step_of_adding
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.limits import HostLimits
@@ -28,6 +27,7 @@ from actors.core.placement_table import handed_out_id
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
+from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock, NewId
 from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk

@@ -15,11 +15,12 @@ from typing import Final, TypeVar, assert_never, cast
 
 import msgspec
 
-from actors.core.commands import ClaimedKey, Read, WaitingAt
+from actors.core.commands import ClaimedKey
 from actors.core.cost import history_cost
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, MessagesPage, Push
+from actors.core.submissions import Read, WaitingAt
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.expiry import Expiry
@@ -194,7 +195,7 @@ class IdentityHost:
 
         Args:
             edge: name of the edge; its pushes come back with the answer.
-            batch: msgpack of ``list[actors.core.commands.Submission]``.
+            batch: msgpack of ``list[actors.core.submissions.Submission]``.
 
         Returns:
             The msgpack of ``actors.core.replies.BatchResult``, after the commit.

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from actors.core.commands import Submission
 from actors.core.cost import source_key
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim, Proof, UnprovenNonces
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 from actors.host.owned_partition import OwnedPartition
 from actors.host.transaction import Transaction
 

@@ -14,7 +14,6 @@ from itertools import accumulate, compress
 from typing import Final, TypeVar, assert_never
 from uuid import UUID
 
-from actors.core.commands import WaitingAt
 from actors.core.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
 from actors.core.refusals import Refusal
 from actors.core.replies import (
@@ -30,6 +29,7 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
+from actors.core.submissions import WaitingAt
 from actors.host.state_cache import CachedIdentity
 from actors.host.transaction import Outcome, Transaction
 from eventstore.log.codec import decode_whole

@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from actors.core.commands import Read
 from actors.core.placement_table import HostHoldings
+from actors.core.submissions import Read
 from actors.host.inspection import InspectionAnswer, InspectionQuestion
 from actors.host.measures import HostStats
 from eventstore.log.event_log import DedicatedIdentity, WaitingQueue

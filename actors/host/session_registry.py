@@ -23,7 +23,6 @@ from actors.core.commands import (
     RemoveMessages,
     RotateAccount,
     StartLive,
-    Submission,
 )
 from actors.core.decision import Leasing
 from actors.core.leases import Lease, Leases
@@ -37,6 +36,7 @@ from actors.core.replies import (
     Reply,
 )
 from actors.core.sessions import LiveMode, Sessions, SessionsOf
+from actors.core.submissions import Submission
 
 _ABOUT_SESSIONS: Final = frozenset(
     {

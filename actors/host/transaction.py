@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.commands import Submission
 from actors.core.decision import Leasing, Refs
 from actors.core.nonces import NonceClaim, expiry_ms
 from actors.core.replies import Notice, Reply
+from actors.core.submissions import Submission
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity
 from eventstore.log.event_log import QueueDepth

@@ -26,11 +26,11 @@ from uuid import UUID
 
 import msgspec
 
-from actors.core.commands import Submission
 from actors.core.cost import COSTLY
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.host import Host
 from actors.host.host_connection import Answer

@@ -21,13 +21,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from actors.core.commands import (
-    Command,
-    DedicateIdentity,
-    DedicationReason,
-    ReleaseIdentity,
-    Submission,
-)
+from actors.core.commands import Command, DedicateIdentity, DedicationReason, ReleaseIdentity
 from actors.core.partitioning import (
     database_of_host,
     database_of_shard,
@@ -38,6 +32,7 @@ from actors.core.partitioning import (
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
+from actors.core.submissions import Submission
 from actors.host.clock import new_id
 from actors.host.port import (
     AdoptPartitions,

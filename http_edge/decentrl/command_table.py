@@ -26,7 +26,6 @@ from actors.core.commands import (
     QueryMessages,
     QuerySavedEvents,
     QueueMessage,
-    Read,
     SaveEvents,
     TagUpdate,
     UpdateEventTags,
@@ -41,6 +40,7 @@ from actors.core.replies import (
     PublicEventAccepted,
     Reply,
 )
+from actors.core.submissions import Read
 from eventstore.log.event_log import SavedEventsFilter, SavedEventsPage
 from http_edge.crypto.signatures import verify_object
 from http_edge.decentrl.answers import Answer, Rejected, records, success

@@ -17,22 +17,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from actors.core.agents import invitation_target
-from actors.core.commands import (
-    CheckRegistered,
-    Command,
-    EraseIdentity,
-    Read,
-    Register,
-    Submission,
-    UseInvitation,
-    WaitingAt,
-)
+from actors.core.commands import CheckRegistered, Command, EraseIdentity, Register, UseInvitation
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
 from actors.core.erasure import OPERATOR
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Erased, MessagesBeside, Refused, Registered, Reply
+from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.clock import Clock
 from eventstore.log.seal import command_key
 from http_edge.decentrl import envelope

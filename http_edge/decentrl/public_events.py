@@ -14,9 +14,10 @@ from aiohttp import web
 from multidict import MultiMapping
 from yarl import URL
 
-from actors.core.commands import Page, Read
+from actors.core.commands import Page
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.core.submissions import Read
 from actors.host.packed_page import FoundPage
 from eventstore.log.event_log import PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import Seconds

@@ -14,10 +14,11 @@ from typing import Final
 import msgspec
 from aiohttp import WSMessage, WSMsgType, web
 
-from actors.core.commands import OpenSession, Submission
+from actors.core.commands import OpenSession
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
 from actors.core.replies import IdentityGone, Notice, Registered, Reply
+from actors.core.submissions import Submission
 from actors.host.clock import Clock
 from http_edge.crypto.canonical_json import NotCanonical
 from http_edge.crypto.signatures import verify_object

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from actors.core.commands import Command, Page, Read
+from actors.core.commands import Command, Page
 from actors.core.refusals import Refusal
+from actors.core.submissions import Read
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import read_signature, verify
 from http_edge.decentrl.admission import RegistrationControl

@@ -18,12 +18,12 @@ from actors.core.commands import (
     QueueEnvelope,
     QueueEnvelopes,
     RemoveMessages,
-    Submission,
     UpdateKeylist,
 )
 from actors.core.cost import cost, source_key, turn_cost
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused, Reply
+from actors.core.submissions import Submission
 from http_edge.dispatch.gateway import Gateway
 from http_edge.telemetry.request_id import current
 

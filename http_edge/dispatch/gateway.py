@@ -15,10 +15,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from actors.core.commands import GrantMediation, Read, Register, Submission
+from actors.core.commands import GrantMediation, Register
 from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
+from actors.core.submissions import Read, Submission
 from actors.host.port import (
     PAGE_TOO_LARGE,
     HostNotReached,

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from contextvars import Context
 from typing import Final, Protocol
 
-from actors.core.commands import CloseSession, Submission
+from actors.core.commands import CloseSession
 from actors.core.replies import KeysOver, Notice, Push
+from actors.core.submissions import Submission
 from http_edge.dispatch.gateway import Gateway
 
 SERVICE_RESTART: Final = 1012

@@ -21,10 +21,10 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import Submission
 from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Reply
+from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.port import HostCutOff, HostNotReached, HostPort, HostUnavailable
 from actors.host.transaction import request_ids

@@ -14,8 +14,9 @@ import itertools
 import logging
 from typing import Final
 
-from actors.core.commands import CountRefusals, Submission
+from actors.core.commands import CountRefusals
 from actors.core.replies import Done
+from actors.core.submissions import Submission
 from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
 from http_edge.telemetry.refusal_counts import Counted, RefusalCounts

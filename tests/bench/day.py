@@ -32,10 +32,10 @@ from actors.core.commands import (
     QueueMessage,
     RemoveMessages,
     SaveContract,
-    Submission,
     UpdateKeylist,
 )
 from actors.core.replies import EnvelopeQueued, MessageAccepted, Refused
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log

@@ -16,7 +16,7 @@ import click
 import msgspec
 import uvloop
 
-from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueMessage, Submission
+from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueMessage
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import (
     BatchResult,
@@ -27,6 +27,7 @@ from actors.core.replies import (
     Refused,
     Reply,
 )
+from actors.core.submissions import Submission
 from actors.host.inspection import NotOwned
 from actors.host.measures import HostStats
 from actors.host.port import (

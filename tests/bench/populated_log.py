@@ -22,18 +22,12 @@ import msgspec
 from eventsourcing.persistence import StoredEvent
 from typing_extensions import override
 
-from actors.core.commands import (
-    Command,
-    Contract,
-    QueueMessage,
-    Register,
-    SaveContract,
-    Submission,
-)
+from actors.core.commands import Command, Contract, QueueMessage, Register, SaveContract
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement, shard_name
 from actors.core.replies import Refused
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.seal import command_key

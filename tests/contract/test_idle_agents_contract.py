@@ -27,7 +27,6 @@ from actors.core.commands import (
     SeeAgent,
     SetQueuePolicy,
     StartLive,
-    Submission,
     UpdateKeylist,
 )
 from actors.core.idle_agents import seen_every_s
@@ -41,6 +40,7 @@ from actors.core.replies import (
     Refused,
     Reply,
 )
+from actors.core.submissions import Submission
 from actors.host.idle_watch import MARK, watched
 from actors.host.measures import families
 from eventstore.log.event_log import Due, EventLog

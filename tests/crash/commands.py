@@ -14,11 +14,11 @@ from actors.core.commands import (
     QueueMessage,
     Register,
     SaveContract,
-    Submission,
 )
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessagesPage, Refused, Registered, Reply
+from actors.core.submissions import Submission
 from actors.host.clock import system_clock
 from eventstore.log.seal import command_key
 from tests.crash.owner import PARTITION

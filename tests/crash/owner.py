@@ -22,9 +22,9 @@ from typing import IO, Any, Final, Self
 
 import msgspec
 
-from actors.core.commands import Submission
 from actors.core.limits import HostLimits
 from actors.core.replies import BatchResult, Push, Reply
+from actors.core.submissions import Submission
 from actors.host.identity_host import HostOptions, IdentityHost
 from eventstore.log.event_log import EventLog
 from eventstore.stores.recorder_log import RecorderLog

@@ -24,11 +24,11 @@ from actors.core.commands import (
     GrantMediation,
     QueueEnvelope,
     RemoveMessages,
-    Submission,
     UpdateKeylist,
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Refused
+from actors.core.submissions import Submission
 from eventstore.log.seal import command_key
 from eventstore.stores.open_log import open_log
 from tests.crash.commands import UNAVAILABLE

@@ -10,16 +10,11 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from actors.core.commands import (
-    Command,
-    DedicateIdentity,
-    DedicationReason,
-    ReleaseIdentity,
-    Submission,
-)
+from actors.core.commands import Command, DedicateIdentity, DedicationReason, ReleaseIdentity
 from actors.core.partitioning import DEDICATED_HOST_PREFIX, dedicated_host_name, host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.replies import BatchResult, Dedication
+from actors.core.submissions import Submission
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import Expect, HandOut, TakeIn
 from http_edge.dispatch.routes import LiveRoutes, Routes

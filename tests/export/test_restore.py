@@ -20,6 +20,7 @@ from actors.core import commands as c
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogUnfinished
@@ -430,7 +431,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
             PLACEMENT.nonce_partition_of(did), command_key(did, f"question-{number}"), now_ms
         )
         found, _ = host.execute(
-            [("edge-0", c.Submission(PLACEMENT.partition_of(did), did, claim.key, claim, None,
+            [("edge-0", Submission(PLACEMENT.partition_of(did), did, claim.key, claim, None,
                                      command))]
         )  # fmt: skip
         replies += found
@@ -449,7 +450,7 @@ def replays(log: EventLog, now_ms: int) -> set[Any]:
         if expires_ms > now_ms
     ]
     assert len(claims) > len(PARTITIONS)
-    submissions = [c.Submission(claim.partition, MEDIATOR, claim.key, claim) for claim in claims]
+    submissions = [Submission(claim.partition, MEDIATOR, claim.key, claim) for claim in claims]
     return set(host.execute([("edge-0", submission) for submission in submissions])[0])
 
 

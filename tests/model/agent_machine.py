@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from actors.core import commands as c
+from actors.core.submissions import Submission
 from tests.log.faulty_log import Plan
 from tests.model.agents_reference import LIMITS
 from tests.model.machine import (
@@ -101,7 +102,7 @@ class AgentMachine(IdentityMachine):
         partition = PLACEMENT.partition_of(target)
         self.room = max(self.room, len(self.waiting) + len(commands))
         for command in commands:
-            request = c.Submission(partition, target, b"", None, None, command, speaker=speaker)
+            request = Submission(partition, target, b"", None, None, command, speaker=speaker)
             self.send(request)
 
     # Agents and keys ------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from actors.core.commands import (
     RemoveMessages,
     SeeAgent,
     SetQueuePolicy,
-    Submission,
     UseInvitation,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs
@@ -28,6 +27,7 @@ from actors.core.leases import Leases
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, QueueState
 from actors.core.sessions import LiveMode, Sessions
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.pages import PageReader
 from actors.host.session_registry import SessionRegistry

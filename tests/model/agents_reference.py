@@ -12,6 +12,7 @@ from actors.core import commands as c
 from actors.core import replies as r
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 
 HELD_BACK: Final = "held back"
 LIMITS: Final = IdentityLimits(
@@ -176,7 +177,7 @@ class Held:
         self.leases = {i: held for i, held in self.leases.items() if held[1] > now_ms}
 
     def follow(  # noqa: C901 - one arm per command
-        self, request: c.Submission, reply: r.Reply, envelopes: list[Message]
+        self, request: Submission, reply: r.Reply, envelopes: list[Message]
     ) -> None:
         """What an accepted command about sessions does after its transaction."""
         did, own = request.target_did, {m.message_id for m in envelopes}

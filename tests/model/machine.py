@@ -15,6 +15,7 @@ from actors.core.identity import Identity
 from actors.core.nonces import NonceClaim
 from actors.core.refusals import Refusal
 from actors.core.replies import Reply
+from actors.core.submissions import Submission
 from eventstore.log.events import Seconds
 from eventstore.log.seal import command_key
 from tests.log.faulty_log import ConflictNext, FailNext, Plan, StoredButFailed
@@ -75,8 +76,8 @@ class IdentityMachine(RuleBasedStateMachine):
         self.system = type(self).make_system()
         self.system.now_ms = START_S * 1000
         self.reference = Reference()
-        self.waiting: list[c.Submission] = []
-        self.requests: list[c.Submission] = []
+        self.waiting: list[Submission] = []
+        self.requests: list[Submission] = []
         self.ids_made = 0
         self.room = 1
         self.is_checked = False
@@ -96,11 +97,11 @@ class IdentityMachine(RuleBasedStateMachine):
         key = command_key(sender, f"nonce-{len(self.requests)}")
         partition = PLACEMENT.nonce_partition_of(sender)
         claim = NonceClaim(partition, key, self.system.now_ms + ahead_ms)
-        request = c.Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
+        request = Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
         self.requests.append(request)
         self.send(request)
 
-    def send(self, submission: c.Submission) -> None:
+    def send(self, submission: Submission) -> None:
         """Add a submission to the batch, which is committed when it is full."""
         self.waiting.append(submission)
         if len(self.waiting) >= self.room:
@@ -121,7 +122,7 @@ class IdentityMachine(RuleBasedStateMachine):
             self.reference.fail_all(batch, now_ms, ids, is_stored=is_stored)
         assert self.system.execute(batch, ids, fault) == expected
 
-    def fresh_ids(self, batch: Sequence[c.Submission]) -> list[str]:
+    def fresh_ids(self, batch: Sequence[Submission]) -> list[str]:
         """One id for each submission, unlike all others."""
         self.ids_made += len(batch)
         return [f"id-{self.ids_made - index}" for index in range(len(batch))]
@@ -272,7 +273,7 @@ class IdentityMachine(RuleBasedStateMachine):
     def open_and_close_a_socket(self, who: str) -> None:
         partition = PLACEMENT.partition_of(who)
         for command in (c.CheckRegistered(), c.OpenSession(EDGE), c.CloseSession(EDGE)):
-            self.send(c.Submission(partition, who, b"", None, None, command))
+            self.send(Submission(partition, who, b"", None, None, command))
 
     @rule(
         sender=anyone,
@@ -356,7 +357,7 @@ class IdentityMachine(RuleBasedStateMachine):
             c.QueryQueue(),
         )
         batch = [
-            c.Submission(PLACEMENT.partition_of(person), person, b"", None, None, query)
+            Submission(PLACEMENT.partition_of(person), person, b"", None, None, query)
             for person in IDENTITIES
             for query in queries
         ]

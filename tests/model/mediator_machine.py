@@ -9,6 +9,7 @@ from hypothesis.stateful import rule
 from typing_extensions import override
 
 from actors.core import commands as c
+from actors.core.submissions import Read
 from eventstore.log.event_log import (
     PublicEventsFilter,
     PublicEventsPage,
@@ -60,7 +61,7 @@ class MediatorMachine(AgentMachine):
     def read_saved(self, owner: str, page: c.Page, where: SavedEventsFilter) -> None:
         matching = saved_events(self.reference.boxes[owner], where)
         shown = matching[page.offset : page.offset + page.size]
-        found = self.system.read(c.Read(owner, page, where))
+        found = self.system.read(Read(owner, page, where))
         assert found == SavedEventsPage(shown, len(matching))
 
     @rule(
@@ -81,7 +82,7 @@ class MediatorMachine(AgentMachine):
     def read_public(self, owner: str, page: c.Page, where: PublicEventsFilter) -> None:
         matching = public_events(self.reference.boxes[owner], where)
         shown = matching[page.offset : page.offset + page.size]
-        found = self.system.read(c.Read(owner, page, where))
+        found = self.system.read(Read(owner, page, where))
         assert found == PublicEventsPage(shown, len(matching))
 
     @override

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from actors.core import commands as c
 from actors.core import replies as r
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 from eventstore.log.event_log import PublicEvent, PublicEventsFilter, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Seconds
 from tests.model import idle_reference as idle
@@ -139,9 +140,7 @@ class Reference:
         """Lose what a host does not hand to the next one."""
         self.without_effect = set()
 
-    def answer_all(
-        self, batch: Sequence[c.Submission], now_ms: int, ids: list[str]
-    ) -> list[r.Reply]:
+    def answer_all(self, batch: Sequence[Submission], now_ms: int, ids: list[str]) -> list[r.Reply]:
         """The answers to one transaction."""
         self.held.end_leases(now_ms)
         fresh = iter(ids)
@@ -151,7 +150,7 @@ class Reference:
         return replies
 
     def fail_all(
-        self, batch: Sequence[c.Submission], now_ms: int, ids: list[str], *, is_stored: bool
+        self, batch: Sequence[Submission], now_ms: int, ids: list[str], *, is_stored: bool
     ) -> None:
         """This transaction is answered to no client, and what it would have handed out is free."""
         self.held.end_leases(now_ms)
@@ -165,7 +164,7 @@ class Reference:
             self.nonces, self.boxes = tried.nonces, tried.boxes
         self.without_effect = tried.without_effect
 
-    def _answer(self, request: c.Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
+    def _answer(self, request: Submission, now_ms: int, ids: Iterator[str]) -> r.Reply:
         """The answer to one submission; every command that is decided takes a fresh id."""
         claim = request.claim
         if claim is not None and claim.key in self.nonces | self.without_effect:
@@ -185,7 +184,7 @@ class Reference:
         return r.Refused(said) if isinstance(said, Refusal) else said
 
     def _decide(
-        self, did: str, box: Box, request: c.Submission, now_ms: int, new: str
+        self, did: str, box: Box, request: Submission, now_ms: int, new: str
     ) -> r.Reply | Refusal:
         command, before, keys = request.command, box.version, dict(box.keylist)
         assert command is not None
@@ -203,7 +202,7 @@ class Reference:
         self,
         did: str,
         box: Box,
-        request: c.Submission,
+        request: Submission,
         command: c.Command,
         now_ms: int,
         new: str,

@@ -17,7 +17,6 @@ from actors.core.commands import (
     DeletePublicEvents,
     QueryContracts,
     QueryMessages,
-    Submission,
 )
 from actors.core.decide import RULES, Sender, correspondent, owner
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs
@@ -26,6 +25,7 @@ from actors.core.limits import IdentityLimits
 from actors.core.nonces import NonceWindow
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
+from actors.core.submissions import Submission
 from actors.host import transaction
 from actors.host.host import Host
 from actors.host.owned_partition import OwnedPartition

@@ -23,11 +23,9 @@ from actors.core.commands import (
     ExpireRecords,
     Listen,
     OpenSession,
-    Read,
     ReleaseLeases,
     RotateAccount,
     StartLive,
-    Submission,
 )
 from actors.core.decide import decide, is_of_owner
 from actors.core.decision import (
@@ -63,6 +61,7 @@ from actors.core.replies import (
 )
 from actors.core.retention import lapsed
 from actors.core.sessions import LiveMode, Sessions
+from actors.core.submissions import Read, Submission
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
 from eventstore.log.codec import decode

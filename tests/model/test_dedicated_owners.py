@@ -28,7 +28,6 @@ from actors.core.commands import (
     Register,
     ReleaseIdentity,
     StoreContract,
-    Submission,
 )
 from actors.core.identity import Identity
 from actors.core.limits import HostLimits
@@ -43,6 +42,7 @@ from actors.core.replies import (
     Registered,
     Reply,
 )
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.state_cache import read_identity
 from eventstore.log.codec import decode

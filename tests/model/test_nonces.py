@@ -23,11 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from actors.core.commands import Command, Page, QueryMessages, Register, RequestContract, Submission
+from actors.core.commands import Command, Page, QueryMessages, Register, RequestContract
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim, NonceWindow, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
+from actors.core.submissions import Submission
 from actors.host import owned_partition
 from actors.host.host import Host
 from actors.host.owned_partition import OwnedPartition

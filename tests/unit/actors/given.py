@@ -14,7 +14,6 @@ from actors.core.commands import (
     DeliverMessages,
     QueueEnvelope,
     Register,
-    Submission,
 )
 from actors.core.decision import DecisionContext
 from actors.core.leases import Lease
@@ -24,6 +23,7 @@ from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import Push, Reply
 from actors.core.sessions import LiveMode
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.content import Content
 from eventstore.log.event_log import EventLog

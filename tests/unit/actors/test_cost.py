@@ -27,7 +27,6 @@ from actors.core.commands import (
     SaveContract,
     SaveEvents,
     StoreContract,
-    Submission,
     TagUpdate,
     UpdateEventTags,
 )
@@ -36,6 +35,7 @@ from actors.core.decide import RULES
 from actors.core.decision import ContractRefs
 from actors.core.limits import HostLimits, RetentionPace
 from actors.core.refusals import Refusal
+from actors.core.submissions import Submission
 from eventstore.log.event_log import SavedEventsFilter
 from tests.unit.actors.given import contract, registration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.core.commands import Command, Contract, OpenSession, Register, Submission
+from actors.core.commands import Command, Contract, OpenSession, Register
 from actors.core.partitioning import (
     database_of_shard,
     dedicated_host_name,
@@ -19,6 +19,7 @@ from actors.core.partitioning import (
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused, Registered, Reply
+from actors.core.submissions import Submission
 from actors.host.measures import CommandRates
 from actors.placement.dedication import ANY_LOAD_PER_S, NAMED_S
 from actors.placement.orders import ORDER_S_MAX

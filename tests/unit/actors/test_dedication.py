@@ -21,7 +21,6 @@ from actors.core.commands import (
     Register,
     ReleaseIdentity,
     StoreContract,
-    Submission,
 )
 from actors.core.limits import HostLimits
 from actors.core.nonces import NonceClaim
@@ -36,6 +35,7 @@ from actors.core.replies import (
     Registered,
     Reply,
 )
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.event_log import DedicatedIdentity, EventLog
 from eventstore.log.verify import Summary, verify

@@ -14,10 +14,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from actors.core.commands import ClaimedKey, Page, Read
+from actors.core.commands import ClaimedKey, Page
 from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, Push
+from actors.core.submissions import Read
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.host_client import Content, HostClient
 from actors.host.host_finder import HostFinder

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from actors.core.commands import Submission
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused
+from actors.core.submissions import Submission
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
 from eventstore.log.host_leases import HostLease, HostLeases

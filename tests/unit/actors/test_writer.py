@@ -21,11 +21,11 @@ from actors.core.commands import (
     QueueEnvelope,
     QueueMessage,
     SaveContract,
-    Submission,
 )
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.writer import Writer
 from eventstore.log.event_log import EventLog

@@ -10,12 +10,13 @@ from typing import cast
 import msgspec
 import pytest
 
-from actors.core.commands import CheckRegistered, GrantMediation, Page, Read, Submission
+from actors.core.commands import CheckRegistered, GrantMediation, Page
 from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement, dedicated_host_name, host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, ContractsUpdated, Done, Push, Refused, Reply
+from actors.core.submissions import Read, Submission
 from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import Gateway

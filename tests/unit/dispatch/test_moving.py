@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 
-from actors.core.commands import Page, Read, Submission
+from actors.core.commands import Page
 from actors.core.partitioning import Placement, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
+from actors.core.submissions import Read, Submission
 from actors.host.port import HostNotReached, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from http_edge.dispatch.routes import LiveRoutes

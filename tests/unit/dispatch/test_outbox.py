@@ -7,8 +7,8 @@ from collections import deque
 
 import msgspec
 
-from actors.core.commands import Submission
 from actors.core.replies import BatchResult, Done
+from actors.core.submissions import Submission
 from actors.host.port import A, HostQuestion
 from actors.host.writer import SUBMISSIONS_DECODER
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
