@@ -26,6 +26,7 @@ from eventsourcing.persistence import OperationalError
 WITHIN_S: Final = 30.0
 """From the first erasure until the WAL has nothing of it, if no reader is in the way."""
 REMOVED_EVERY_S: Final = 2.0
+"""What is erased in this time is removed together, and mostly lies in the same pages."""
 _BUSY_MS: Final = 50
 """The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0

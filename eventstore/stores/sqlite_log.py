@@ -403,17 +403,12 @@ class _Session(LogSession):
     def remove_rows(self, positions: Collection[int]) -> int:
         # The next position follows the newest row: without that row, a position would be reused.
         leave = (
-            "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"
-            " AND rowid < (SELECT MAX(rowid) FROM stored_events)"
-            " AND NOT EXISTS (SELECT 1 FROM contents WHERE position = stored_events.rowid)"
+            "DELETE FROM stored_events WHERE rowid IN (SELECT value FROM json_each(?))"  # noqa: S608 - own text
+            " AND rowid < (SELECT MAX(rowid) FROM stored_events) AND NOT EXISTS"
+            f" (SELECT 1 FROM contents AS c WHERE position = stored_events.rowid AND {NOT_ERASED})"
         )
-        places = json.dumps(list(positions))
-        find = "SELECT position FROM erased WHERE position IN (SELECT value FROM json_each(?))"
-        erased = [position for (position,) in self.rows(find, (places,))]
-        if erased_bytes := sqlite_contents.remove(self._cursor, erased):
-            sqlite_sizes.add(self._cursor, 0, -erased_bytes)
         with self.overwriting():  # else names would stay where no later erasure reaches
-            removed = self._cursor.execute(leave, (places,)).rowcount
+            removed = self._cursor.execute(leave, (json.dumps(list(positions)),)).rowcount
         self.has_removed = self.has_removed or removed > 0
         return removed
 

@@ -203,7 +203,8 @@ def test_a_row_leaves_for_the_archive_although_its_erased_content_is_still_store
         append(log, OWNER, message(b"one"), removed([1], "id"), message(b"two"))
         with closing(SqliteStore(path, to_read=True)) as store, store.writing() as session:
             assert session.remove_rows([1, 2, 3]) == 2
-        assert stored_in(path) == [3]
+            assert session.log_rows(0, 10, 10_000)[0].position == 3
+    assert stored_in(path) == [3]
 
 
 def test_others_wait_for_the_removal_of_few_contents_at_a_time(
@@ -222,6 +223,20 @@ def test_others_wait_for_the_removal_of_few_contents_at_a_time(
         append(log, OWNER, removed(range(1, NUMBER + 1), "id"))
         until(lambda: stored_in(path) == [])
     assert sizes == [256, 256, 88]
+
+
+@pytest.mark.usefixtures("never_removed")
+def test_what_is_erased_behind_a_pass_waits_for_the_next(path: Path) -> None:
+    with closing(SqliteStore(path, erased_within_s=1_000)) as store:
+        log = RecorderLog(store)
+        append(log, OWNER, *[message(b"m", f"message-{n}") for n in range(NUMBER)])
+        append(log, OWNER, removed(range(1, NUMBER + 1), "id"))
+        with store.writer.transaction() as cursor:
+            found = sqlite_contents.remove_erased(cursor, 300)
+            assert found is not None
+            assert found[1] == 556
+            assert sqlite_contents.remove_erased(cursor, NUMBER) is None
+        assert stored_in(path) == [*range(1, 301), *range(557, NUMBER + 1)]
 
 
 def test_a_removal_overwrites_few_rows_of_keys_at_a_time(
