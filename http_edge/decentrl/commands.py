@@ -197,7 +197,7 @@ class CommandEndpoint:
 
     def _dids_to_fetch(self, command: CommandEnvelope) -> list[str]:
         dids = self._validator.dids_to_resolve(command)
-        return [did for did in dids if isinstance(self._resolver.resolve_now(did), Fetch)]
+        return [did for did in dids if self._resolver.resolve_now(did) is Fetch.NEEDED]
 
     async def _submit(
         self, submission: Submission, result: ValidatedCommand, size_bytes: int

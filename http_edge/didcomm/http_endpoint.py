@@ -34,6 +34,7 @@ from http_edge.settings.settings import DidComm
 STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
     RejectionReason.NOT_AN_ENVELOPE: HTTPStatus.BAD_REQUEST,
     RejectionReason.UNDECRYPTABLE: HTTPStatus.BAD_REQUEST,
+    RejectionReason.SENDER_UNRESOLVED: HTTPStatus.SERVICE_UNAVAILABLE,
     RejectionReason.NOT_A_MESSAGE: HTTPStatus.BAD_REQUEST,
     RejectionReason.ANONYMOUS: HTTPStatus.BAD_REQUEST,
     RejectionReason.TOO_DEEP: HTTPStatus.BAD_REQUEST,
@@ -51,6 +52,7 @@ _CLOSE_CODES_FROM: Final = 4_000
 _SENT_S_MAX: Final = 2.0
 """How long a network may take to accept an answer before its messages are offered again."""
 _RETRY_AFTER_S: Final = {
+    RejectionReason.SENDER_UNRESOLVED: 30,  # as long as the failure is cached
     RejectionReason.QUEUE_FULL: 60,
     RejectionReason.RATE_LIMITED: 1,
     RejectionReason.INSUFFICIENT_STORAGE: 60,

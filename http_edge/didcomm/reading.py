@@ -84,6 +84,7 @@ class MessageReader:
         Without its sender's DID the message cannot be opened. Without the sender's prior DID it is
         read like any other message, because the agent repeats the proof until it is answered.
         """
+        reason: RejectionReason | None = None
         for _ in range(_DIDS_LEARNED_MAX):
             reason = await self._unknown_dids.learn(did, command)
             if reason is RejectionReason.TRY_AGAIN:
@@ -94,7 +95,7 @@ class MessageReader:
             if reason is not None or not did:
                 break
         if isinstance(opened, UnknownSender):
-            return NotTaken(RejectionReason.UNDECRYPTABLE)
+            return NotTaken(reason or RejectionReason.UNDECRYPTABLE)
         return opened
 
     def _open(self, body: bytes) -> _Read | UnknownSender:

@@ -16,6 +16,8 @@ class RejectionReason(Enum):
 
     NOT_AN_ENVELOPE = "not-an-envelope"
     UNDECRYPTABLE = "undecryptable"
+    SENDER_UNRESOLVED = "sender-unresolved"
+    """The host of the sender's DID document did not answer; nothing was changed."""
     NOT_A_MESSAGE = "not-a-message"
     ANONYMOUS = "anonymous"
     """Only a forward may come without a proven sender."""

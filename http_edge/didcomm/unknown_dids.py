@@ -115,7 +115,11 @@ class UnknownDids:
         return next(whole, Refusal.KEY_UNKNOWN)
 
     async def _fetch(self, did: str) -> RejectionReason | None:
-        """Wait for a document; return TRY_AGAIN if too many messages wait already."""
+        """Wait for a document; return TRY_AGAIN if too many messages wait already.
+
+        A host that did not answer is not asked again for some time; until then the refusal costs a
+        look-up in the cache.
+        """
         fetched = self._fetched
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE
@@ -129,5 +133,10 @@ class UnknownDids:
             self._waiting -= 1
         if found is not None:
             return None
-        is_early = fetched.known(did) is Fetch.NEEDED
-        return RejectionReason.TRY_AGAIN if is_early else RejectionReason.UNDECRYPTABLE
+        match fetched.known(did):
+            case Fetch.NEEDED:
+                return RejectionReason.TRY_AGAIN
+            case Fetch.FAILED:
+                return RejectionReason.SENDER_UNRESOLVED
+            case _:
+                return RejectionReason.UNDECRYPTABLE

@@ -45,9 +45,12 @@ class DidDocument:
 
 
 class Fetch(Enum):
-    """Returned instead of a document that must be fetched over the network."""
+    """Stands for a document of the network that is not known."""
 
     NEEDED = "needed"
+    """The document must be fetched."""
+    FAILED = "failed"
+    """Its host did not answer; it may do so later."""
 
 
 def signing_key_id(did: str) -> str:

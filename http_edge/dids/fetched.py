@@ -11,6 +11,7 @@ A fetch is a task of its own: a request that stops waiting does not end the fetc
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_
 from http_edge.dids.document import Fetch
 
 _HTTPS_PORT: Final = 443
+_PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
+"""Statuses of a host that may answer otherwise later."""
 _LOOKUPS_MAX: Final = 8
 _Document = TypeVar("_Document")
 
@@ -92,16 +95,16 @@ class FetchedDids(Generic[_Document]):
         self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
         self._permitted = permitted
         self._tls = tls or trusted_by_this_machine()
-        self._remembered: TLRUCache[str, _Document | None] = TLRUCache(
+        self._remembered: TLRUCache[str, _Document | Fetch | None] = TLRUCache(
             maxsize=self._limits.entries_max, ttu=self._forget_at, timer=clock
         )
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
 
     def known(self, did: str) -> _Document | Fetch | None:
-        """The cached result for ``did``; if not cached, ``Fetch.NEEDED``, or None if not allowed.
+        """The cached result for ``did``, ``Fetch.FAILED`` if its host did not answer.
 
-        Thread-safe.
+        If nothing is cached, ``Fetch.NEEDED``, or None if fetching is not allowed. Thread-safe.
         """
         with self._lock:
             found = self._remembered.get(did, Fetch.NEEDED)
@@ -113,8 +116,8 @@ class FetchedDids(Generic[_Document]):
     async def resolve(self, did: str) -> _Document | None:
         """The document of ``did``, fetched if necessary; None if that fails for any reason."""
         known = self.known(did)
-        if not isinstance(known, Fetch):
-            return known
+        if known is not Fetch.NEEDED:
+            return None if isinstance(known, Fetch) else known
         fetch = self._under_way.get(did)
         if fetch is None:
             if not self._has_room(did):
@@ -150,9 +153,9 @@ class FetchedDids(Generic[_Document]):
         document = await self._fetch(did)
         with self._lock:
             self._remembered[did] = document
-        return document
+        return None if isinstance(document, Fetch) else document
 
-    async def _fetch(self, did: str) -> _Document | None:
+    async def _fetch(self, did: str) -> _Document | Fetch | None:
         method, url = self._method(did), self._url(did)
         if method is None or url is None:
             return None
@@ -161,12 +164,20 @@ class FetchedDids(Generic[_Document]):
                 body = await self._get(url)
                 further = None if body is None else method.beside(did, body)
                 beside = b"" if further is None else await self._get(further)
-        except (aiohttp.ClientError, OSError, TimeoutError):
+        except aiohttp.ClientConnectorCertificateError:
             return None
+        except aiohttp.ClientConnectorDNSError as error:
+            return Fetch.FAILED if error.errno == socket.EAI_AGAIN else None
+        except (aiohttp.ClientError, OSError):  # includes TimeoutError
+            return Fetch.FAILED
         return None if body is None or beside is None else method.read(did, body, beside)
 
     async def _get(self, url: URL) -> bytes | None:
-        """The body of a plain 200 answer of at most ``body_bytes_max``."""
+        """The body of a plain 200 answer of at most ``body_bytes_max``; None for another answer.
+
+        Raises:
+            aiohttp.ClientError, OSError: there was no answer, or one that may change soon.
+        """
         connector = aiohttp.TCPConnector(
             resolver=CheckedNames(self._lookup, self._permitted),
             use_dns_cache=False,
@@ -184,6 +195,8 @@ class FetchedDids(Generic[_Document]):
             ) as session,
             session.get(url, allow_redirects=False) as response,
         ):
+            if response.status in _PASSING_STATUS:
+                raise OSError(f"{url.host} answers {response.status}")
             if response.status != 200:  # noqa: PLR2004 - "200 OK", and no other success
                 return None
             body = bytearray()
@@ -193,8 +206,8 @@ class FetchedDids(Generic[_Document]):
                     return None
             return bytes(body)
 
-    def _forget_at(self, _did: str, document: _Document | None, now: float) -> float:
-        missing = document is None
+    def _forget_at(self, _did: str, document: _Document | Fetch | None, now: float) -> float:
+        missing = document is None or document is Fetch.FAILED
         return now + (self._limits.missing_ttl_s if missing else self._limits.found_ttl_s)
 
 

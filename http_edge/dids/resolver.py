@@ -48,7 +48,7 @@ class Resolver:
         return self._web is not None
 
     def resolve_now(self, did: str) -> DidDocument | Fetch | None:
-        """The document; None if there is none; ``Fetch.NEEDED`` if it must be fetched."""
+        """The document; None if there is none; a ``Fetch`` if only the network knows it."""
         if did == self._own.did:
             return self._own
         # Handle these before the cache, or a flood of junk would evict useful entries.

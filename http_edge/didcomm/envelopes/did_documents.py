@@ -110,7 +110,7 @@ def own_document(did: str) -> Json | None:
 
 
 Fetched: TypeAlias = Callable[[str], AgentDocument | Fetch | None]
-"""Returns a DID's fetched document; ``Fetch.NEEDED`` if it must be fetched. Called in threads."""
+"""Returns a DID's fetched document, or what keeps it from being known. Called in threads."""
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -145,7 +145,7 @@ class SeenDids:
     def is_to_learn(self, did: str) -> bool:
         """Say whether an unknown DID can be learned, from the account that stored it or the web."""
         if did.startswith(FETCHED):
-            return self._fetched is not None and self._fetched(did) is Fetch.NEEDED
+            return self._fetched is not None and isinstance(self._fetched(did), Fetch)
         return is_short(did) and canonical_name(did) == did and self.resolve(did) is None
 
     def service_of(self, did: str) -> MessagingService | None:

@@ -27,6 +27,7 @@ from tests.unit.didcomm.v2_agent import PING, V2Agent, write_from_prior
 from tests.unit.outbound.agent_host import agent_host
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host
+from tests.unit.wire.https_host import Answer as HostAnswer
 
 ENABLED: Final = {"did_web": {"enabled": True}}
 MEDIATOR: Final = OwnDids(SERVICE).did_key
@@ -209,6 +210,37 @@ async def test_a_document_that_is_missing_or_anothers_makes_no_sender(
             assert (answer.status, answer.json) == (400, {"error": "undecryptable"})
     assert len(host.requests) == 2, "what is missing is remembered too"
     assert network.mediator.facts() == facts
+
+
+async def overloaded(_request: web.Request) -> web.StreamResponse:
+    raise web.HTTPServiceUnavailable
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+@pytest.mark.parametrize("fault", [overloaded, cut])
+async def test_a_sender_whose_host_does_not_answer_is_told_to_try_again(
+    network: WalletNetwork, host: HttpsHost, fault: HostAnswer
+) -> None:
+    facts = network.mediator.facts()
+    agent = NetworkAgent(host.did)
+    host.answer = fault
+    seen = []
+    for _ in range(2):
+        answer = await say(network, agent.packed())
+        assert (answer.status, answer.json) == (503, {"error": "sender-unresolved"})
+        assert answer.headers["Retry-After"] == "30"
+        seen.append(len(host.requests))
+    assert seen[0] == seen[1] > 0, "a failure is remembered too"
+    assert network.mediator.facts() == facts
+    serve(host, agent)
+    forget(network.mediator)
+    assert agent.opened(await say(network, agent.packed()))["to"] == [agent.did]
 
 
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "cache_s": 0}}])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -103,6 +104,7 @@ async def test_no_cookie_and_no_compression_is_offered(host: HttpsHost) -> None:
 async def test_by_default_this_machine_cannot_be_reached_under_any_name(host: HttpsHost) -> None:
     web_dids = WebDids(lookup=host.lookup, tls=host.trust)
     assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is None, "there is no use in trying again"
     assert host.looked_up == [(NAME, host.port)]
     assert host.requests == []
 
@@ -143,11 +145,24 @@ async def test_a_name_that_changes_its_address_is_looked_up_only_once(host: Http
 async def test_a_name_that_does_not_resolve_is_no_document(host: HttpsHost) -> None:
     names = HeldNames()
     names.released.set()
-    assert await WebDids(lookup=names, tls=host.trust).resolve(host.did) is None
+    web_dids = WebDids(lookup=names, tls=host.trust)
+    assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is None
+
+
+async def test_a_name_service_that_is_out_of_order_is_a_failure(host: HttpsHost) -> None:
+    async def out_of_order(_host: str, _port: int) -> Sequence[str]:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    web_dids = WebDids(lookup=out_of_order, tls=host.trust)
+    assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is Fetch.FAILED
 
 
 async def test_a_certificate_that_is_not_trusted_is_refused(host: HttpsHost) -> None:
-    assert await dids(host, tls=ssl.create_default_context()).resolve(host.did) is None
+    web_dids = dids(host, tls=ssl.create_default_context())
+    assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is None
     assert host.requests == []
 
 
@@ -190,11 +205,18 @@ async def test_a_document_with_a_member_said_twice_is_refused(host: HttpsHost) -
     assert await dids(host).resolve(host.did) is None
 
 
-@pytest.mark.parametrize("status", [201, 204, 400, 404, 500])
-async def test_any_other_status_than_200_is_refused(host: HttpsHost, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "failed"),
+    [(201, False), (204, False), (400, False), (404, False), (429, True), (500, True), (503, True)],
+)
+async def test_any_other_status_than_200_is_refused(
+    host: HttpsHost, status: int, *, failed: bool
+) -> None:
     content = json.dumps(mediator_document(host.did, "", KEYS)).encode()
     host.answer = _body(content, status=status)
-    assert await dids(host).resolve(host.did) is None
+    web_dids = dids(host)
+    assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is (Fetch.FAILED if failed else None)
 
 
 async def test_a_compressed_answer_is_not_unfolded(host: HttpsHost) -> None:
@@ -240,7 +262,9 @@ async def test_a_host_that_never_answers_is_given_up(host: HttpsHost) -> None:
         return web.Response()
 
     host.answer = silent
-    assert await dids(host, WebLimits(timeout_s=0.2)).resolve(host.did) is None
+    web_dids = dids(host, WebLimits(timeout_s=0.2))
+    assert await web_dids.resolve(host.did) is None
+    assert web_dids.known(host.did) is Fetch.FAILED
     assert len(host.requests) == 1
     given_up.set()
 
