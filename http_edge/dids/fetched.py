@@ -53,7 +53,7 @@ class WebLimits:
     """Limits of fetching documents."""
 
     timeout_s: float = 5.0
-    body_bytes_max: int = 65_536
+    body_bytes_max: int = 131_072
     fetches_max: int = 32
     """Fetches at once; beyond, a new DID does not resolve until a fetch has ended."""
     fetches_per_host_max: int = 16

@@ -56,8 +56,9 @@ class _Parameters(msgspec.Struct, frozen=True, rename="camel"):
     witness: dict[str, Any] | UnsetType | None = UNSET
 
 
-class _State(msgspec.Struct, frozen=True):
+class _State(msgspec.Struct, frozen=True, rename="camel"):
     id: str
+    also_known_as: Any = None
 
 
 class _Entry(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -153,10 +154,15 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
     witnesses = so_far.witnesses if is_unset else read_witnesses(said.witness or {})
     if witnesses is None:
         return None
-    if so_far.at is not None and entry.version_time < so_far.at:
+    if so_far.at is not None and entry.version_time <= so_far.at:
         return None
-    is_moved = bool(so_far.did) and did != so_far.did
-    if not did.startswith(f"{PREFIX}{scid}:") or (is_moved and not so_far.portable):
+    # Only the first entry can make a log portable; a later one can end that for good.
+    portable = (
+        bool(said.portable) if number == 1 else so_far.portable and said.portable is not False
+    )
+    if not did.startswith(f"{PREFIX}{scid}:") or not _stays(
+        so_far.did, entry.state, portable=portable
+    ):
         return None
     if entry.version_id != f"{number}-{_hash_of({**value, 'versionId': so_far.version_id})}":
         return None
@@ -167,7 +173,7 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
         entry.version_id,
         entry.version_time,
         did,
-        portable=bool(said.portable) if number == 1 else so_far.portable,
+        portable=portable,
         keys=so_far.keys if said.update_keys is None else said.update_keys,
         next_hashes=(
             so_far.next_hashes if said.next_key_hashes is UNSET else said.next_key_hashes or ()
@@ -176,16 +182,23 @@ def _followed(number: int, so_far: _Authority, value: Any, scid: str) -> _Author
     )
 
 
-def _authorized(number: int, so_far: _Authority, said: _Parameters) -> Sequence[str] | None:
-    """The keys that may sign an entry; None if hashes were announced and its keys do not match.
+def _stays(prior_did: str, state: _State, *, portable: bool) -> bool:
+    """Does an entry keep the DID, or move it by the rules (section "DID Portability")?"""
+    if prior_did in {"", state.id}:
+        return True
+    return portable and isinstance(state.also_known_as, list) and prior_did in state.also_known_as
 
-    The entry's own keys may sign it if it is the first or they were announced, else the keys of the
-    log before it.
+
+def _authorized(number: int, so_far: _Authority, said: _Parameters) -> Sequence[str] | None:
+    """The keys that may sign an entry; None if hashes were announced and it does not follow them.
+
+    Such an entry has keys with these hashes, and announces the next ones or none. The entry's own
+    keys may sign it if it is the first or they were announced, else the keys of the log before it.
     """
     own = said.update_keys or ()
     if so_far.next_hashes:
         announced = all(_multihash(key.encode()) in so_far.next_hashes for key in own)
-        return own if own and announced else None
+        return own if own and announced and said.next_key_hashes is not UNSET else None
     return own if number == 1 else so_far.keys
 
 

@@ -111,8 +111,9 @@ class DidWeb(Section):
     allowed_hosts: tuple[str, ...] = ()
     """The only hosts to fetch from, with :port unless it is 443. Empty: any host. Their addresses
     have to be public all the same."""
-    bytes_max: int = Field(default=64 * KIB, ge=KIB, le=16 * MIB)
-    """Size of one document."""
+    bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
+    """Size of one document, or of one log of did:webvh, of which at most 64 entries are read: they
+    have some 1.5 KiB each."""
     seconds_max: float = Field(default=5, gt=0, le=60)
     """Time for one document, from the DNS look-up to the last byte."""
     cache_s: float = Field(default=300, ge=0, le=86_400)

@@ -224,7 +224,7 @@ async def cut(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("settings", [ENABLED])
 @pytest.mark.parametrize("fault", [overloaded, cut])
-async def test_a_sender_whose_host_does_not_answer_is_told_to_try_again(
+async def test_a_sender_whose_host_does_not_answer_may_try_again(
     network: WalletNetwork, host: HttpsHost, fault: HostAnswer
 ) -> None:
     facts = network.mediator.facts()

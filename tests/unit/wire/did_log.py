@@ -44,15 +44,18 @@ class DidLog:
         state: dict[str, Any],
         signer: KeyPair,
         *,
-        at: str = "2026-01-01T00:00:00Z",
+        at: str = "",
         scid: str = "",
         **parameters: Any,
     ) -> None:
         """One entry more; ``{DID}`` in the state is the DID, ``scid`` claims another than is right.
 
+        It comes a second after the one before, unless its time is ``at``.
         What it says is right as far as the arguments are: to break it, change ``entries``.
         """
-        entry: dict[str, Any] = {"versionTime": at, "parameters": parameters}
+        minutes, seconds = divmod(len(self.entries), 60)
+        time = at or f"2026-01-01T00:{minutes:02}:{seconds:02}Z"
+        entry: dict[str, Any] = {"versionTime": time, "parameters": parameters}
         if not self.entries:
             method = {"method": "did:webvh:1.0", "scid": PLACEHOLDER}
             entry["parameters"] = {**method, **parameters}

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log
+from http_edge.settings.sections import DidWeb
 from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
 
 ONE, TWO, THREE = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
@@ -85,18 +87,51 @@ def test_keys_that_were_not_announced_sign_nothing(
 ) -> None:
     made = log(nextKeyHashes=[multihash(multikey(TWO).encode())])
     named: dict[str, Any] = {} if keys is None else {"updateKeys": list(map(multikey, keys))}
-    made.add(STATE, signer, **named)
+    made.add(STATE, signer, nextKeyHashes=[], **named)
     assert document(made) is None
 
 
-def test_a_did_moves_where_its_first_entry_lets_it() -> None:
-    for portable, is_found in ((True, True), (False, False)):
-        made = log(portable=portable)
-        before = made.did
-        made._place = "elsewhere.example"
-        made.add(STATE, ONE, portable=True)
-        assert (document(made) is not None) is is_found
-        assert document(made, before) is None
+def test_an_entry_that_follows_announced_keys_says_what_comes_next() -> None:
+    made = log(nextKeyHashes=[multihash(multikey(TWO).encode())])
+    made.add(STATE, TWO, updateKeys=[multikey(TWO)])
+    assert document(made) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names", "is_found"),
+    [
+        (True, {}, "before", True),
+        (True, {"portable": True}, "before", True),
+        (False, {"portable": True}, "before", False),
+        (True, {"portable": False}, "before", False),
+        (True, {}, "another", False),
+        (True, {}, "nothing", False),
+    ],
+)
+def test_a_did_moves_where_its_first_entry_lets_it_and_says_where_from(
+    first: bool,
+    second: dict[str, Any],
+    names: str,
+    is_found: bool,
+) -> None:
+    made = log(portable=first)
+    before = made.did
+    made.add(STATE, ONE, **second)
+    made._place = "elsewhere.example"
+    known_as = {"before": [before], "another": [made.did], "nothing": None}[names]
+    made.add({**STATE, "alsoKnownAs": known_as}, ONE)
+    assert (document(made) is not None) is is_found
+    assert document(made, before) is None
+
+
+def test_the_longest_log_fits_the_size_that_is_read() -> None:
+    agent = OwnDids(ONE, web_did="{DID}").merged({"id": "{DID}"})
+    made = DidLog("agent.example:dids:alice")
+    made.add(agent, ONE, updateKeys=[multikey(ONE)])
+    while len(made.entries) < ENTRIES_MAX:
+        made.add(agent, ONE, updateKeys=[multikey(ONE)])
+    assert document(made) is not None
+    assert len(made.text) <= DidWeb().bytes_max
 
 
 def test_a_did_that_was_given_up_has_no_document() -> None:
@@ -169,6 +204,10 @@ def in_the_future(made: DidLog) -> None:
     made.add(STATE, ONE, at="2099-01-01T00:00:00Z")
 
 
+def at_the_time_of_the_last(made: DidLog) -> None:
+    made.add(STATE, ONE, at=made.entries[0]["versionTime"])
+
+
 def before_the_last(made: DidLog) -> None:
     made.add(STATE, ONE, at="2025-12-31T23:59:59Z")
 
@@ -190,7 +229,7 @@ BREAKS: list[Callable[[DidLog], None]] = [
     changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
     another_cryptosuite, another_purpose, no_proof, no_list_of_proofs, a_member_more,
     another_number, the_first_again, an_entry_of_another_log, no_first, in_the_future,
-    before_the_last, without_a_zone, another_method, too_many,
+    at_the_time_of_the_last, before_the_last, without_a_zone, another_method, too_many,
 ]  # fmt: skip
 
 
