@@ -45,6 +45,16 @@ _TYPES_CACHED_MAX: Final = 1024
 _NO_ATTACHMENTS: Final[Mapping[str, object]] = MappingProxyType({})
 
 
+def read_whole(value: object) -> int | None:
+    """Return an integer; None for any other value.
+
+    A text of digits counts as its number, because the Identus wallet for iOS writes limits so.
+    """
+    if isinstance(value, str) and _DIGITS.match(value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 class MessageType(msgspec.Struct, frozen=True):
     """A parsed message type, for example messagepickup / 2 / 0 / status-request."""
 
@@ -170,19 +180,12 @@ class Message(msgspec.Struct, frozen=True):
             return value
         return InvalidMember(name, f"must be a text of at most {chars_max} characters")
 
-    def count(
-        self, name: str, default: int | None = None, *, or_digits: bool = False
-    ) -> int | InvalidMember:
-        """Return a member that is a count; ``default`` if it is missing or null.
-
-        With ``or_digits`` a text of digits counts as the number.
-        """
+    def count(self, name: str, default: int | None = None) -> int | InvalidMember:
+        """Return a member that is a count; ``default`` if it is missing or null."""
         value = self.body.get(name)
-        value = default if value is None else value
-        if or_digits and isinstance(value, str) and _DIGITS.match(value):
-            return int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
+        count = read_whole(default if value is None else value)
+        if count is not None and count >= 0:
+            return count
         return InvalidMember(name, "must be an integer, 0 or more")
 
     def flag(self, name: str) -> bool | InvalidMember:

@@ -23,7 +23,7 @@ from actors.core.commands import QueryKeylist
 from actors.core.refusals import Refusal
 from actors.core.replies import KeylistPart
 from http_edge.didcomm.envelopes import keys
-from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply, read_whole
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import Identities, speaker
 from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
@@ -317,7 +317,7 @@ def _page(message: Message) -> tuple[int, int] | InvalidMember:
         return _NO_LIMIT, 0
     if not isinstance(paginate, dict):
         return InvalidMember("paginate", "must be an object")
-    limit, offset = _whole(paginate.get("limit"), _NO_LIMIT), _whole(paginate.get("offset"), 0)
+    limit, offset = _or(paginate.get("limit"), _NO_LIMIT), _or(paginate.get("offset"), 0)
     if limit is None:
         return InvalidMember("paginate.limit", "must be an integer")
     if offset is None or offset < 0:
@@ -325,9 +325,8 @@ def _page(message: Message) -> tuple[int, int] | InvalidMember:
     return limit, offset
 
 
-def _whole(value: object, default: int) -> int | None:
-    value = default if value is None else value
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _or(value: object, default: int) -> int | None:
+    return default if value is None else read_whole(value)
 
 
 def _shown(name: str) -> str:

@@ -133,8 +133,7 @@ class Pickup:
     async def _deliver(self, request: Request) -> Outcome:
         if not request.routable:
             return NOTHING
-        # The Identus wallet for iOS writes its limit as a text.
-        limit = request.message.count(self._form.limit, or_digits=True)
+        limit = request.message.count(self._form.limit)
         narrowed = self._narrowed(request.message)
         if isinstance(limit, InvalidMember):
             return self._refused(limit)

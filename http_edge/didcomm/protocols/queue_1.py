@@ -14,7 +14,7 @@ from actors.core.commands import QueryQueue, SetQueuePolicy
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import Clock
-from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply
+from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply, read_whole
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.own_queue import (
     OwnQueue,
@@ -122,6 +122,5 @@ def _policy(update: object) -> SetQueuePolicy | None:
 
 
 def _count(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    return None
+    count = read_whole(value)
+    return None if count is None or count < 0 else count

@@ -184,7 +184,7 @@ async def test_a_keylist_is_listed_in_pages(network: WalletNetwork) -> None:
 
 
 async def test_a_page_that_is_none_is_reported(bob: Bob) -> None:
-    cases: list[Any] = [[], {"limit": "1"}, {"limit": 1.5}, {"offset": -1}, {"limit": True}]
+    cases: list[Any] = [[], {"limit": "one"}, {"limit": 1.5}, {"offset": -1}, {"limit": True}]
     for paginate in cases:
         report = await reply_to(bob.wallet, "keylist-query", paginate=paginate)
         assert report["description"]["code"] == "invalid-message"

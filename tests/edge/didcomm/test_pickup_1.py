@@ -265,7 +265,7 @@ async def test_a_request_that_cannot_be_followed_is_invalid(
         ("delivery-request", {"limit": 1}),
         ("batch-pickup", {}),
         ("batch-pickup", {"batch_size": -1}),
-        ("batch-pickup", {"batch_size": "3"}),
+        ("batch-pickup", {"batch_size": "ten"}),
         ("batch-pickup", {"batch_size": 1.5}),
         ("batch-pickup", {"batch_size": True}),
         ("list-pickup", {}),

@@ -185,7 +185,7 @@ async def test_what_cannot_be_followed_is_discarded(bob: Bob) -> None:
         {},
         {"will_queue": "false"},
         {"will_queue": 0},
-        {"duration_limit": -1, "message_count_limit": "5", "size_limit": 1.5},
+        {"duration_limit": -1, "message_count_limit": "five", "size_limit": 1.5},
         {"message_size_limit": True, "nonsense": 1},
     ]
     for update in cases:
@@ -231,7 +231,7 @@ async def test_a_fetch_is_bounded_by_the_operator(network: WalletNetwork, bob: B
 
 
 async def test_a_limit_that_is_no_count_is_reported(network: WalletNetwork, bob: Bob) -> None:
-    cases: list[Any] = [-1, "1", 1.5, True, [1]]
+    cases: list[Any] = [-1, "one", 1.5, True, [1]]
     for limit in cases:
         await network.write(bob, "one")
         report = await reply_to(bob, "fetch-request", message_count_limit=limit)

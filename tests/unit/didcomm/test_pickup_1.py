@@ -198,13 +198,19 @@ async def test_a_delay_that_is_none_is_no_delay(holder: Holder, delay: Any) -> N
     assert problem_code(await holder.ask(ALICE, NOOP, **members)) == "empty_queue"
 
 
-@pytest.mark.parametrize("size", [None, "10", -1, 1.5, True, [3], {}])
+@pytest.mark.parametrize("size", [None, "ten", -1, 1.5, True, [3], {}])
 async def test_a_batch_size_that_is_no_count_is_an_invalid_request(
     holder: Holder, size: Any
 ) -> None:
     await holder.queue(ALICE, 1)
     assert problem_code(await holder.ask(ALICE, BATCH_PICKUP, batch_size=size)) == "invalid_request"
     assert (await holder.state(ALICE)).available == 1
+
+
+async def test_a_batch_size_written_as_a_text_is_that_size(holder: Holder) -> None:
+    await holder.queue(ALICE, *range(3))
+    batch = await holder.ask(ALICE, BATCH_PICKUP, batch_size="2")
+    assert items(batch) == envelopes(range(2))
 
 
 async def test_a_batch_of_no_messages_is_empty_and_does_not_wait(holder: Holder) -> None:

@@ -117,7 +117,7 @@ async def test_no_owner_gets_more_than_the_operator_allows(holder: Holder) -> No
         {},
         {"other": 1},
         dict.fromkeys(RULES, -1),
-        dict.fromkeys(RULES, "5"),
+        dict.fromkeys(RULES, "-5"),
         dict.fromkeys(RULES, 1.5),
         dict.fromkeys(RULES),
         {"will_queue": 0, "duration_limit": True, "size_limit": [1], "message_count_limit": {}},
@@ -127,6 +127,14 @@ async def test_a_value_that_is_none_is_discarded(holder: Holder, update: Any) ->
     before, facts = await status_of(holder), holder.facts()
     assert await status_of(holder, UPDATE, update=update) == before
     assert holder.facts() == facts
+
+
+async def test_a_limit_written_as_a_text_is_that_limit(holder: Holder) -> None:
+    status = await status_of(holder, UPDATE, update={"message_count_limit": "7"})
+    assert status["message_count_limit"] == 7
+    await holder.queue(ALICE, 1, 2)
+    fetched = await holder.ask(ALICE, FETCH, message_count_limit="1")
+    assert fetched["message_count"] == 1
 
 
 async def test_a_good_value_beside_a_bad_one_counts(holder: Holder) -> None:
@@ -199,7 +207,7 @@ async def test_no_limit_or_a_huge_one_is_taken_as_the_largest(tmp_path: Path, li
         assert (await holder.ask(ALICE, FETCH, message_count_limit=limit))["message_count"] == 2
 
 
-@pytest.mark.parametrize("limit", [-1, "10", 1.5, True, [], {}])
+@pytest.mark.parametrize("limit", [-1, "ten", 1.5, True, [], {}])
 async def test_a_limit_that_is_no_count_is_a_problem(holder: Holder, limit: Any) -> None:
     await holder.queue(ALICE, 1)
     report = await holder.ask(ALICE, FETCH, message_count_limit=limit)

@@ -131,7 +131,10 @@ def test_an_answer_has_the_media_type_that_the_question_came_with_if_it_names_an
         ({"limit": -1}, "limit must be an integer, 0 or more"),
         ({"limit": True}, "limit must be an integer, 0 or more"),
         ({}, "limit must be an integer, 0 or more"),
-        ({"limit": "31337"}, "limit must be an integer, 0 or more"),
+        ({"limit": "-1"}, "limit must be an integer, 0 or more"),
+        ({"limit": "1.0"}, "limit must be an integer, 0 or more"),
+        ({"limit": "\u0661"}, "limit must be an integer, 0 or more"),
+        ({"limit": "9" * 16}, "limit must be an integer, 0 or more"),
     ],
 )
 def test_a_count_that_is_none_is_named_with_its_rule(value: dict[str, Any], rule: str) -> None:
