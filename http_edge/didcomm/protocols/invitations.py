@@ -234,13 +234,15 @@ class Invitations:
         is_ours = self._key.public in map(read_key, _keys(message.body))
         if not is_ours and protocol != "out-of-band-2":
             return None
-        return self.read_short(message.id, message.text("label"))
+        return self.read_short(message.id, message.text("label") or "")
 
     def read_short(self, invitation_id: str, label: object) -> MediatorInvitation | None:
         """Return an invitation of ours by the id and label in its short URL.
 
-        None for anything else, including a label that is not the invitation's.
+        A label that is None stands for the mediator's own. None for anything else, including a
+        label that is not the invitation's.
         """
+        label = self._label if label is None else label
         terms = self.read_id(invitation_id)
         if terms is None or not isinstance(label, str):
             return None

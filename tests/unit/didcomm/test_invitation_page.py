@@ -168,6 +168,20 @@ async def test_the_id_alone_is_a_short_url_of_the_newer_generation(client: Clien
         assert response.headers["Location"] == given.url(BASE, "out-of-band-2")
 
 
+@pytest.mark.parametrize(
+    ("parameter", "protocol"), [("_oobid", "out-of-band-2"), ("id", "out-of-band")]
+)
+async def test_a_short_url_without_a_label_names_an_invitation_with_the_mediators_own(
+    client: Client, parameter: str, protocol: Protocol
+) -> None:
+    public = OURS.public()
+    assert public is not None
+    for given in (made(), public):
+        path = f"/invitation?{parameter}={given.terms.id}"
+        response = await client.get(path, headers={"Accept": "application/json"})
+        assert await response.json() == given.message(protocol)
+
+
 async def test_a_page_whose_url_is_too_long_for_a_code_shows_the_short_one(
     client: Client,
 ) -> None:
