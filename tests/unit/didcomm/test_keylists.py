@@ -137,7 +137,7 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
 FIRST, SECOND = raw_key(6_001), raw_key(6_002)
 
 
-async def given_up(agents: Agents, raw_keys: list[bytes]) -> None:
+async def given_up(agents: Agents, raw_keys: list[bytes]) -> Keylists:
     """Alice gives up keys while no shard of theirs answers."""
     owner, names = keys.did_key(ALICE), [keys.base58(key) for key in raw_keys]
     await agents.connect(ALICE)
@@ -146,34 +146,33 @@ async def given_up(agents: Agents, raw_keys: list[bytes]) -> None:
     await lists.change(owner, COMMAND, KeyChanges(names, [], frozenset()))
     agents.refused[ReleaseKey] = Refusal.TEMPORARILY_UNAVAILABLE
     await lists.change(owner, COMMAND, KeyChanges([], names, frozenset()))
-    assert [await agents.owner(key) for key in raw_keys] == [owner] * len(raw_keys)
+    return lists
 
 
-async def until_free(agents: Agents, key: bytes) -> None:
-    """Wait until a key has no owner."""
-    while await agents.owner(key):  # noqa: ASYNC110 - no event says so
-        await asyncio.sleep(0.01)
+def pauses(agents: Agents) -> Iterator[float]:
+    """The times before each repetition; the shards answer the third one."""
+    yield from (0, 0)
+    agents.refused.clear()
+    yield 0
 
 
 async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", [0.01] * 1_000)
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        await given_up(agents, [FIRST, SECOND])
-        await asyncio.sleep(0.05)  # the first repetitions find no answer either
-        agents.refused.clear()
-        await until_free(agents, FIRST)
-        await until_free(agents, SECOND)
+        monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", pauses(agents))
+        lists = await given_up(agents, [FIRST, SECOND])
+        await asyncio.gather(*lists._releasing)
+        assert [await agents.owner(key) for key in (FIRST, SECOND)] == [None, None]
 
 
 async def test_only_so_many_keys_wait_for_their_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", [0.01] * 1_000)
     monkeypatch.setattr(keylists, "_UNRELEASED_MAX", 1)
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        await given_up(agents, [FIRST, SECOND])
-        agents.refused.clear()
-        await until_free(agents, FIRST)
+        monkeypatch.setattr(keylists, "_AGAIN_AFTER_S", pauses(agents))
+        lists = await given_up(agents, [FIRST, SECOND])
+        await asyncio.gather(*lists._releasing)
+        assert await agents.owner(FIRST) is None
         assert await agents.owner(SECOND) == keys.did_key(ALICE)
