@@ -64,31 +64,30 @@ class Admission:
     async def admit(self, request: Request, invitation_id: str) -> Admitted | NotAdmitted:
         """Decide whether the sender may connect with this invitation (empty for none).
 
-        An admitted sender uses up a single-use invitation; the same sender may use it again, so a
-        repeated request gets the same answer. Each try counts against the registration rate of the
-        sender's address, because a new identity costs a stranger only a key.
+        An admitted sender uses up a single-use invitation, unless it is connected already; the same
+        sender may use it again, so a repeated request gets the same answer. Each try counts against
+        the registration rate of the sender's address, because a new identity costs a stranger only
+        a key.
         """
         is_early = registration_wait_s() is not None
-        rejection: NotAdmitted | None = NotAdmitted.TOO_MANY
-        if not is_early:
-            rejection = await self._rejection(request, invitation_id)
-        if rejection is NotAdmitted.UNAVAILABLE:
-            return rejection
-        if rejection is None:
-            is_ours = self._invitations.read_id(invitation_id) is not None
-            return Admitted(invitation_id if is_ours else "")
-        known = await self.connection_of(request)
-        if isinstance(known, Connected):
-            return Admitted(known.connection.invitation_id)
-        is_unavailable = known is Refusal.TEMPORARILY_UNAVAILABLE
-        return NotAdmitted.UNAVAILABLE if is_unavailable else rejection
+        terms = self._invitations.read_id(invitation_id)
+        is_for_one = terms is not None and terms.single_use
+        rejection = NotAdmitted.TOO_MANY if is_early else None
+        if not is_early and not is_for_one:
+            rejection = await self._rejection(request, terms)
+        if is_for_one or rejection is not None:
+            known = await self.connection_of(request)
+            if isinstance(known, Connected):
+                return Admitted(known.connection.invitation_id)
+            if known is Refusal.TEMPORARILY_UNAVAILABLE:
+                return NotAdmitted.UNAVAILABLE
+        if is_for_one and not is_early:
+            rejection = await self._rejection(request, terms)
+        return Admitted("" if terms is None else terms.id) if rejection is None else rejection
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:
         """Use an invitation; return None, or the reason why the sender may not use it."""
-        terms = self._invitations.read_id(invitation_id)
-        if terms is None:
-            return NotAdmitted.INVITATION_UNKNOWN
-        return await self._use(request, terms)
+        return await self._use(request, self._invitations.read_id(invitation_id))
 
     async def connection_of(self, request: Request) -> Connected | Refusal:
         """Return the sender's connection, or a refusal if none is known."""
@@ -96,20 +95,23 @@ class Admission:
             request.sender.did, QueryConnection(), request.command, Connected
         )
 
-    async def _rejection(self, request: Request, invitation_id: str) -> NotAdmitted | None:
+    async def _rejection(
+        self, request: Request, terms: InvitationTerms | None
+    ) -> NotAdmitted | None:
         match self._registration:
             case "closed":
                 return NotAdmitted.NOT_OPEN
             case "allow_list" if self._allowed.isdisjoint(_names(request)):
                 return NotAdmitted.NOT_OPEN
-            case "invitation":
-                return await self.use(request, invitation_id)
-            case _:
-                terms = self._invitations.read_id(invitation_id)
+            case "open" | "allow_list" if terms is None:
                 # Any other parent thread is a DID or the id of someone else's invitation.
-                return None if terms is None else await self._use(request, terms)
+                return None
+            case _:
+                return await self._use(request, terms)
 
-    async def _use(self, request: Request, terms: InvitationTerms) -> NotAdmitted | None:
+    async def _use(self, request: Request, terms: InvitationTerms | None) -> NotAdmitted | None:
+        if terms is None:
+            return NotAdmitted.INVITATION_UNKNOWN
         if terms.has_expired(self._clock()):
             return NotAdmitted.INVITATION_EXPIRED
         if not terms.single_use:

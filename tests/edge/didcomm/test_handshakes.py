@@ -273,6 +273,20 @@ async def test_a_single_use_invitation_is_for_one_wallet(network: WalletNetwork)
 
 
 @pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
+async def test_a_wallet_that_is_connected_uses_no_other_invitation_up(
+    network: WalletNetwork,
+) -> None:
+    first, fresh = (made(network, label, single_use=True) for label in ("one", "two"))
+    wallet = await follow(network, first, key=KeyPair.new())
+    facts = network.mediator.facts()
+    await follow(network, fresh, key=wallet.connection.key)
+    assert network.mediator.facts() == facts
+    other = await follow(network, fresh, key=KeyPair.new())
+    await other.ping()
+    assert network.mediator.facts().count("invitation-used.1") == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
 async def test_an_expired_invitation_admits_no_agent(
     network: WalletNetwork, clock: HandClock
 ) -> None:

@@ -138,6 +138,25 @@ async def test_a_single_use_invitation_belongs_to_its_first_user(tmp_path: Path,
         assert await inviter.admission.admit(asks(winner), invitation) == Admitted(invitation)
 
 
+@pytest.mark.parametrize("mode", ["open", "invitation"])
+async def test_who_is_connected_leaves_a_fresh_invitation_to_others(
+    tmp_path: Path, mode: str
+) -> None:
+    async with inviter_of(tmp_path, registration=mode) as inviter:
+        admit, first, fresh = (
+            inviter.admission.admit,
+            inviter.invite(single_use=True),
+            inviter.invite(single_use=True),
+        )
+        assert await admit(asks(ALICE), first) == Admitted(first)
+        await connect(inviter, ALICE, first)
+        inviter.agents.lost = {QueryConnection}
+        assert await admit(asks(ALICE), fresh) is NotAdmitted.UNAVAILABLE
+        inviter.agents.lost = set()
+        assert await admit(asks(ALICE), fresh) == Admitted(first)
+        assert await admit(asks(BOB), fresh) == Admitted(fresh)
+
+
 async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         invitation = inviter.invite(single_use=True)
