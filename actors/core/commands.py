@@ -208,7 +208,12 @@ class DeletePublicEvents(CommandBase, frozen=True):
 
 
 class CheckRegistered(CommandBase, frozen=True):
-    """Check that the target is registered, else refuse: RECIPIENT_NOT_REGISTERED (6.2 step 4)."""
+    """Check that the target is registered, else refuse: RECIPIENT_NOT_REGISTERED (6.2 step 4).
+
+    With ``or_was`` it is enough that it has been registered, so that it may renew (8.1).
+    """
+
+    or_was: bool = False
 
 
 class OpenSession(CommandBase, frozen=True):

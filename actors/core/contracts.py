@@ -82,10 +82,13 @@ def request_contract(
 
 
 def check_registered(
-    state: Identity, _command: CheckRegistered, _context: DecisionContext
-) -> Accepted:
-    """Until when the target is registered; ``RULES`` has checked that it is registered (6.2)."""
-    return Accepted(Registered(state.registered_until_s))
+    state: Identity, command: CheckRegistered, context: DecisionContext
+) -> Decision:
+    """Until when the target is registered, or was (6.2)."""
+    until_s = state.registered_until_s
+    if not until_s or (until_s <= context.now_s and not command.or_was):
+        return Refusal.RECIPIENT_NOT_REGISTERED
+    return Accepted(Registered(until_s))
 
 
 def store_contract(state: Identity, command: StoreContract, context: DecisionContext) -> Decision:

@@ -96,7 +96,7 @@ RULES: Final[dict[type[Command], Rule]] = dict(
     [
         # Decentrl: registration and contracts (DCTRL-0004 8.1 to 8.6)
         _row(commands.Register, anyone, contracts.register),
-        _row(commands.CheckRegistered, correspondent, contracts.check_registered),
+        _row(commands.CheckRegistered, anyone, contracts.check_registered),
         _row(commands.RequestContract, correspondent, contracts.request_contract),
         _row(commands.StoreContract, correspondent, contracts.store_contract),
         _row(commands.SaveContract, owner, contracts.save_contract),

@@ -205,7 +205,7 @@ class CommandEndpoint:
         if isinstance(result.command, Register):
             # A new identity costs a stranger only a key: a rate per sender bounds nothing.
             wait_s = registration_wait_s()
-            if wait_s is not None and not await self._is_registered(submission):
+            if wait_s is not None and not await self._may_renew(submission):
                 return refuse(Refusal.RATE_LIMITED, wait_s)
         if result.registered_first is not None:
             checked, submission = await self._is_registered_first(
@@ -213,14 +213,10 @@ class CommandEndpoint:
             )
             if not isinstance(checked, Registered):
                 return _refused(checked)
-        if result.invitation_id and not await self._is_registered(submission):
+        if result.invitation_id and not await self._may_renew(submission):
             used = await self._use_invitation(submission, result)
-            if used is not None and used.code is not Refusal.INVITATION_USED:
-                return _refused(used)
-            if used is not None and isinstance(result.command, Register):
-                # An identity that registered before may still renew.
-                renewal = msgspec.structs.replace(result.command, admitted=False)
-                result = msgspec.structs.replace(result, command=renewal, rejection=USED)
+            if used is not None:
+                return reject(USED) if used.code is Refusal.INVITATION_USED else _refused(used)
             submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
         return await self._carry_out(submission, result, size_bytes)
 
@@ -277,10 +273,15 @@ class CommandEndpoint:
         late = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
         return checked, msgspec.structs.replace(submission, claim=late, charge=0.0)
 
-    async def _is_registered(self, submission: Submission) -> bool:
-        """Is the registering identity registered already? The check uses up no nonce."""
+    async def _may_renew(self, submission: Submission) -> bool:
+        """Has the registering identity registered before? The check uses up no nonce."""
         check = msgspec.structs.replace(
-            submission, claim=None, command=CheckRegistered(), cost=1.0, charge=0.0, adds=False
+            submission,
+            claim=None,
+            command=CheckRegistered(or_was=True),
+            cost=1.0,
+            charge=0.0,
+            adds=False,
         )
         reply = await self._gateway.submit(check)
         return isinstance(reply, Registered)

@@ -92,6 +92,18 @@ async def test_who_is_registered_renews_without_using_an_invitation_up(
 
 
 @registration("invitation")
+async def test_who_was_registered_registers_again_without_using_an_invitation_up(
+    mediator: Mediator, alice: Identity, bob: Identity
+) -> None:
+    first, fresh = invitation(single_use=True), invitation(single_use=True)
+    assert (await register(mediator, alice, first)).status == 200
+    mediator.clock.advance(2 * DAY_S)
+    for identity, token in ((alice, fresh), (bob, fresh), (alice, fresh)):
+        assert (await register(mediator, identity, token)).status == 200
+    assert mediator.facts().count("invitation-used.1") == 2
+
+
+@registration("invitation")
 async def test_an_invitation_ends(mediator: Mediator, alice: Identity) -> None:
     over = int(mediator.clock.now_s)
     assert (await register(mediator, alice, invitation(expires_at_s=over))).refusal == UNAUTHORIZED

@@ -178,6 +178,13 @@ def test_of_several_registrations_the_latest_end_counts(state: Identity) -> None
     assert do(state, OpenSession("edge-0")) == Accepted(Registered(NOW_S + 90))
 
 
+def test_a_registration_that_is_over_counts_only_for_its_renewal(state: Identity) -> None:
+    over = {"now_ms": (NOW_S + 60) * 1000}
+    assert do(state, CheckRegistered(), **over) is Refusal.RECIPIENT_NOT_REGISTERED
+    assert do(state, CheckRegistered(or_was=True), **over) == Accepted(Registered(NOW_S + 60))
+    assert do(Identity(), CheckRegistered(or_was=True)) is Refusal.RECIPIENT_NOT_REGISTERED
+
+
 def test_a_request_is_recorded_and_updates_its_recipient(state: Identity) -> None:
     assert do(state, RequestContract(OTHER, "sealed", "key")) == Accepted(
         Done(),
