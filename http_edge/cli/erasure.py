@@ -36,6 +36,7 @@ from http_edge.cli.output import (
     progress_bar,
 )
 from http_edge.cli.output_file import require_writable, write_file
+from http_edge.cli.public_key import public_key_option
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
@@ -107,16 +108,18 @@ def receipt(loaded: Loaded, *, did: str, to: Path | None, as_json: bool) -> None
 
 @click.command("check-receipt")
 @click.argument("file", type=_file(exists=True))
+@public_key_option
 @json_option
 @with_settings("data_dir", "log")
-def check(loaded: Loaded, *, file: Path, as_json: bool) -> int:
+def check(loaded: Loaded, *, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
     """Check the receipt FILE against the log: was the identity erased, and is its data gone?
 
-    Rows that have left for the archive are not compared; the output says how many. Exit code 1 if
-    this mediator did not sign it, or if it differs from the log.
+    Without --public-key it must be signed with the mediator's key file. Rows that have left for the
+    archive are not compared; the output says how many. Exit code 1 if another key signed it, or if
+    it differs from the log.
     """
     settings = loaded.settings
-    key = PublicKey(existing_keys(settings).signing_public)
+    key = public_key or PublicKey(existing_keys(settings).signing_public)
     left, refused = 0, None
     try:
         left = _check_in_any(settings, verified_receipt(file.read_bytes(), key), key)

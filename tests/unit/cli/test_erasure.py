@@ -58,6 +58,23 @@ def test_a_receipt_names_the_mediator_of_the_log(run: Run, tmp_path: Path, data_
     assert run("identities", "check-receipt", str(file), *at).code == Exit.FINDING
 
 
+def test_who_knows_the_public_key_checks_a_receipt_without_the_key_file(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    file, at = tmp_path / "receipt.json", ("--data-dir", str(data_dir))
+    key = PublicKey(load_or_create(data_dir / "mediator-keys.json").signing_public)
+    other = PublicKey(load_or_create(tmp_path / "others.json").signing_public)
+    assert run("identities", "receipt", GONE, "--receipt", str(file), *at).code == Exit.OK
+    (data_dir / "mediator-keys.json").unlink()
+    for said, code in ((key.text, 0), (key.raw.hex(), 0), (other.text, Exit.FINDING)):
+        ran = run("identities", "check-receipt", str(file), "--public-key", said, *at)
+        assert ran.code == code, ran.err
+    file.write_bytes(file.read_bytes().replace(b'"reason":"', b'"reason":"x'))
+    changed = run("identities", "check-receipt", str(file), "--public-key", key.text, *at)
+    assert changed.code == Exit.FINDING
+    assert run("identities", "check-receipt", str(file), *at).code == Exit.USAGE
+
+
 def test_no_receipt_is_signed_with_a_key_that_is_not_the_logs(
     run: Run, tmp_path: Path, data_dir: Path
 ) -> None:
