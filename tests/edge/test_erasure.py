@@ -9,6 +9,8 @@ import pytest
 from actors.core.commands import GrantMediation, NameSpeaker
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
+from http_edge.clients.decentrl import CommandRefused, EventToSave, MediatorClient, Sources
+from http_edge.clients.decentrl import Identity as ClientIdentity
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 from tests.edge.identities import Identity
@@ -75,6 +77,29 @@ async def test_an_owner_erases_its_identity_and_nothing_of_others(mediator: Medi
     await _assert_erased(mediator, alice, bob)
     await mediator.register(alice)
     assert await mediator.waiting(alice) == []
+
+
+async def test_a_client_erases_its_identity_and_registers_again(mediator: Mediator) -> None:
+    now_s, sources = mediator.clock.now_s, Sources(now_ms=mediator.clock)
+    async with MediatorClient(mediator.url(""), sources=sources) as client:
+        alice = client.as_(ClientIdentity.create("alice", (await client.document()).did))
+        await alice.register(expires_at_s=now_s + 60)
+        did = alice.identity.did
+        await alice.save_events(
+            [
+                EventToSave(
+                    sender_did=did, recipient_did=did, timestamp_s=1, payload="x", encrypted_tags=[]
+                )
+            ]
+        )
+        assert (await alice.query_events()).pagination.total == 1
+        await alice.erase_identity()
+        for ask in (alice.query_events, alice.erase_identity):
+            with pytest.raises(CommandRefused) as refused:
+                await ask()
+            assert (refused.value.http_status, refused.value.code) == UNAUTHORIZED
+        await alice.register(expires_at_s=now_s + 60)
+        assert (await alice.query_events()).pagination.total == 0
 
 
 async def test_an_operator_erases_an_identity_in_steps(mediator: Mediator) -> None:
