@@ -121,7 +121,8 @@ class DidWeb(Section):
     key works this much longer. At least three times seconds_max, whatever is set: a command needs
     up to three documents, which are fetched one after the other."""
     cache_entries_max: int = Field(default=10_000, ge=3, le=1_000_000)
-    """Documents in the cache. A command needs up to three of them at once."""
+    """Documents in the cache, of which 32 KiB each are kept at most. A command needs up to three of
+    them at once."""
 
 
 class DidComm(Section):

@@ -50,6 +50,11 @@ rest of the document's keys are left out. A stranger's envelope may name any DID
 point of a NIST curve takes 0.2 ms, even if it is not on the curve. Agents list two to nine."""
 SERVICES_MAX: Final = 16
 """Services, and endpoints of one service, that are read."""
+SERVICES_CHARS_MAX: Final = 16_384
+"""Characters of the services that are taken from one document. A fetched document may be much
+larger, and a stranger can have thousands of them cached."""
+FRAGMENT_CHARS_MAX: Final = 128
+"""Longest fragment in the id of a key; that of a key of P-521 has 96 characters."""
 ROUTING_KEYS_MAX: Final = 8
 """Each key adds an envelope around every message; a service with more keys is not used."""
 _DID_KEY: Final = "did:key:"
@@ -227,7 +232,14 @@ def messaging_services(document: Json) -> Sequence[MessagingService]:
     An endpoint is an object, a list of objects (DIDComm 2.0), or a text with ``routingKeys`` beside
     it (older libraries).
     """
-    return list(islice(_services(document), SERVICES_MAX))
+    services: list[MessagingService] = []
+    left = SERVICES_CHARS_MAX
+    for service in islice(_services(document), SERVICES_MAX):
+        left -= len(service.uri) + sum(map(len, service.routing_keys))
+        if left < 0:
+            break
+        services.append(service)
+    return services
 
 
 def _services(document: Json) -> Iterator[MessagingService]:
@@ -279,7 +291,7 @@ def _own_fragment(did: str, reference: object) -> str | None:
         return None
     subject, _, fragment = reference.partition("#")
     is_own = not subject or subject == did or peer4_short(subject) == peer4_short(did)
-    return fragment if fragment and is_own else None
+    return fragment if is_own and 0 < len(fragment) <= FRAGMENT_CHARS_MAX else None
 
 
 def _routing_keys(value: object) -> list[str] | None:

@@ -147,6 +147,28 @@ def test_so_many_keys_are_taken_from_a_document_and_no_more() -> None:
     assert set(map(write_multibase, found.agreement.values())) == set(keys[:KEYS_MAX])
 
 
+def test_little_of_a_large_document_is_kept() -> None:
+    did, kept_max = "did:web:agent.example", 32 * 1024
+    methods = [
+        {"id": f"#{number}{padding}", "type": "Multikey", "publicKeyMultibase": write_multibase(X)}
+        for padding in ("f" * 100, "f" * 2_000)
+        for number in range(32)
+    ]
+    service = {
+        "type": "DIDCommMessaging",
+        "serviceEndpoint": {
+            "uri": "https://a.example",
+            "routingKeys": ["did:x:" + "r" * 2_000] * 4,
+        },
+    }
+    document: dict[str, object] = {"keyAgreement": methods, "service": [service] * 16}
+    assert len(json.dumps(document)) > 4 * kept_max
+    found = read_agent_document(did, document)
+    assert (len(found.agreement), len(found.services)) == (32, 2)
+    texts = [*found.agreement, *(text for each in found.services for text in each.routing_keys)]
+    assert sum(map(len, texts)) <= kept_max
+
+
 def test_a_did_peer_4_with_another_hash_says_nothing() -> None:
     did = encode_peer4({"keyAgreement": []})
     short, document = did.rsplit(":", 1)
