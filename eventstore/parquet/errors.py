@@ -61,7 +61,7 @@ class Damage(Enum):
     BROKEN_COMMIT = "broken commit"
     """A file of the table's log cannot be read, or is not what the exporter committed."""
     ROLLED_BACK = "rolled back"
-    """The table ends before a version that a mark or a checkpoint names."""
+    """The table ends before a version that a mark or a checkpoint names, or a head is too old."""
     ENDS_EARLY = "ends early"
     """The export ends before the log beside it."""
     BROKEN_CHAIN = "broken chain"

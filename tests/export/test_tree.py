@@ -16,7 +16,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import Fault, verify
-from eventstore.parquet.errors import ExportRefused
+from eventstore.parquet.errors import Damage, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree
 from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
@@ -140,6 +140,22 @@ def test_a_tree_that_was_lost_is_made_anew_from_the_rows(
     assert not sound(place)
     export_all(sqlite_log, place)
     assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_an_old_head_that_was_put_back_is_a_finding_and_one_of_the_step_before_is_none(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing, notes = Growing(sqlite_log), []
+    with closing(exporter(sqlite_log, place, Bounds())) as export:
+        for _ in range(3):
+            growing.grow(2)
+            step_to_end(export)
+            notes.append(place.read(CHECKPOINT))
+    assert len(set(notes)) == 3
+    for note, faults in zip(notes, ([Damage.ROLLED_BACK], [], []), strict=True):
+        place.write(CHECKPOINT, note)
+        *found, _ = verify_export(place, SIGNED_BY, processes=1)
+        assert [one.fault for one in found if isinstance(one, ExportFinding)] == faults
 
 
 def test_a_tile_that_was_changed_does_not_enter_the_tree(

@@ -19,7 +19,7 @@ from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
-from eventstore.parquet.tree import seal_leaves
+from eventstore.parquet.tree import CHECKPOINT, seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
@@ -100,6 +100,19 @@ def verify_all(verifying: Verifying) -> ExportSummary:
     assert not found
     assert isinstance(summary, ExportSummary)
     return summary
+
+
+def test_an_old_head_is_a_finding_although_the_rows_are_not_read_again(
+    verifying: Verifying,
+) -> None:
+    old = verifying.place.read(CHECKPOINT)
+    for _ in range(2):
+        verifying.grow(1)
+    assert verifying.check()[0] == []
+    verifying.place.write(CHECKPOINT, old)
+    findings, summary, _ = verifying.check()
+    assert summary.rows == 0
+    assert [(one.fault, one.path) for one in findings] == [(Damage.ROLLED_BACK, CHECKPOINT)]
 
 
 def test_steps_that_were_put_together_since_are_verified_once_more(verifying: Verifying) -> None:

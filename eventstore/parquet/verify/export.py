@@ -295,7 +295,8 @@ class _ExportCheck:
                     why = f"{sizes.get(file.path, 0)} bytes, {file.bytes} when it was written"
                     yield finding_of(ExportDamaged(file.path, fault, why))
         newest = self._skipped[-1].manifest
-        yield from self._tree.join(newest, None)
+        for part in self._skipped[-2:]:  # two, to see if the head is of an earlier step
+            yield from self._tree.join(part.manifest, None)
         if self._tree.tree is None:
             why = "a part of the tree does not match the signature: poste verify --all names it"
             yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))

@@ -52,6 +52,7 @@ class TreeCheck:
         self._tree: TiledTree | None = TiledTree()
         self._has_tiles = False
         self._heads_due = 0
+        self._signed_before = 0
         self._is_damaged = False
 
     @property
@@ -68,6 +69,8 @@ class TreeCheck:
         said = None if manifest.tree is UNSET else manifest.tree
         self._has_tiles |= said is not None
         self._heads_due += 0 if said is None else 1 + len(manifest.replaces)
+        if self._tree is not None:
+            self._signed_before = self._tree.size
         if leaves is None or self._tree is None:
             self._tree = None if said is None else self._by_tiles(said)
             return
@@ -144,9 +147,20 @@ class TreeCheck:
                 yield finding_of(error)
             else:
                 yield from self.check_head(CHECKPOINT, head, mediator_did)
+                yield from self._check_newest(head)
         elif self._heads_due > 1:
             why = "the exporter signs the head of the tree after each step"
             yield finding_of(ExportDamaged(CHECKPOINT, Damage.MISSING, why))
+
+    def _check_newest(self, head: TreeHead) -> Iterator[ExportFinding]:
+        """Check that the published head stands for all steps but the last.
+
+        The exporter signs a head after each step, so it may have been stopped before the last one.
+        """
+        is_old = self._tree is not None and head.size < self._signed_before
+        if is_old and published_note(self._place) == self._note:  # no exporter runs meanwhile
+            why = f"a head of {head.size} seals, although {self._signed_before} were signed later"
+            yield finding_of(ExportDamaged(CHECKPOINT, Damage.ROLLED_BACK, why))
 
     def check_head(self, name: str, head: TreeHead, mediator_did: str) -> Iterator[ExportFinding]:
         """Check a signed head, known by this name, against the tree of all seals.
