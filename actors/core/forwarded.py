@@ -2,10 +2,13 @@
 
 Rules of this file: pure; all envelopes are queued or none, in the order of the message, and each
 counts in every bound. The times that the sender sets govern the queue and promise nothing about the
-recipient: an expired message is not queued, and a delayed one is held back for its delay.
+recipient: an expired message is not queued, and a delayed one is held back for its delay, unless
+too many are.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -18,6 +21,11 @@ from actors.core.leases import HELD_BACK, Lease
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, EnvelopesWaiting
 from eventstore.log.events import Event, MessageExpirySet, MessageQueued
+
+DELAYED_MAX: Final = 100
+"""Messages of one queue that are held back at once; further ones are handed out without a delay.
+Every forward to a live session and every pickup passes over those that are held back: with 5,000
+of them a forward took 1.0 instead of 0.007 ms of CPU to decide."""
 
 
 def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionContext) -> Decision:
@@ -39,13 +47,17 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
     ids = [each.message_id for each in queued]
     reply = EnvelopeQueued(ids[0], outbound=outbound)
     expiry = _expiry(command, ids, context)
-    if command.delay_ms:
+    if command.delay_ms and _held_back(context) + len(ids) <= DELAYED_MAX:
         lease = Lease(HELD_BACK, context.now_ms + command.delay_ms)
         return Accepted(reply, [*queued, *expiry], leasing=Leasing(ids, lease))
     if len(queued) == 1 and goes_live(state, len(command.payloads[0]), context):
         live = queued_live(queued[0], reply, context)
         return msgspec.structs.replace(live, events=[*live.events, *expiry])
     return Accepted(reply, [*queued, *expiry], EnvelopesWaiting())
+
+
+def _held_back(context: DecisionContext) -> int:
+    return sum(lease.session == HELD_BACK for lease in context.leases.values())
 
 
 def _queued(command: QueueEnvelopes, context: DecisionContext) -> list[MessageQueued]:

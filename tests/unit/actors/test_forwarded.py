@@ -8,6 +8,7 @@ import pytest
 
 from actors.core.commands import QueryQueue, QueueEnvelope, QueueEnvelopes, SetQueuePolicy
 from actors.core.decision import Accepted
+from actors.core.forwarded import DELAYED_MAX
 from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
@@ -191,6 +192,21 @@ def test_delayed_messages_take_nothing_of_what_may_be_handed_out() -> None:
     me.do(QueueEnvelopes(KEY, [b"1", b"2"], delay_ms=500), fresh_id="a")
     (now,) = me.queue(b"now", key=KEY)
     assert me.take(at={"limits": limits}) == [now]
+
+
+def test_so_many_messages_are_held_back_and_those_beyond_come_without_a_delay() -> None:
+    """Commands for the queue look at each, so their number must not be up to strangers."""
+    me = agent()
+    for number in range(DELAYED_MAX - 1):
+        me.do(
+            QueueEnvelopes(KEY, [b"1"], delay_ms=500),
+            fresh_id=f"held-{number}",
+            command=number.to_bytes(16, "big"),
+        )
+    me.do(QueueEnvelopes(KEY, [b"1", b"2"], delay_ms=500), fresh_id="now", command=b"n" * 16)
+    me.do(QueueEnvelopes(KEY, [b"1"], delay_ms=500), fresh_id="last", command=b"l" * 16)
+    me.do(QueueEnvelopes(KEY, [b"1"], delay_ms=500), fresh_id="too", command=b"t" * 16)
+    assert me.take() == ["now.0", "now.1", "too"]
 
 
 # Live mode ----------------------------------------------------------------------------------
