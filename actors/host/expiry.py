@@ -26,6 +26,7 @@ from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
 from actors.core.submissions import Submission
 from actors.host.clock import Clock, NewId
+from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
 from eventstore.log.seal import command_key
@@ -70,7 +71,7 @@ class Expiry:
         self._hand_over_keys = hand_over_keys
         self._places: dict[Due, DuePlace | None] = {}
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
+        self._thread = vital_thread("expiry", self._work)
 
     def start(self) -> None:
         """Start the thread."""

@@ -33,6 +33,7 @@ from typing import BinaryIO, Final, TypeAlias, cast
 import msgspec
 
 from actors.core.replies import Push
+from actors.host.vital_thread import vital_thread
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 128
@@ -242,9 +243,7 @@ class HostServer:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.bind((address, 0))
         listener.listen(_BACKLOG)
-        threading.Thread(
-            target=self._accept, args=(listener,), name="edge-accept", daemon=True
-        ).start()
+        vital_thread("edge-accept", lambda: self._accept(listener)).start()
         return HostAddress(address, listener.getsockname()[1], self._token)
 
     def push(self, edge: str, pushes: list[Push]) -> None:
@@ -281,7 +280,15 @@ class HostServer:
                 time.sleep(_ACCEPT_AGAIN_S)
                 continue
             self._await_proof(accepted)
-            threading.Thread(target=self._serve, args=(accepted,), name="edge", daemon=True).start()
+            thread = threading.Thread(
+                target=self._serve, args=(accepted,), name="edge", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process may have no more threads
+                _LOG.error("could not serve a connection: %s", error)
+                self._forget_unproven(accepted)
+                accepted.close()
 
     def _await_proof(self, accepted: socket.socket) -> None:
         """Register a connection without ``Hello``; beyond the bound, close the oldest of them."""
@@ -293,6 +300,10 @@ class HostServer:
                     oldest.shutdown(socket.SHUT_RDWR)
             self._unproven[accepted] = None
 
+    def _forget_unproven(self, accepted: socket.socket) -> None:
+        with self._lock:
+            self._unproven.pop(accepted, None)
+
     def _serve(self, accepted: socket.socket) -> None:
         with accepted, accepted.makefile("rb", buffering=_BUFFER_BYTES) as file:
             reader = cast("BinaryIO", file)
@@ -303,8 +314,7 @@ class HostServer:
             except (OSError, msgspec.DecodeError):
                 return
             finally:
-                with self._lock:
-                    self._unproven.pop(accepted, None)
+                self._forget_unproven(accepted)
             if hello is None:
                 _LOG.warning("a connection was refused: wrong token")
                 return

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
@@ -75,7 +76,7 @@ class LeaseKeeper:
         self._was_running = False
         self._is_failing = False
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread = vital_thread("lease", self._keep)
 
     def start(self) -> None:
         """Take the lease on the host's name, and keep renewing it."""

@@ -16,7 +16,6 @@ all of them finish sooner. A single client sends only after its last answer, and
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -35,12 +34,12 @@ from actors.core.turns import Turns
 from actors.host.host import Host
 from actors.host.host_connection import Answer
 from actors.host.transaction import request_ids
+from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _HOUSEKEEPING_S: Final = 1.0
-_DEFECT: Final = 70
 DONE: Final = "done"
 """The result of a command that was not refused."""
 _CLAIM: Final = "NonceClaim"
@@ -111,7 +110,7 @@ class Writer:
         self._costly: Turns[_Item] = Turns()
         self._costly_from_s = 0.0
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+        self._thread = vital_thread("writer", self._serve)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
         self._saver = threading.Thread(target=self._save, name="snapshots", daemon=True)
 
@@ -151,14 +150,6 @@ class Writer:
         self._thread.join()
         self._snapshots.put(None)
         self._saver.join()
-
-    def _work(self) -> None:
-        try:
-            self._serve()
-        except BaseException:  # noqa: BLE001 - whatever it is, the process ends
-            # A host without its writer would look alive but answer nothing: restart it.
-            _LOG.critical("the writer failed", exc_info=True)
-            os._exit(_DEFECT)
 
     def _serve(self) -> None:
         stopping = False

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -216,6 +217,22 @@ async def test_a_host_without_a_free_descriptor_pauses_before_it_accepts_again(h
     with pytest.raises(SystemExit):
         host.server._accept(Full())  # type: ignore[arg-type]  # has what is used of a socket
     assert time.monotonic() - started_s >= 0.2
+
+
+async def test_a_host_without_another_thread_refuses_one_connection_and_accepts_the_next(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", full)
+        reader, writer = await asyncio.open_connection(host.address.host, host.address.port)
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        writer.close()
+    assert not host.server._unproven
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    client.close()
 
 
 async def test_the_token_is_in_nothing_that_is_printed(host: Host) -> None:

@@ -1,0 +1,29 @@
+"""Threads without which a host would look alive but not work: if one fails, the process ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+_LOG = logging.getLogger(__name__)
+_DEFECT: Final = 70
+
+
+def vital_thread(name: str, work: Callable[[], None]) -> threading.Thread:
+    """A daemon thread, not started yet, that runs ``work``.
+
+    If ``work`` raises anything, that is logged and the process ends with exit code 70, so that
+    whatever started the host starts it again.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - whatever it is, the process ends
+            _LOG.critical("the thread %s failed", name, exc_info=True)
+            os._exit(_DEFECT)
+
+    return threading.Thread(target=run, name=name, daemon=True)

@@ -1,0 +1,87 @@
+"""A host without one of its vital threads ends, and is started again."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Never
+
+import pytest
+
+from actors.core.limits import HostLimits, RetentionPace
+from actors.host.expiry import Expiry
+from actors.host.host import Host
+from actors.host.host_connection import HostServer
+from actors.host.host_term import HostTerm, LeaseKeeper
+from actors.host.writer import Writer
+from eventstore.log.event_log import EventLog
+from eventstore.log.host_leases import HostLease
+from eventstore.stores.host_lease_file import HostLeaseFile
+from tests.unit.actors.given import HandClock, host
+
+WAIT_S = 10
+
+
+def fault(*_: object) -> Never:
+    raise ZeroDivisionError
+
+
+@pytest.fixture
+def owner(log: EventLog) -> Host:
+    return host(log)
+
+
+def writer(owner: Host, log: EventLog, _: Path) -> None:
+    running = Writer(owner, log, incarnation="1", push_out=fault, limits=HostLimits())
+    running.start()
+    running.call(fault)
+
+
+def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
+    mine = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")
+    leases = HostLeaseFile(folder / "hosts", monotonic=fault)
+    LeaseKeeper(mine, leases, HostTerm(4.0), 4.0, on_over=fault).start()
+
+
+def expiry(_owner: Host, log: EventLog, _: Path) -> None:
+    Expiry(
+        log,
+        HostLimits(retention=RetentionPace(look_s=0.001)),
+        shards=1,
+        holdings=dict,
+        submit=fault,
+        clock=HandClock(),
+        new_id=str,
+        on_look=fault,
+    ).start()
+
+
+def accept(_owner: Host, _log: EventLog, _: Path) -> None:
+    class Faulty(HostServer):
+        def _accept(self, listener: socket.socket) -> None:
+            with listener:
+                super()._accept(listener)
+
+        def _await_proof(self, accepted: socket.socket) -> None:
+            accepted.close()
+            fault()
+
+    address = Faulty(fault, fault, fault).listen("127.0.0.1")
+    socket.create_connection((address.host, address.port)).close()
+
+
+@pytest.mark.parametrize("begin", [writer, lease, expiry, accept])
+def test_a_host_ends_with_any_of_its_vital_threads(
+    owner: Host,
+    log: EventLog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[Host, EventLog, Path], None],
+) -> None:
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    begin(owner, log, tmp_path)
+    assert codes.get(timeout=WAIT_S) == 70
