@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
+_LOG = logging.getLogger(__name__)
 _STOP_S_MAX: Final = 10.0
 
 
@@ -26,9 +28,14 @@ async def run_child(
 ) -> int | None:
     """Run a child process until it ends by itself or ``stopped`` is done; return its exit code.
 
-    The child has some seconds to end after the end of its stdin.
+    The child has some seconds to end after the end of its stdin. If the system cannot start a
+    process now, that is logged, and the result is None.
     """
-    child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+    try:
+        child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+    except OSError as error:
+        _LOG.error("a child process could not be started: %s", error)
+        return None
     ended = asyncio.create_task(child.wait())
     try:
         assert child.stdin is not None

@@ -39,10 +39,9 @@ class ExportProcess:
         while not stopping.is_set():
             code = await run_child(self._child, settings_line, stopped)
             if not stopping.is_set():
-                _LOG.error("the exporting process ended", extra={"code": code})
+                how = "could not be started" if code is None else f"ended with code {code}"
+                _LOG.error("the exporting process %s", how)
                 # The child may have ended without a report, and the next one may end so too.
                 reporter = Reporter(self._settings.data_dir, system_clock, self._database)
-                reporter.on_fault(
-                    ChildProcessError(f"the exporting process ended with code {code}")
-                )
+                reporter.on_fault(ChildProcessError(f"the exporting process {how}"))
                 await asyncio.wait({stopped}, timeout=_RESTART_S)

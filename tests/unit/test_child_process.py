@@ -1,0 +1,46 @@
+"""A child process that cannot be started is tried again, and its parent serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_edge.server import export_process
+from http_edge.server.archive_process import ArchiveProcess
+from http_edge.server.export_process import ExportProcess
+from http_edge.server.export_status import figures
+from http_edge.settings.settings import Archive, Export, Settings
+
+WAIT_S = 10
+
+
+@pytest.mark.parametrize("process", [ExportProcess, ArchiveProcess])
+async def test_a_child_for_which_there_is_no_process_is_started_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Callable[[Settings], Any]
+) -> None:
+    stopping = asyncio.Event()
+    started = 0
+
+    async def full(*_: object, **__: object) -> None:
+        nonlocal started
+        started += 1
+        if started == 3:
+            stopping.set()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
+    monkeypatch.setattr(export_process, "_RESTART_S", 0.001)
+    export = Export(to=str(tmp_path / "export"))
+    settings = Settings(data_dir=tmp_path, export=export, archive=Archive(every_s=0.001))
+    async with asyncio.timeout(WAIT_S):
+        await process(settings).run(stopping)
+    assert started == 3
+    if process is ExportProcess:
+        shown = figures(tmp_path, None, 0)["trouble"]
+        assert shown == "the exporting process could not be started"
