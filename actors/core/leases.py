@@ -61,6 +61,14 @@ class Leases:
             self._noted[did] = lease.until_ms
             heapq.heappush(self._due, (lease.until_ms, did))
 
+    def set_back(self, back_ms: int) -> None:
+        """Have all leases last as long as before after the clock was set back by ``back_ms``."""
+        for held in self._held.values():
+            for message_id, lease in held.items():
+                held[message_id] = Lease(lease.session, lease.until_ms - back_ms)
+        self._due = [(until_ms - back_ms, did) for until_ms, did in self._due]
+        self._noted.clear()
+
     def end(self, did: str, message_ids: Iterable[str]) -> None:
         """End the leases of messages that are removed or were not handed out after all."""
         held = self._held.get(did)

@@ -85,7 +85,8 @@ class Host:
         self._is_placed = is_placed
         self._expected: dict[str, int] = {}
         self._swept_ms = 0
-        self._measured = (clock(), 0, 0)
+        self._looked_ms = clock()
+        self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
         self.stats = HostStats(name)
         self.measures = HostMeasures()
@@ -144,7 +145,7 @@ class Host:
 
         Before that, its notices would be pushed to no edge.
         """
-        self._expected[did] = self._clock() + _EXPECTED_MS
+        self._expected[did] = self.now_ms() + _EXPECTED_MS
 
     def take_in(self, did: str, shard: str, handover: bytes) -> bool:
         """Continue the sessions of an identity that returns to this shard, if the shard is owned.
@@ -170,7 +171,7 @@ class Host:
         Returns:
             One reply per item, in order, and the pushes as (edge, push) pairs.
         """
-        now_ms = self._clock()
+        now_ms = self.now_ms()
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
@@ -213,7 +214,7 @@ class Host:
 
     def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
         """Between batches: passivate and drop expired nonces; return the snapshots that are due."""
-        now_ms = self._clock()
+        now_ms = self.now_ms()
         due = self._due_snapshots + self.cache.passivate(now_ms)
         self._due_snapshots = []
         self._measure(now_ms)
@@ -227,7 +228,7 @@ class Host:
 
     def due_pushes(self) -> list[tuple[str, Push]]:
         """Between batches: the pushes that announce leases whose time is over."""
-        self._registry.expire(self._clock())
+        self._registry.expire(self.now_ms())
         return [
             push
             for did in self._registry.offered_again()
@@ -260,7 +261,7 @@ class Host:
         self.stats.leases = len(self._registry.leases)
         self.stats.sessions = len(self.sessions)
         self.stats.live_sessions = self.sessions.live
-        self.stats.short_of_disk = self.disk.look(self._clock())
+        self.stats.short_of_disk = self.disk.look(self.now_ms())
         self.stats.free_bytes = self.disk.free_bytes
         return self.stats
 
@@ -275,8 +276,21 @@ class Host:
         return self._ownership.owned.get(name)
 
     def now_ms(self) -> int:
-        """Unix milliseconds by the clock of this host."""
-        return self._clock()
+        """Unix milliseconds by the clock of this host.
+
+        If the clock was set back, so are the ends of all that lasts for a time: nothing lasts
+        longer.
+        """
+        now_ms = self._clock()
+        back_ms = self._looked_ms - now_ms
+        if back_ms > 0:
+            self._registry.leases.set_back(back_ms)
+            self._expected = {did: until - back_ms for did, until in self._expected.items()}
+            self._swept_ms -= back_ms
+            measured_ms, commits, commands = self._measured
+            self._measured = (measured_ms - back_ms, commits, commands)
+        self._looked_ms = now_ms
+        return now_ms
 
     @property
     def window_ms(self) -> int:

@@ -282,6 +282,16 @@ def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None
     assert isinstance(owners.reply_to(owners.shard, ALICE, message("two")), MessageAccepted)
 
 
+def test_who_is_expected_in_vain_waits_no_longer_after_the_clock_was_set_back(
+    owners: Owners,
+) -> None:
+    owners.shard.expect(ALICE)
+    owners.now_ms -= 20_000
+    assert owners.reply_to(owners.shard, ALICE, message("one")) == NOT_OWNER
+    owners.now_ms += 5_000
+    assert isinstance(owners.reply_to(owners.shard, ALICE, message("two")), MessageAccepted)
+
+
 def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     owners: Owners,
 ) -> None:

@@ -311,6 +311,23 @@ def test_a_clock_that_jumps_an_hour_ahead_and_back_lets_no_nonce_in_again(log: E
     assert run(owner, later) == [MessagesPage([], 0)]
 
 
+def test_a_host_measures_and_forgets_on_after_its_clock_was_set_back(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock)
+    owner.run_housekeeping()
+    clock.now_ms -= 3_600_000
+    owner.run_housekeeping()
+    run(owner, submission(ME, registration(ME), timestamp_ms=clock.now_ms))
+    clock.now_ms += 5_000
+    owner.run_housekeeping()
+    assert owner.stats.commands_per_s == 0.2
+    assert owner.snapshot_stats().nonces == 1
+    clock.now_ms += HostLimits().timestamp_window_ms + 60_000
+    owner.run_housekeeping()
+    assert owner.snapshot_stats().nonces == 0
+
+
 def test_an_owner_whose_clock_is_behind_takes_no_nonce_that_the_last_one_forgot(
     log: EventLog,
 ) -> None:

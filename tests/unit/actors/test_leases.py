@@ -161,6 +161,21 @@ def test_a_lease_is_over_in_time_even_when_a_command_is_first_to_notice(
     assert owner.due_pushes() == [("edge-0", WAITING)]
 
 
+def test_a_clock_that_is_set_back_makes_no_lease_longer(log: EventLog, clock: HandClock) -> None:
+    owner = host(log, clock=clock)
+    ids = queue(owner, b"1", b"2")
+    assert take(owner, delivery(limit=1, lease_ms=HELD_MS)) == [ids[:1]]
+    clock.now_ms += HELD_MS // 2
+    assert owner.due_pushes() == []
+    clock.now_ms -= 3_600_000
+    assert take(owner, delivery("laptop", lease_ms=HELD_MS)) == [ids[1:]]
+    for again in ids:
+        clock.now_ms += HELD_MS // 2 - 1
+        assert take(owner, delivery("tablet")) == [[]]
+        clock.now_ms += 1
+        assert take(owner, delivery("tablet")) == [[again]]
+
+
 def test_what_is_removed_in_time_does_not_come_back(log: EventLog, clock: HandClock) -> None:
     owner = host(log, clock=clock)
     one, two = queue(owner, b"1", b"2")
