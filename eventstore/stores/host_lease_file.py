@@ -14,7 +14,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -135,13 +135,14 @@ class HostLeaseFile(HostLeases):
 
 
 def _read(file: int) -> _Rows:
-    """The rows in the file; none if they were not written whole."""
+    """The rows in the file; none if they were not written whole, or in another layout."""
     content = os.pread(file, os.fstat(file).st_size, 0)
     length, checksum = _HEAD.unpack_from(content)
     packed = content[_HEAD.size : _HEAD.size + length]
-    if not packed or zlib.crc32(packed) != checksum:
-        return _Rows(0.0, {})
-    return _ROWS.decode(packed)
+    if packed and zlib.crc32(packed) == checksum:
+        with suppress(msgspec.DecodeError):
+            return _ROWS.decode(packed)
+    return _Rows(0.0, {})
 
 
 def _write(file: int, rows: _Rows) -> None:

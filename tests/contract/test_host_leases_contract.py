@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import struct
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -179,6 +181,18 @@ def test_rows_that_were_not_written_whole_are_none_and_every_host_has_its_lease_
         assert rows(leases) == []
         assert leases.renew(MINE, LONG_S)
         assert rows(leases) == [MINE]
+    leases.close()
+
+
+def test_rows_in_another_layout_are_none_and_every_host_has_its_lease_again(tmp_path: Path) -> None:
+    leases = HostLeaseFile(tmp_path / "hosts")
+    leases.take(MINE, LONG_S)
+    packed = msgspec.msgpack.encode([1.0, {"host-a": [5.0, ["host-a", "node"]]}])
+    with (tmp_path / "hosts").open("r+b") as file:
+        file.write(struct.pack(">II", len(packed), zlib.crc32(packed)) + packed)
+    assert rows(leases) == []
+    assert leases.renew(MINE, LONG_S)
+    assert rows(leases) == [MINE]
     leases.close()
 
 
