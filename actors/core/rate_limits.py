@@ -60,20 +60,13 @@ class RateLimit:
 
     def has(self, key: Key, now_s: float, tokens: float) -> bool:
         """Does ``key`` have this many tokens? A key that owes does not even have 0."""
-        full_at_s = self._full_at_s.get(key, now_s)
-        if not self._in_use(full_at_s, now_s):
-            full_at_s = now_s
+        _, full_at_s = self._bucket(key, now_s)
         return full_at_s + tokens * self._interval_s <= now_s + self._depth_s + _ROUNDING_S
 
     def _spend(self, key: Key, now_s: float, tokens: float, *, owing: bool) -> float | None:
         if not self._interval_s:
             return None
-        buckets = self._full_at_s
-        if key not in buckets and not self._makes_room(now_s):
-            key = _SHARED
-        full_at_s = buckets.get(key, now_s)
-        if not self._in_use(full_at_s, now_s):
-            full_at_s = now_s
+        key, full_at_s = self._bucket(key, now_s)
         if owing:
             full_at_s = min(full_at_s + tokens * self._interval_s, now_s + 2 * self._depth_s)
         else:
@@ -81,9 +74,16 @@ class RateLimit:
             wait_s = full_at_s - now_s - self._depth_s
             if wait_s > _ROUNDING_S:
                 return wait_s
-        buckets[key] = full_at_s
-        buckets.move_to_end(key)
+        self._full_at_s[key] = full_at_s
+        self._full_at_s.move_to_end(key)
         return None
+
+    def _bucket(self, key: Key, now_s: float) -> tuple[Key, float]:
+        """The key of the bucket that ``key`` takes from, and when that is full, now or later."""
+        if key not in self._full_at_s and not self._makes_room(now_s):
+            key = _SHARED
+        full_at_s = self._full_at_s.get(key, now_s)
+        return key, full_at_s if self._in_use(full_at_s, now_s) else now_s
 
     def _in_use(self, full_at_s: float, now_s: float) -> bool:
         return now_s < full_at_s <= now_s + 2 * self._depth_s + _ROUNDING_S

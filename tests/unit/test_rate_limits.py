@@ -97,6 +97,19 @@ def test_a_key_in_use_is_not_forgotten_for_newcomers() -> None:
     assert limit.take("old", 0.5) is not None
 
 
+def test_newcomers_owe_what_is_charged_to_the_bucket_that_they_share() -> None:
+    limit = RateLimit(10, burst_s=5, keys_max=2)
+    for key in ("old", "older"):
+        limit.charge(key, 0, 30)
+    limit.charge("new", 0, 60)
+    assert not limit.has("new", 0, 0)
+    assert not limit.has("newer", 0.9, 0)
+    assert limit.has("newer", 1, 0)
+    assert limit.has("old", 0, 20)
+    # The old keys' buckets are full, so there is room for one of its own.
+    assert limit.has("newest", 3, 50)
+
+
 def test_newcomers_get_buckets_again_once_the_old_keys_are_quiet() -> None:
     limit = RateLimit(1, burst_s=1, keys_max=2)
     for key in ("a", "b", "c"):
