@@ -24,6 +24,7 @@ from http_edge.didcomm.envelopes.messages import Json, Reply
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 
 PROBLEM_REPORT: Final = "problem_report"
@@ -65,6 +66,11 @@ class HandshakeRejection(Enum):
         "request_processing_error",
         "Too many connect at the moment: send the request again after some seconds.",
     )
+    DID_ROTATED = ("request_not_accepted", Problem.ROTATED.sentence + ".")
+    INSUFFICIENT_STORAGE = (
+        "request_processing_error",
+        Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later.",
+    )
     UNAVAILABLE = ("request_processing_error", "Out of service for now: send the request again.")
 
     @property
@@ -82,6 +88,13 @@ class HandshakeRejection(Enum):
         """Its name for the operator (``Outcome.refused``), more specific than the agent's code."""
         is_unknown = self is HandshakeRejection.UNAVAILABLE
         return "" if is_unknown else self.name.lower().replace("_", "-")
+
+
+_BY_PROBLEM: Final = {
+    Problem.ROTATED: HandshakeRejection.DID_ROTATED,
+    Problem.RATE_LIMITED: HandshakeRejection.TOO_MANY,
+    Problem.INSUFFICIENT_STORAGE: HandshakeRejection.INSUFFICIENT_STORAGE,
+}
 
 
 def described(code: str, explanation: str) -> Json:
@@ -220,7 +233,9 @@ class HandshakeResponder:
         connected = await self._identities.ask(
             request.sender.did, Connect(connection), request.command, Done
         )
-        return HandshakeRejection.UNAVAILABLE if isinstance(connected, Refusal) else None
+        if isinstance(connected, Refusal):
+            return _BY_PROBLEM.get(problem_of(connected), HandshakeRejection.UNAVAILABLE)
+        return None
 
     def _is_own(self, endpoint: str) -> bool:
         return bool(endpoint) and host_of(endpoint) == self._own_host

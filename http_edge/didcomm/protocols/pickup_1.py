@@ -43,7 +43,6 @@ _REFUSED: Final = {INVALID_REQUEST: Problem.INVALID_MESSAGE.refused}
 _EXPLAIN: Final = {
     EMPTY_QUEUE: "Message queue is empty",
     TIMEOUT_OCCURRED: "Message queue is empty, timeout occurred",
-    TEMPORARILY_UNAVAILABLE: "The message holder cannot answer now, try again",
 }
 
 
@@ -171,10 +170,9 @@ def _problem(code: str, explain: str) -> Outcome:
 
 
 def _refused(refusal: Refusal) -> Outcome:
-    if refusal is Refusal.TEMPORARILY_UNAVAILABLE:
-        return _problem(TEMPORARILY_UNAVAILABLE, _EXPLAIN[TEMPORARILY_UNAVAILABLE])
-    outcome = _problem(INVALID_REQUEST, "There is no connection to hold messages for")
-    return msgspec.structs.replace(outcome, refused=problem_of(refusal).refused)
+    problem = problem_of(refusal)
+    code = TEMPORARILY_UNAVAILABLE if problem.who_retries == "you" else INVALID_REQUEST
+    return msgspec.structs.replace(_problem(code, problem.sentence), refused=problem.refused)
 
 
 def _nothing_yet(found: Delivery | Refusal) -> bool:

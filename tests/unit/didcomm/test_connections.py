@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.commands import Connect, Connection, UseInvitation
+from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.documents import read_document
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.messages import Json
@@ -208,6 +209,28 @@ async def test_an_unknown_outcome_asks_for_the_same_request_again(
         assert await inviter.refusal(request) == "request_processing_error"
         inviter.agents.lost = set()
         assert connection_in(await inviter.answer(request))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "explain", "refused"),
+    [
+        (Refusal.NOT_SPEAKING, "request_not_accepted", "replaced by another", "did-rotated"),
+        (Refusal.RATE_LIMITED, "request_processing_error", "Too many", "too-many"),
+        (Refusal.INSUFFICIENT_STORAGE, "request_processing_error", "disk", "insufficient-storage"),
+        (Refusal.TEMPORARILY_UNAVAILABLE, "request_processing_error", "Out of service", ""),
+    ],
+)
+async def test_a_refused_connection_is_reported_with_its_own_reason(
+    tmp_path: Path, refusal: Refusal, code: str, explain: str, refused: str
+) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        inviter.agents.refused = {Connect: refusal}
+        request = connection_request(ALICE, inviter.invite())
+        outcome = await inviter.ask(request)
+        report = written(outcome.reply, request.message)
+        assert report["problem-code"] == code
+        assert explain in str(report["explain"])
+        assert outcome.refused == refused
 
 
 async def test_a_problem_report_is_not_answered(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from actors.core.refusals import Refusal
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.queue_holder import (
     ASK_ID,
@@ -360,6 +361,35 @@ async def test_an_unknown_outcome_is_reported_and_nothing_is_handed_over(holder:
         assert not outcome.handed_over
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "explain", "refused"),
+    [
+        (Refusal.RATE_LIMITED, "temporarily_unavailable", "Too many messages", "rate-limited"),
+        (Refusal.INSUFFICIENT_STORAGE, "temporarily_unavailable", "disk", "insufficient-storage"),
+        (Refusal.NOT_SPEAKING, "invalid_request", "replaced by another DID", "did-rotated"),
+        (Refusal.NOT_CONNECTED, "invalid_request", "no connection", "not-connected"),
+    ],
+)
+async def test_a_refusal_is_reported_with_its_own_reason(
+    holder: Holder,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Refusal,
+    code: str,
+    explain: str,
+    refused: str,
+) -> None:
+    async def refuse(*_: object, **__: object) -> Refusal:
+        return refusal
+
+    monkeypatch.setattr(holder.identities, "ask", refuse)
+    for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP, NOOP):
+        outcome = await holder.outcome(ALICE, kind, batch_size=1, message_ids=["id"])
+        report = holder.reply_of(outcome)
+        assert problem_code(report) == code
+        assert explain in report["explain"]
+        assert outcome.refused == refused
 
 
 async def test_an_agent_that_never_connected_learns_nothing_of_others(holder: Holder) -> None:
