@@ -128,7 +128,10 @@ class LiveRoutes:
         Tables take effect in the order of their arrival.
         """
         self.placer_answered()
-        now_s, lost = self._clock_s(), self._back_in_shards(table)
+        now_s = self._clock_s()
+        since = now_s - _NOTICED_S_MAX
+        self._left = {s: left for s, left in self._left.items() if left[1] >= since}
+        lost = self._back_in_shards(table)
         self.lost_hosts.clear()
         for partition, owner in self._owners_in(table).items():
             before = self._known.get(partition) or self._in_shard(partition, owner)

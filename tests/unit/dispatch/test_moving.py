@@ -209,8 +209,13 @@ def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_not
     routes.update(table(2, "host-0", shard_3="host-1"))
     assert list(routes.just_left("host-0")) == ["shard-3"]
     assert list(routes.just_left("host-1")) == []
+    now_s = 8
+    routes.update(table(3, "host-0", shard_3="host-1"))
+    assert list(routes.just_left("host-0")) == ["shard-3"]
     now_s = 60
     assert list(routes.just_left("host-0")) == []
+    routes.update(table(4, "host-0", shard_3="host-1"))
+    assert not routes._left
 
 
 NONE_DEDICATED: Mapping[str, PartitionOwner | None] = {}
