@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from aiohttp import StreamReader, hdrs, web
+from aiohttp import StreamReader, web
 from aiohttp.http import HttpRequestParser
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
@@ -303,7 +303,7 @@ class Connection(RequestHandler):
             status=status,
             body=self._malformed,
             content_type=JSON,
-            headers={hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: "*", hdrs.SERVER: "poste"},
+            headers=self._connections.headers,
         )
         response.force_close()
         return response

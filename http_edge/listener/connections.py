@@ -6,7 +6,7 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nsmallest
 from typing import Final, Protocol
 
@@ -52,16 +52,17 @@ class Connections:
         address_of: Callable[[str], str | None],
         affords: Callable[[str, int], bool],
         on_cut: Callable[[str], None],
-        common_head: bytes = b"",
+        headers: Mapping[str, str],
     ) -> None:
         """Connections whose bodies count in ``arriving``.
 
-        ``common_head`` are the header lines of every answer.
+        ``headers`` are those of every answer.
         ``address_of`` maps a remote host to its rate limit key; None for one without a share.
         ``affords`` says whether a key has the tokens for so many unproven requests.
         """
         self.arriving = arriving
-        self.common_head = common_head
+        self.headers = headers
+        self.common_head = "".join(f"{n}: {text}\r\n" for n, text in headers.items()).encode()
         self._address_of = address_of
         self._affords = affords
         self._connections_max = min(limits.connections_max, _connections_by_files())

@@ -110,7 +110,8 @@ class HttpListener:
         self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
-        self._headers = {hdrs.SERVER: "poste"}  # not the server software and its version
+        # Not the server software and its version.
+        self._headers: dict[str, str] = {hdrs.SERVER: "poste"}
         if cors:
             origin = settings.protocol.cors_allowed_origin
             self._headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
@@ -124,7 +125,7 @@ class HttpListener:
             address_of=self._address.of_connection,
             affords=lambda address, new: self._rates.has_unproven(address, self._now_s(), new),
             on_cut=measures.cuts.add,
-            common_head="".join(f"{n}: {text}\r\n" for n, text in self._headers.items()).encode(),
+            headers=self._headers,
         )
         self._rates = AddressRates(settings.rates, settings.edges)
         self._limited: Counter[str] = Counter()

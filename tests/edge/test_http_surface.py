@@ -433,11 +433,8 @@ async def test_trap_1_every_success_has_status_200(
     assert [(answer.status, answer.json["type"]) for answer in answers] == [(200, "SUCCESS")] * 4
 
 
-@pytest.mark.parametrize("nonsense", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
-async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
-    mediator: Mediator, caplog: pytest.LogCaptureFixture, nonsense: bytes
-) -> None:
-    port = int(mediator.url().split(":")[2].rstrip("/"))
+async def answer_to(port: int, nonsense: bytes) -> tuple[bytes, bytes]:
+    """Head and body of the answer to what is no HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(nonsense)
     received = await reader.read()
@@ -445,6 +442,27 @@ async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
     await writer.wait_closed()
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.split(b" ")[1] == b"400"
+    return head, body
+
+
+async def test_what_is_no_http_is_read_by_no_other_origins_than_answers_are(
+    start_mediator: StartMediator,
+) -> None:
+    mediator = await start_mediator(protocol={"cors_allowed_origin": "https://app.example"})
+    head, _ = await answer_to(mediator.ports[0], b"NONSENSE\r\n\r\n")
+    assert b"Access-Control-Allow-Origin: https://app.example\r\n" in head
+    operators_port = mediator.edges[0].operators_port
+    assert operators_port is not None
+    head, _ = await answer_to(operators_port, b"NONSENSE\r\n\r\n")
+    assert b"Access-Control" not in head
+
+
+@pytest.mark.parametrize("nonsense", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
+async def test_what_is_no_http_gets_an_error_in_the_protocols_form(
+    mediator: Mediator, caplog: pytest.LogCaptureFixture, nonsense: bytes
+) -> None:
+    port = int(mediator.url().split(":")[2].rstrip("/"))
+    head, body = await answer_to(port, nonsense)
     assert b"Access-Control-Allow-Origin: *" in head
     assert orjson.loads(body)["code"] == "INVALID_COMMAND"
     assert not caplog.records
