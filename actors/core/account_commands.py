@@ -1,4 +1,4 @@
-"""Commands on accounts and keys: speakers, key owners, and the envelopes of DIDComm v2 messages.
+"""Commands on accounts and keys: mediation, speakers, signs of life, owners of keys.
 
 The commands of ``actors.core.commands`` that DIDComm agents need beyond their own queue; the same
 rules hold here.
