@@ -26,7 +26,6 @@ from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
 from actors.core.submissions import Submission
 from actors.host.clock import Clock, NewId
-from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
 from eventstore.log.seal import command_key
@@ -71,7 +70,7 @@ class Expiry:
         self._hand_over_keys = hand_over_keys
         self._places: dict[Due, DuePlace | None] = {}
         self._ended = threading.Event()
-        self._thread = vital_thread("expiry", self._work)
+        self._thread = threading.Thread(target=self._work, name="expiry", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -144,4 +143,7 @@ class Expiry:
                 wait_s = self._pace.pause_s if self.step() else self._pace.look_s
             except (LogError, TimeoutError) as error:
                 _LOG.warning("search for expired items failed: %s", type(error).__name__)
+                wait_s = self._pace.look_s
+            except Exception:  # noqa: BLE001 - the host serves all the same
+                _LOG.exception("search for expired items failed")
                 wait_s = self._pace.look_s

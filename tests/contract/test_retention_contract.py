@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ from actors.host.expiry import Expiry
 from actors.host.host import Host
 from actors.host.writer import SUBMISSIONS_DECODER
 from eventstore.log.codec import decode, encode
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import Due, DueIdentity, DuePlace, EventLog, QueueDepth
 from eventstore.log.events import (
     ContractExpired,
@@ -281,6 +283,24 @@ def test_a_step_that_fails_is_made_good_by_the_next(log: EventLog, fault: Plan) 
     removals = [e for e in mediator.events(PEOPLE[0]) if isinstance(e, MessagesRemoved)]
     assert len(removals) == 1
     assert is_sound(log)
+
+
+@pytest.mark.parametrize("fault", [LogUnavailable("away"), TimeoutError(), ZeroDivisionError()])
+def test_a_search_that_fails_in_any_way_is_not_the_last(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    mediator = Mediator(log, pace=RetentionPace(look_s=0.001))
+    looks: SimpleQueue[None] = SimpleQueue()
+
+    def fail() -> bool:
+        looks.put(None)
+        raise fault
+
+    monkeypatch.setattr(mediator.expiry, "step", fail)
+    mediator.expiry.start()
+    for _ in range(2):
+        looks.get(timeout=10)
+    mediator.expiry.stop()
 
 
 def test_a_search_goes_by_time_and_from_a_place_on(log: EventLog) -> None:

@@ -11,8 +11,7 @@ from typing import Never
 
 import pytest
 
-from actors.core.limits import HostLimits, RetentionPace
-from actors.host.expiry import Expiry
+from actors.core.limits import HostLimits
 from actors.host.host import Host
 from actors.host.host_connection import HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
@@ -20,7 +19,7 @@ from actors.host.writer import Writer
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
 from eventstore.stores.host_lease_file import HostLeaseFile
-from tests.unit.actors.given import HandClock, host
+from tests.unit.actors.given import host
 
 WAIT_S = 10
 
@@ -46,19 +45,6 @@ def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
     LeaseKeeper(mine, leases, HostTerm(4.0), 4.0, on_over=fault).start()
 
 
-def expiry(_owner: Host, log: EventLog, _: Path) -> None:
-    Expiry(
-        log,
-        HostLimits(retention=RetentionPace(look_s=0.001)),
-        shards=1,
-        holdings=dict,
-        submit=fault,
-        clock=HandClock(),
-        new_id=str,
-        on_look=fault,
-    ).start()
-
-
 def accept(_owner: Host, _log: EventLog, _: Path) -> None:
     class Faulty(HostServer):
         def _accept(self, listener: socket.socket) -> None:
@@ -73,7 +59,7 @@ def accept(_owner: Host, _log: EventLog, _: Path) -> None:
     socket.create_connection((address.host, address.port)).close()
 
 
-@pytest.mark.parametrize("begin", [writer, lease, expiry, accept])
+@pytest.mark.parametrize("begin", [writer, lease, accept])
 def test_a_host_ends_with_any_of_its_vital_threads(
     owner: Host,
     log: EventLog,
