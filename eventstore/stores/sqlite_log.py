@@ -43,14 +43,19 @@ from eventstore.stores.sqlite_connections import (
     SqliteWriter,
     can_be_written,
     connect,
-    connect_to_read,
     create_file,
     library_errors,
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
 from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_sizes import UnsavedBytes
-from eventstore.stores.sqlite_tables import TABLES, make_tables, require_read_models
+from eventstore.stores.sqlite_tables import (
+    TABLES,
+    connect_to_fixed,
+    make_tables,
+    require_read_models,
+    stand_in,
+)
 
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
 _ERASE: Final = (
@@ -103,7 +108,7 @@ class SqliteStore(Store):
         Erased contents that an earlier process left in the WAL are then left there, too.
         """
         is_fixed = to_read and not can_be_written(path)
-        self._connect = partial(connect_to_read if is_fixed else connect, path)
+        self._connect = partial(connect_to_fixed if is_fixed else connect, path)
         if not makes_missing:
             require_read_models(self._connect)
         self._path = path
@@ -114,7 +119,8 @@ class SqliteStore(Store):
         self._readers = SqliteReaders(self._connect)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
-            make_tables(cursor)
+            if not is_fixed:
+                make_tables(cursor)
             erased = cursor.execute("SELECT 1 FROM erased LIMIT 1").fetchone()
         if is_left or (erased and not to_read):
             # Perhaps a killed process left this, and had just erased something.
@@ -146,9 +152,8 @@ class SqliteStore(Store):
             cursor.execute("PRAGMA temp_store = FILE")
             cursor.execute("BEGIN")
             for name in MADE:
-                # A temporary table hides the table of the same name in the file.
                 (table,) = (table for table in TABLES if f" {name} (" in table)
-                cursor.execute(table.replace("TABLE IF NOT EXISTS", "TEMP TABLE"))
+                cursor.execute(stand_in(table))
             yield _Session(cursor), "main"
             connection.rollback()
 

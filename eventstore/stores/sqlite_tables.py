@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Final
 
 from eventstore.log.errors import ReadModelsMissing
@@ -11,7 +12,7 @@ from eventstore.read_models import queue_depths
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.update import MADE
 from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
-from eventstore.stores.sqlite_connections import Connect
+from eventstore.stores.sqlite_connections import Connect, connect_to_read
 
 TABLES: Final = (
     # As the library's recorder makes it, so that logs of all releases are alike.
@@ -83,6 +84,31 @@ def require_read_models(connect: Connect) -> None:
     missing = [name for name in MADE if name not in there]
     if missing and "stored_events" in there:
         raise ReadModelsMissing(missing)
+
+
+def connect_to_fixed(path: Path) -> sqlite3.Connection:
+    """A connection to a log that cannot be written, with temporary tables in place of missing ones.
+
+    An earlier release may have written it. Missing read models stay missing.
+
+    Raises: as ``connect_to_read``.
+    """
+    connection = connect_to_read(path)
+    # Before there is a temporary table: a change of the setting would remove it.
+    connection.execute("PRAGMA temp_store = FILE")
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    for table in TABLES:
+        if not any(f" {name} (" in table for name in (*MADE, *there)):
+            connection.execute(stand_in(table))
+    return connection
+
+
+def stand_in(table: str) -> str:
+    """The statement that makes one of ``TABLES`` as a temporary table.
+
+    It hides a table of the same name in the file.
+    """
+    return table.replace("TABLE IF NOT EXISTS", "TEMP TABLE")
 
 
 def make_tables(cursor: sqlite3.Cursor) -> None:

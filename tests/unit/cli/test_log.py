@@ -191,6 +191,16 @@ def test_a_backup_that_cannot_be_written_is_verified_as_it_stands(run: Run, path
         assert (made.code, "cannot be read" in made.err) == (Exit.UNREACHABLE, True)
 
 
+@pytest.mark.parametrize("table", ["erased", "archived_states"])
+def test_a_backup_of_an_earlier_release_is_verified_although_it_lacks_a_table(
+    run: Run, path: Path, table: str
+) -> None:
+    run_sql(f"sqlite:{path}", f"DROP TABLE {table}")
+    with read_only(path) as backup:
+        ran = run("log", "verify", "--log", f"sqlite://{backup}", "--data-dir", "/")
+    assert (ran.code, "Every row is as it was sealed" in ran.out) == (Exit.OK, True)
+
+
 def test_what_a_backup_has_in_its_wal_is_verified_with_its_index_and_never_left_out(
     run: Run, path: Path
 ) -> None:
