@@ -109,6 +109,22 @@ def can_be_written(path: Path) -> bool:
     return all(os.access(one, os.W_OK, effective_ids=True) for one in (path, path.parent))
 
 
+def denied(path: Path, *, to_read: bool) -> str:
+    """Which access to a file that exists this process lacks; empty if it lacks none."""
+    wanted = [(path, os.R_OK, "read")]
+    if not to_read:
+        wanted += [(path, os.W_OK, "write"), (path.parent, os.W_OK, "write to")]
+    with contextlib.suppress(OSError):
+        for one, access, verb in wanted:
+            owner = one.stat().st_uid
+            if not os.access(one, access, effective_ids=True):
+                return (
+                    f"this process, of user {os.geteuid()}, may not {verb} {one}, which belongs to"
+                    f" user {owner}: run it as the user that runs the mediator"
+                )
+    return ""
+
+
 def is_taken_as_fixed(path: Path) -> bool:
     """Whether the file is read as one that never changes: later writes of others are not seen."""
     beside = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))

@@ -44,6 +44,7 @@ from eventstore.stores.sqlite_connections import (
     can_be_written,
     connect,
     create_file,
+    denied,
     library_errors,
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
@@ -88,7 +89,7 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
             create_file(path)
         return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
-        raise LogUnavailable(f"{path}: {error}") from error
+        raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 
 
 class SqliteStore(Store):

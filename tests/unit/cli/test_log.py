@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from eventstore.log.codec import encode
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import Snapshot
 from eventstore.log.events import MessageQueued
 from eventstore.log.seal import GENESIS, seal
@@ -162,14 +163,14 @@ OTHER_USER = 65_534
 
 
 @contextmanager
-def read_only(path: Path, *beside: str) -> Iterator[Path]:
+def read_only(path: Path, *beside: str, mode: int = 0o555) -> Iterator[Path]:
     """A copy of a log, and of files beside it, where this process cannot write, even as root."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         for end in ("", *beside):
             shutil.copy(f"{path}{end}", folder / f"log.db{end}")
         for one in (*folder.iterdir(), folder):
-            one.chmod(0o555)
+            one.chmod(mode)
         was = os.geteuid()
         if was == 0:
             os.seteuid(OTHER_USER)
@@ -189,6 +190,19 @@ def test_a_backup_that_cannot_be_written_is_verified_as_it_stands(run: Run, path
         assert [one.name for one in backup.parent.iterdir()] == ["log.db"]
         made = run("log", "rebuild-read-models", *args)
         assert (made.code, "cannot be read" in made.err) == (Exit.UNREACHABLE, True)
+
+
+def test_a_log_that_this_user_may_not_read_is_refused_with_its_owner(run: Run, path: Path) -> None:
+    with read_only(path, mode=0o111) as backup:
+        ran = run("log", "verify", "--log", f"sqlite://{backup}", "--data-dir", "/")
+        assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+        assert f"of user {os.geteuid()}, may not read {backup}" in ran.err
+        assert f"belongs to user {os.getuid()}" in ran.err
+
+
+def test_a_log_that_this_user_may_not_write_is_refused_as_such(path: Path) -> None:
+    with read_only(path) as backup, pytest.raises(LogUnavailable, match=f"may not write {backup}"):
+        open_log(f"sqlite://{backup}")
 
 
 @pytest.mark.parametrize("table", ["erased", "archived_states"])
