@@ -65,6 +65,29 @@ def test_an_export_follows_a_log_that_grows(log: EventLog, place: ExportPlace) -
     assert exported_log(place) == list(whole_log(log))
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_an_export_is_not_complete_until_a_time_to_come_once_the_clock_is_set_back(
+    log: EventLog, place: ExportPlace, *, grows: bool
+) -> None:
+    now_ms, settled_ms = AT_MS + DAY_MS, 60_000
+    growing = Growing(log)
+    growing.grow()
+    with closing(
+        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
+    ) as export:
+        for set_back_ms, said_ms in (
+            (0, AT_MS + DAY_MS - settled_ms),
+            (settled_ms - 1, AT_MS + DAY_MS - settled_ms),
+            (DAY_MS, AT_MS - settled_ms),
+        ):
+            now_ms = AT_MS + DAY_MS - set_back_ms
+            if grows:
+                growing.grow()
+            while export.step():
+                pass
+            assert catalog_of(place).complete_until_ms == said_ms
+
+
 def test_positions_that_failed_appends_left_out_are_no_gap(
     open_another: OpenLog, place: ExportPlace
 ) -> None:

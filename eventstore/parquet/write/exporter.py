@@ -340,7 +340,7 @@ class Exporter:
         ``tree`` is the version's tree over all seals, if it has grown.
         """
         self._has_committed = True
-        until_ms = self._settled_ms() if is_at_end else None
+        until_ms = self._new_until_ms(committed) if is_at_end else None
         self._catalog = self._table.mark(committed, complete_until_ms=until_ms)
         if tree is not None:
             self._tree.take(tree)
@@ -348,16 +348,22 @@ class Exporter:
 
     def _say_complete(self) -> None:
         """Mark the export as complete, once the whole log is exported; not each time."""
-        until_ms, said_ms = self._settled_ms(), self._catalog.complete_until_ms
-        if said_ms is None or until_ms - said_ms >= self._completeness.every_s * _MS:
-            self._is_certain = False
-            self._catalog = self._table.mark(self._catalog, complete_until_ms=until_ms)
-            self._is_certain = True
+        until_ms, said_ms = self._new_until_ms(self._catalog), self._catalog.complete_until_ms
+        every_ms = self._completeness.every_s * _MS
+        if until_ms is None or (said_ms is not None and 0 <= until_ms - said_ms < every_ms):
+            return
+        self._is_certain = False
+        self._catalog = self._table.mark(self._catalog, complete_until_ms=until_ms)
+        self._is_certain = True
 
-    def _settled_ms(self) -> int:
-        read_ms, until_ms = self._steps.began_ms, self._bounds.until_ms
-        read_ms = read_ms if until_ms is None else min(read_ms, until_ms)
-        return max(1, read_ms - round(self._completeness.settled_s * _MS))
+    def _new_until_ms(self, catalog: Catalog) -> int | None:
+        """Until when the export is complete; None if its mark may keep the time that it has."""
+        began_ms, bound_ms = self._steps.began_ms, self._bounds.until_ms
+        read_ms = began_ms if bound_ms is None else min(began_ms, bound_ms)
+        until_ms = max(1, read_ms - round(self._completeness.settled_s * _MS))
+        said_ms = catalog.complete_until_ms or 0
+        # A time that is still to come was said by a clock that was ahead.
+        return until_ms if until_ms > said_ms or said_ms > began_ms else None
 
     def _recover(self, replaced_kept_s: float) -> None:
         """Read the export again after a failure: a failed commit may have succeeded."""

@@ -158,7 +158,9 @@ class TableWriter:
         return self._committed(replace(before, statements=statements, strays=()), said)
 
     def mark(self, catalog: Catalog, *, complete_until_ms: int | None = None) -> Catalog:
-        """Write the mark of the end, and the time until which the export is complete, if given.
+        """Write the mark of the end, and the time until which the export is complete.
+
+        If no time is given, the mark keeps the one that it has.
 
         Raises:
             ExportRefused: another process committed a later version.
@@ -169,9 +171,8 @@ class TableWriter:
         there = read_mark(self._place, None)
         if there is not None and there.version > said.version:
             raise self._refused()
-        until_ms = complete_until_ms or 0
-        complete = (said.position, until_ms)
-        if before is not None and until_ms < before.complete_until_ms:
+        complete = (said.position, complete_until_ms or 0)
+        if before is not None and complete_until_ms is None:
             complete = (before.complete_position, before.complete_until_ms)
         is_marked = before is not None and before.version == said.version
         mark = EndMark(
