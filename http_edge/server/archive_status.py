@@ -6,7 +6,6 @@ it; edges read it for ``/status``, so this module does without pyarrow.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
+from http_edge.server.status_files import publish, read_status, status_path
 
 _MS: Final = 1_000
-NAME: Final = "archive-status{}.json"
-"""Contains the number of the database if the log has several."""
+_NAME: Final = "archive-status.json"
 
 
 class ArchiveStatus(msgspec.Struct, kw_only=True):
@@ -48,9 +47,9 @@ class Reporter:
 
         ``database`` is the number of the log's database if there are several.
         """
-        self._path = data_dir / _name(database)
+        self._path = status_path(data_dir, _NAME, database)
         self._clock = clock
-        self._status = _read(self._path) or ArchiveStatus()
+        self._status = read_status(self._path, ArchiveStatus) or ArchiveStatus()
 
     def on_seam(self, position: int, rows_left: int, rows_stayed: int) -> None:
         """Note the seam after a round; see ``ArchiveStatus`` for the figures."""
@@ -90,15 +89,12 @@ class Reporter:
         self._write()
 
     def _write(self) -> None:
-        draft = self._path.with_suffix(".part")
-        with contextlib.suppress(OSError):
-            draft.write_bytes(msgspec.json.encode(self._status))
-            draft.replace(self._path)
+        publish(self._path, msgspec.json.encode(self._status))
 
 
 def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
-    status = _read(data_dir / _name(database)) or ArchiveStatus()
+    status = read_status(status_path(data_dir, _NAME, database), ArchiveStatus) or ArchiveStatus()
 
     def age_s(at_ms: int | None) -> float | None:
         return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
@@ -118,14 +114,3 @@ def figures_by_database(data_dir: Path, now_ms: int, databases: int) -> Sequence
     if databases == 1:
         return [figures(data_dir, now_ms)]
     return [figures(data_dir, now_ms, number) for number in range(databases)]
-
-
-def _name(database: int | None) -> str:
-    return NAME.format("" if database is None else f"-{database}")
-
-
-def _read(path: Path) -> ArchiveStatus | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ArchiveStatus)
-    except (OSError, msgspec.DecodeError):
-        return None

@@ -7,7 +7,6 @@ edge).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
+from http_edge.server.status_files import publish, read_status, status_path
 
-NAME: Final = "export-status{}.json"
-"""Contains the number of the database if the log has several."""
+_NAME: Final = "export-status.json"
 
 
 class ExportStatus(msgspec.Struct, kw_only=True):
@@ -49,9 +48,9 @@ class Reporter:
         It takes over the fault and the time of the last catching up from an earlier process: else
         a process that ends again and again before it has caught up would seem to have just begun.
         """
-        self._path = None if data_dir is None else data_dir / _name(database)
+        self._path = None if data_dir is None else status_path(data_dir, _NAME, database)
         self._clock = clock
-        earlier = (self._path and _read(self._path)) or ExportStatus()
+        earlier = (self._path and read_status(self._path, ExportStatus)) or ExportStatus()
         self._status = ExportStatus(
             caught_up_at_ms=earlier.caught_up_at_ms,
             fault=earlier.fault,
@@ -96,10 +95,7 @@ class Reporter:
     def _write(self) -> None:
         if self._path is None:
             return
-        draft = self._path.with_suffix(".part")
-        with contextlib.suppress(OSError):
-            draft.write_bytes(msgspec.json.encode(self._status))
-            draft.replace(self._path)
+        publish(self._path, msgspec.json.encode(self._status))
 
 
 def figures(
@@ -113,7 +109,7 @@ def figures(
     exported, according to the export itself. ``standby`` means that another process exports,
     perhaps on another machine, whose status has the other figures.
     """
-    status = _read(data_dir / _name(database))
+    status = read_status(status_path(data_dir, _NAME, database), ExportStatus)
     if status is None:
         # Edges on other machines have no such file.
         fault = "the exporting process runs on another machine or has not started"
@@ -153,14 +149,3 @@ def figures_by_database(
     if len(log_positions) == 1:
         return [figures(data_dir, log_positions[0], now_ms)]
     return [figures(data_dir, last, now_ms, n) for n, last in enumerate(log_positions)]
-
-
-def _name(database: int | None) -> str:
-    return NAME.format("" if database is None else f"-{database}")
-
-
-def _read(path: Path) -> ExportStatus | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ExportStatus)
-    except (OSError, msgspec.DecodeError):
-        return None

@@ -7,7 +7,6 @@ own machine, asks no host and no store, and does without pyarrow.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -23,10 +22,10 @@ from eventstore.log.tree_head import read_head
 from http_edge.decentrl.answers import error_body
 from http_edge.listener.address_charge import charge_public
 from http_edge.listener.routes import JSON, PlainRoute, Rejection, Route
+from http_edge.server.status_files import publish, status_path
 from http_edge.settings.settings import Settings
 
-_NAME: Final = "log-head{}.txt"
-"""Contains the number of the database if the log has several."""
+_NAME: Final = "log-head.txt"
 _READ_AGAIN_MS: Final = 1_000
 _CACHE_CONTROL: Final = "public, max-age=1"
 _NONE: Final = (
@@ -40,14 +39,11 @@ class HeadFile:
 
     def __init__(self, data_dir: Path, database: int | None = None) -> None:
         """The file for the log, or for one of its databases if it has several."""
-        self._path = data_dir / _NAME.format("" if database is None else f"-{database}")
+        self._path = status_path(data_dir, _NAME, database)
 
     def publish(self, note: bytes) -> None:
         """Let edges of this machine answer with this head; ignore a failure to write the file."""
-        draft = self._path.with_suffix(".part")
-        with contextlib.suppress(OSError):
-            draft.write_bytes(note)
-            draft.replace(self._path)
+        publish(self._path, note)
 
     def read(self) -> bytes | None:
         """The signed note, None if there is no valid one."""

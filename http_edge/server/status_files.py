@@ -1,0 +1,44 @@
+"""Small files of the data directory that tell other processes of the machine what one has done.
+
+One process writes a file and any number read it. Readers need neither the log nor pyarrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+_Status = TypeVar("_Status")
+
+
+def status_path(data_dir: Path, name: str, database: int | None) -> Path:
+    """The path of a file of this name; of one database of the log if it has several."""
+    path = data_dir / name
+    return path if database is None else path.with_stem(f"{path.stem}-{database}")
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Replace the content of a file; ignore a failure.
+
+    Where no new file can be written, as on a full disk, the old one is overwritten, which has its
+    room already. A reader may find a part of it then.
+    """
+    draft = path.with_suffix(".part")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            file.write(content)
+            file.truncate()
+
+
+def read_status(path: Path, kind: type[_Status]) -> _Status | None:
+    """The status in a file of JSON, None if there is none that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None
