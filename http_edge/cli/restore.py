@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +20,12 @@ from eventstore.log.errors import (
     UnknownTopic,
 )
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
+from eventstore.parquet.opening import AsOf, point_in_log
 from eventstore.stores.restore import Restored
 from http_edge.cli.output import json_option, print_json, print_record, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.restoring import AsOf, Source, Target, keys_for, opened_source, run, target_of
+from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
 from http_edge.settings.sources import Loaded
 
 _ERASED: Final = (
@@ -34,17 +34,11 @@ _ERASED: Final = (
 )
 
 
-def _point_in_log(text: str) -> AsOf:
-    """Parse a position of the log, or a time in ISO 8601, in UTC if it names no zone."""
-    if text.isascii() and text.isdigit() and int(text):
-        return int(text)
+def _until(_: click.Context, __: click.Parameter, text: str | None) -> AsOf:
     try:
-        at = datetime.fromisoformat(text)
+        return None if text is None else point_in_log(text)
     except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is neither a position nor a time like 2030-12-31T23:59:59Z"
-        ) from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -77,7 +71,7 @@ def _point_in_log(text: str) -> AsOf:
 @click.option(
     "--as-of",
     "until",
-    type=_point_in_log,
+    callback=_until,
     metavar="TIME|POSITION",
     help="End with the last complete transaction before this time, or up to this position.",
 )

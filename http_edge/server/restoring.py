@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import parse_head
+from eventstore.parquet.opening import AsOf
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.log_import import LogImport
@@ -43,8 +44,6 @@ from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import MEDIATOR_KEY
 from http_edge.server.pruning import beginning_of
 
-AsOf: TypeAlias = datetime | int | None
-"""A time with its zone, a position of the log, or None for the whole log."""
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."
 

@@ -364,7 +364,11 @@ def test_a_restore_as_of_a_time_ends_with_the_last_transaction_made_until_then(
     assert (ran.code, json.loads(ran.out)["position"]) == (Exit.OK, last)
     wanted = [row for row in rows if row.position <= last]
     assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == wanted
-    for when, said in (("1999-01-01", "begins after"), ("soon", "neither a position nor a time")):
+    for when, said in (
+        ("1999-01-01", "begins after"),
+        ("soon", "neither a position nor a time"),
+        ("0001-01-01T00:00:00+23:00", "neither a position nor a time"),
+    ):
         refused = restore(run, source, str(tmp_path / "no"), original.keys, "--as-of", when)
         assert refused.code == Exit.USAGE
         assert said in refused.err
