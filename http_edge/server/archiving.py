@@ -30,6 +30,7 @@ from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import log_rows, manifest_table
 from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.settings.sections import TIMESTAMP_WINDOW_MS_MAX
 
 SECTION_ROWS: Final = 65_536
 ROWS_PER_STEP: Final = 256
@@ -37,8 +38,6 @@ SECTION_BYTES: Final = 64 * 1024 * 1024
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _ARCHIVED_AT_ONCE: Final = 16_384
-WINDOW_MS: Final = 3_600_000
-"""The largest value to which ``protocol.timestamp_window_ms`` can be set."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with two positions: of the seam, and of the end of the archive."""
@@ -65,7 +64,7 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     *,
     until_ms: int,
     clock: Callable[[], int],
-    window_ms: int = WINDOW_MS,
+    window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     section_rows: int = SECTION_ROWS,
     rows_per_step_max: int = ROWS_PER_STEP,
     is_checked: bool = True,

@@ -29,8 +29,7 @@ from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.write.exporter import Exporter
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.server.archiving import WINDOW_MS
-from http_edge.settings.sections import Archive
+from http_edge.settings.sections import TIMESTAMP_WINDOW_MS_MAX, Archive
 
 _MS: Final = 1_000
 
@@ -111,4 +110,4 @@ def beginning_of(
 
 
 def _plan(read: Callable[[], Iterator[Sequence[LogRow]]], last: int, pruned_to: int) -> Leaving:
-    return not_needed(read, last, pruned_to=pruned_to, window_ms=WINDOW_MS)
+    return not_needed(read, last, pruned_to=pruned_to, window_ms=TIMESTAMP_WINDOW_MS_MAX)

@@ -23,12 +23,13 @@ from http_edge.settings.value_types import (
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
+TIMESTAMP_WINDOW_MS_MAX: Final = 3_600_000
 
 
 class Protocol(Section):
     """Choices that DCTRL-0004 leaves to the mediator; the defaults are the specification's."""
 
-    timestamp_window_ms: int = Field(default=300_000, ge=1_000, le=3_600_000)
+    timestamp_window_ms: int = Field(default=300_000, ge=1_000, le=TIMESTAMP_WINDOW_MS_MAX)
     """Largest difference between a command's timestamp and the mediator's clock (DCTRL-0004 5.1).
     The mediator keeps every nonce for once to twice this time."""
     socket_auth_s: float = Field(default=10, gt=0, le=300)

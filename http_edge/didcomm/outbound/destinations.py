@@ -99,13 +99,13 @@ def read_endpoint(text: str) -> URL | None:
         url = URL(text)
     except ValueError:
         return None
-    host = host_of(url)
+    host = hostname_of(url)
     if not url.port or not (is_address(host) or _NAME.match(host)):
         return None
     return url.with_fragment(None)
 
 
-def host_of(url: URL) -> str:
+def hostname_of(url: URL) -> str:
     """Return the host of an endpoint, without brackets; no other part of it may be logged."""
     return url.raw_host or ""
 
@@ -225,7 +225,7 @@ class Destinations:
                 yield Destination(session, endpoint, self._settings.timeout_s, turn)
 
     async def _addresses(self, endpoint: URL, turn: Turn) -> Sequence[ResolveResult]:
-        host, port = host_of(endpoint), endpoint.port or 0
+        host, port = hostname_of(endpoint), endpoint.port or 0
         if is_address(host):
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             itself = ResolveResult(

@@ -44,7 +44,7 @@ from http_edge.didcomm.outbound.destinations import (
     DeliveryOutcome,
     Destination,
     Destinations,
-    host_of,
+    hostname_of,
     read_endpoint,
 )
 from http_edge.dids.document import Fetch
@@ -248,10 +248,10 @@ class DeliveryWorker:
         await self._queue.learn(connection.routing_keys)
         async with self._queue.destinations.to(endpoint, self.did) as destination:
             if destination is None:
-                return self._failed(host_of(endpoint), "no permitted address")
+                return self._failed(hostname_of(endpoint), "no permitted address")
             outcome = await self._batch(destination, connection)
         if isinstance(outcome, DeliveryOutcome):
-            return self._failed(host_of(endpoint), outcome.value)
+            return self._failed(hostname_of(endpoint), outcome.value)
         return outcome
 
     def _others_deliver(self, state: QueueState, now_ms: int) -> bool:

@@ -23,7 +23,7 @@ from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
-from http_edge.didcomm.protocols.handshake import host_of
+from http_edge.didcomm.protocols.handshake import authority_of
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
@@ -58,7 +58,7 @@ class Enrolment:
         self._keylists = keylists
         self._services = services
         self._own_names = own_names
-        self._own_host = host_of(own_url)
+        self._own_authority = authority_of(own_url)
 
     async def grant(self, request: Request) -> NotEnrolled | Problem | None:
         """Grant mediation to the sender; return None, or the reason for the denial."""
@@ -74,7 +74,7 @@ class Enrolment:
         back to this mediator: a message sent there would be queued for the agent again, for ever.
         """
         service = await self._services(message)
-        if service is None or host_of(service.uri) == self._own_host:
+        if service is None or authority_of(service.uri) == self._own_authority:
             return "", []
         if any(canonical_name(key) in self._own_names for key in service.routing_keys):
             return "", []

@@ -102,7 +102,7 @@ def described(code: str, explanation: str) -> Json:
     return {"code": code, "en": explanation}
 
 
-def host_of(url: str) -> str:
+def authority_of(url: str) -> str:
     """Return host and port of an endpoint in a comparable form; empty if it has none."""
     return urlsplit(url).netloc.lower()
 
@@ -207,7 +207,7 @@ class HandshakeResponder:
         self._identities = identities
         self._admission = admission
         self._own_key = own_key
-        self._own_host = host_of(own_url)
+        self._own_authority = authority_of(own_url)
         self._minor_max = minor_max
 
     async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
@@ -238,7 +238,7 @@ class HandshakeResponder:
         return None
 
     def _is_own(self, endpoint: str) -> bool:
-        return bool(endpoint) and host_of(endpoint) == self._own_host
+        return bool(endpoint) and authority_of(endpoint) == self._own_authority
 
     def accept(self, response: Reply) -> Outcome:
         """Answer with ``response``. It may wait in the queue, for delivery to an endpoint."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm.outbound.destinations import host_of, is_address, read_endpoint
+from http_edge.didcomm.outbound.destinations import hostname_of, is_address, read_endpoint
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from http_edge.didcomm.outbound.destinations import host_of, is_address, read_en
 def test_the_endpoints_that_agents_name_are_read(text: str, host: str, port: int) -> None:
     endpoint = read_endpoint(text)
     assert endpoint is not None
-    assert (host_of(endpoint), endpoint.port) == (host, port)
+    assert (hostname_of(endpoint), endpoint.port) == (host, port)
 
 
 def test_a_fragment_is_not_sent() -> None:
@@ -94,7 +94,7 @@ def test_any_text_is_read_without_a_fault(text: str) -> None:
     assert endpoint is None or (
         endpoint.scheme in {"http", "https", "ws", "wss"}
         and endpoint.raw_user is None
-        and (is_address(host_of(endpoint)) or "." not in host_of(endpoint)[-1:])
+        and (is_address(hostname_of(endpoint)) or "." not in hostname_of(endpoint)[-1:])
     )
 
 
