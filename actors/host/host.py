@@ -31,6 +31,7 @@ from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock, NewId
 from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk
+from actors.host.log_outage import LogOutage
 from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
@@ -88,6 +89,7 @@ class Host:
         self._looked_ms = clock()
         self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
+        self._outage = LogOutage()
         self.stats = HostStats(name)
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
@@ -303,9 +305,13 @@ class Host:
         try:
             return self._decide(transaction, submission)
         except LogError as error:
-            extra = {"request_id": submission.request_id}
-            _LOG.error("cannot serve an identity: %s", type(error).__name__, extra=extra)
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
+            if transaction.log_failed:
+                ids = request_ids([("", submission)])
+                self._outage.failed("cannot serve an identity", error, ids)
+            else:
+                extra = {"request_id": submission.request_id}
+                _LOG.error("cannot serve an identity: %s", type(error).__name__, extra=extra)
             return Outcome(UNAVAILABLE)
 
     def _decide(self, transaction: Transaction, submission: Submission) -> Outcome:
@@ -425,11 +431,8 @@ class Host:
             if refusal is not None:
                 return refusal
         except LogError as error:
-            _LOG.error(
-                "append failed, outcome unknown: %s",
-                type(error).__name__,
-                extra={"request_ids": request_ids(transaction.items)},
-            )
+            ids = request_ids(transaction.items)
+            self._outage.failed("append failed, outcome unknown", error, ids)
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         finally:
@@ -438,6 +441,7 @@ class Host:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
                 self._due_snapshots.append((partition.stream, nonces))
+        self._outage.appended()
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
@@ -458,8 +462,7 @@ class Host:
                 if not partitions.is_newest(self._log, partition):
                     return self._resolve_conflict(transaction)
         except LogError as error:
-            extra = {"request_ids": request_ids(transaction.items)}
-            _LOG.error("cannot read the log: %s", type(error).__name__, extra=extra)
+            self._outage.failed("cannot read the log", error, request_ids(transaction.items))
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 import pytest
 
@@ -68,6 +70,28 @@ def test_the_log_line_of_a_failed_append_names_the_requests_in_it(
     owner.execute([("edge-0", one) for one in request])
     (entry,) = [record for record in caplog.records if "outcome unknown" in record.message]
     assert vars(entry)["request_ids"] == ["one", "two"]
+
+
+def test_an_outage_is_one_line_at_its_beginning_and_one_at_its_end_with_the_number_of_failures(
+    faulty: FaultyLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    with caplog.at_level(logging.INFO):
+        for failures in (3, 1):
+            faulty.plan(FailNext(failures))
+            for _ in range(failures):
+                assert run(owner, submission(ME, MESSAGE, sender=FRIEND)) == [UNAVAILABLE]
+            for _ in range(2):
+                (accepted,) = run(owner, submission(ME, MESSAGE, sender=FRIEND))
+                assert isinstance(accepted, MessageAccepted)
+            began, ended = caplog.records
+            assert (began.levelname, ended.levelname) == ("ERROR", "WARNING")
+            assert (ended.message, vars(ended)["failures"]) == (
+                "the log takes writes again",
+                failures,
+            )
+            caplog.clear()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
