@@ -232,6 +232,8 @@ class HostServer:
         self._lock = threading.Lock()
         self._opened = 0
         self._unproven: dict[socket.socket, None] = {}
+        self._listener: socket.socket | None = None
+        self._has_stopped = False
 
     def listen(self, address: str) -> HostAddress:
         """Listen on a free port of this address; return address, port and token.
@@ -243,6 +245,7 @@ class HostServer:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.bind((address, 0))
         listener.listen(_BACKLOG)
+        self._listener = listener
         vital_thread("edge-accept", lambda: self._accept(listener)).start()
         return HostAddress(address, listener.getsockname()[1], self._token)
 
@@ -261,23 +264,32 @@ class HostServer:
         connection.send(PUSH, msgspec.msgpack.encode(pushes))
 
     def leave(self) -> None:
-        """End every connection in order: after its last push, send ``NOTHING_MORE``."""
+        """Stop in order: send ``NOTHING_MORE`` to each edge after its last push."""
         for connection in list(self._connections.values()):
             connection.send(PUSH, NOTHING_MORE)
+        self.stop()
+
+    def stop(self) -> None:
+        """Listen no more, and end every connection."""
+        self._has_stopped = True
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self.close()
 
     def close(self) -> None:
-        """End every connection."""
+        """End every connection; edges may connect again."""
         for connection in list(self._connections.values()):
             connection.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        while True:
+        while not self._has_stopped:
             try:
                 accepted, _ = listener.accept()
             except OSError as error:
-                _LOG.error("could not accept a connection: %s", error)
-                time.sleep(_ACCEPT_AGAIN_S)
+                if not self._has_stopped:
+                    _LOG.error("could not accept a connection: %s", error)
+                    time.sleep(_ACCEPT_AGAIN_S)
                 continue
             self._await_proof(accepted)
             thread = threading.Thread(
@@ -289,6 +301,7 @@ class HostServer:
                 _LOG.error("could not serve a connection: %s", error)
                 self._forget_unproven(accepted)
                 accepted.close()
+        listener.close()
 
     def _await_proof(self, accepted: socket.socket) -> None:
         """Register a connection without ``Hello``; beyond the bound, close the oldest of them."""

@@ -116,7 +116,7 @@ class PlacerRole:
                     server.close()  # so that callers look for the placer elsewhere
                 await self._pause()
         finally:
-            server.close()
+            server.stop()
             if self._placing is not None:
                 self._placing.close()
 

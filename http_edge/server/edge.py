@@ -272,6 +272,7 @@ class Edge:
         self._in_flight.draining = True
         for task in (*self._watching, *self._working):
             task.cancel()
+        self._keylists.stop()
         self._hub.close_all()
         if self._mediation is not None:  # also sockets that no agent has used yet
             self._mediation.sockets.close_all(GOING_AWAY)

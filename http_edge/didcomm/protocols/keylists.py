@@ -84,6 +84,11 @@ class Keylists:
         self._unreleased = 0
         self._releasing: set[asyncio.Task[None]] = set()
 
+    def stop(self) -> None:
+        """Repeat no release any more: keys whose release had no answer stay claimed."""
+        for task in self._releasing:
+            task.cancel()
+
     async def change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
         """Carry out the wanted changes; return a refusal if the owner may have no keylist.
 

@@ -166,6 +166,15 @@ async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
         assert [await agents.owner(key) for key in (FIRST, SECOND)] == [None, None]
 
 
+async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:
+    before = asyncio.all_tasks()
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        lists = await given_up(agents, [FIRST, SECOND])
+        (repeating,) = asyncio.all_tasks() - before
+        lists.stop()
+        await asyncio.wait([repeating])
+
+
 async def test_only_so_many_keys_wait_for_their_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ class Host:
 async def host() -> AsyncIterator[Host]:
     host = Host()
     yield host
-    host.server.close()
+    host.server.stop()
 
 
 def nowhere(pushes: bytes) -> None:
@@ -95,6 +95,22 @@ async def test_every_call_gets_its_own_answer_in_any_order(host: Host) -> None:
         answer(batch + b"!")
     assert await asyncio.gather(*calls) == [b"\0!", b"\1" * 900_000 + b"!", b"!"]
     client.close()
+
+
+async def test_a_server_that_has_left_listens_no_more_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    host = Host()
+    client = await connect_to_host(host.address, EDGE, nowhere)
+    threads = [t for t in set(threading.enumerate()) - before if t.name.startswith("edge")]
+    assert threads
+    host.server.leave()
+    async with asyncio.timeout(WAIT_S):
+        await client.ended()
+        for thread in threads:
+            await asyncio.to_thread(thread.join, WAIT_S)
+            assert not thread.is_alive()
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await connect_to_host(host.address, EDGE, nowhere)
 
 
 async def test_questions_pass_beside_batches_and_fail_alone(host: Host) -> None:
