@@ -108,7 +108,7 @@ class ClusterNode:
     async def leave(self) -> None:
         """Give all shards to other nodes; return when none is left here or no node takes them.
 
-        A placer that does not answer is asked again: the caller limits the time.
+        A placer or a host that does not answer is asked again: the caller limits the time.
         """
         while True:
             with contextlib.suppress(PlacerUnavailable):
@@ -129,7 +129,8 @@ class ClusterNode:
             return True
         if all(host.draining for host in here):
             return False
-        return await self._placer.order(DrainNode(self.name, draining=True)) is not Placed.DONE
+        placed = await self._placer.order(DrainNode(self.name, draining=True))
+        return placed not in {Placed.DONE, Placed.DID_NOT_ANSWER}
 
     async def stop(self) -> None:
         """Give up the role of the placer, and stop standing by."""

@@ -20,10 +20,14 @@ from http_edge.settings.settings import Settings
 
 
 class AbsentPlacer:
-    """A placer that leaves the first request of each kind unanswered, as while its role moves."""
+    """A placer that leaves the first request of each kind unanswered, as while its role moves.
+
+    Then a host does not answer the first order that arrives.
+    """
 
     def __init__(self, shards: int) -> None:
         self._silent_once = {"places", "order"}
+        self._is_host_silent = True
         self.shards = shards
         self.orders: list[Order] = []
 
@@ -44,11 +48,16 @@ class AbsentPlacer:
 
     async def order(self, order: Order) -> Placed:
         self._answer("order")
+        if self._is_host_silent:
+            self._is_host_silent = False
+            return Placed.DID_NOT_ANSWER
         self.orders.append(order)
         return Placed.DONE
 
 
-async def test_a_node_that_leaves_asks_again_a_placer_that_does_not_answer(tmp_path: Path) -> None:
+async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_answer(
+    tmp_path: Path,
+) -> None:
     node = ClusterNode(Settings(data_dir=tmp_path, node="a"))
     placer = AbsentPlacer(shards=2)
     node._placer = cast("PlacerLink", placer)
