@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, compress
-from typing import Final, TypeVar, assert_never
+from typing import Final, TypeGuard, TypeVar, assert_never
 from uuid import UUID
 
 from actors.core.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
@@ -148,11 +148,12 @@ class PageReader:
         """After the commit: the reply to each command of the transaction, with pages filled.
 
         Pages are read whole, so those beyond ``bytes_max`` are refused: they would fill the memory.
+        Pages that are read later do not count.
         """
-        sums = accumulate(outcome.page_bytes for outcome in outcomes)
+        sizes = [0 if _is_beside(one.reply) else one.page_bytes for one in outcomes]
         fit = [
-            not 0 < outcome.page_bytes < pages_bytes > self._bytes_max
-            for outcome, pages_bytes in zip(outcomes, sums, strict=True)
+            not 0 < page_bytes < pages_bytes > self._bytes_max
+            for page_bytes, pages_bytes in zip(sizes, accumulate(sizes), strict=True)
         ]
         known = self._read_together(transaction, list(compress(outcomes, fit)))
         replies: list[Reply] = []
@@ -197,7 +198,7 @@ class PageReader:
         assert cached is not None
         if transaction.log_failed:
             return UNAVAILABLE
-        if isinstance(refs, MessageRefs) and refs.size_bytes > _BESIDE_BYTES_MIN:
+        if _is_beside(refs):
             return MessagesBeside(refs.versions, refs.total)
         try:
             return self.fill(cached, refs, known.get(cached.stream, {}))
@@ -251,6 +252,11 @@ class PageReader:
                 return Delivery(delivered, refs.state)
             case _:
                 assert_never(refs)
+
+
+def _is_beside(reply: Reply | Refs) -> TypeGuard[MessageRefs]:
+    """Is the page read by a question of its own, after the transaction?"""
+    return isinstance(reply, MessageRefs) and reply.size_bytes > _BESIDE_BYTES_MIN
 
 
 def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:

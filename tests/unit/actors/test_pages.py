@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import MessagesPage, Refused, Reply
+from actors.core.replies import MessagesBeside, MessagesPage, Refused, Reply
 from actors.host.host import Host
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
@@ -98,6 +99,15 @@ def test_one_page_is_read_by_itself(owner: Host, reads: NotedReads) -> None:
     (page,) = run(owner, submission(READERS[2], QueryMessages(ALL)))
     assert texts(page) == [b"3"] * 3
     assert len(reads.questions) == 1
+
+
+def test_large_pages_that_are_read_later_leave_room_for_others(reads: NotedReads) -> None:
+    made = host(reads, limits=HostLimits(pages_bytes_max=1_000))
+    for reader in READERS:
+        met = SaveContract(contract(WRITER, reader))
+        message = submission(reader, QueueMessage(WRITER, bytes(1_100_000)), sender=WRITER)
+        run(made, submission(reader, registration(reader)), submission(reader, met), message)
+    assert ask_all(made) == [MessagesBeside([3], 1)] * len(READERS)
 
 
 def test_empty_pages_ask_nothing(owner: Host, reads: NotedReads) -> None:
