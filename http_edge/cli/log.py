@@ -47,6 +47,7 @@ _UNPROVEN: Final = (
     "rows have left this log, but no key was named: the signer of their replacement is"
     " unknown, and their archive was not checked"
 )
+_NOT_CHECKED: Final = "no rows have left this log, so its export was not checked"
 
 
 @click.group()
@@ -91,7 +92,8 @@ def verify(
     from which the log continues, and does not go on after the log has ended. Parts that were
     verified before are not read again. This needs the mediator's key, from its data directory or
     --public-key. Without the key nothing proves that the mediator itself moved the rows, and the
-    archive is not checked.
+    archive is not checked. The export of a log that no rows have left is not read; poste verify
+    checks it.
 
     Then check what is derived from the rows: tables for queries, and snapshots. Exit code 1 if a
     row was changed, removed, added or moved, which is named, or if a table or a snapshot does not
@@ -108,6 +110,8 @@ def verify(
         archive = None
         if summary.seam and not without_archive and key is not None:
             archive = _check_archive(one, key, all_rows=all_rows)
+        if not (summary.seam or without_archive) and one.exported_place is not None:
+            click.echo(f"poste: {_NOT_CHECKED}\n  To check it: poste verify", err=True)
         checked.append(
             {
                 "summary": _summary(summary),

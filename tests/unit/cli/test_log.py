@@ -205,6 +205,16 @@ def test_a_log_that_this_user_may_not_write_is_refused_as_such(path: Path) -> No
         open_log(f"sqlite://{backup}")
 
 
+def test_a_check_says_if_it_has_not_read_the_export(run: Run, path: Path) -> None:
+    args = ["log", "verify", "--log", f"sqlite://{path}", "--data-dir", str(path.parent)]
+    said = "its export was not checked"
+    export = ["--set", f"export.to={path.parent}/export"]
+    for more, is_said in ((export, True), ([*export, "--without-archive"], False), ([], False)):
+        for form in ([], ["--json"]):
+            ran = run(*args, *more, *form)
+            assert (ran.code, said in ran.err) == (Exit.OK, is_said), more
+
+
 @pytest.mark.parametrize("table", ["erased", "archived_states"])
 def test_a_backup_of_an_earlier_release_is_verified_although_it_lacks_a_table(
     run: Run, path: Path, table: str
