@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,12 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
-from eventstore.parquet.errors import ExportDamaged, ExportRefused, LogNotAsSealed
+from eventstore.parquet.errors import (
+    ExportDamaged,
+    ExportRefused,
+    ExportUnavailable,
+    LogNotAsSealed,
+)
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
@@ -63,6 +69,27 @@ def test_an_export_follows_a_log_that_grows(log: EventLog, place: ExportPlace) -
     growing.grow(2)
     export_all(log, place)
     assert exported_log(place) == list(whole_log(log))
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_an_export_that_was_removed_is_reported_and_its_place_is_left_alone(
+    log: EventLog, tmp_path: Path, *, grows: bool
+) -> None:
+    now_ms = AT_MS
+    growing, place = Growing(log), open_place(str(tmp_path / "export"))
+    growing.grow()
+    with closing(
+        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
+    ) as export:
+        while export.step():
+            pass
+        shutil.rmtree(tmp_path / "export")
+        now_ms += 60_000
+        if grows:
+            growing.grow()
+        with pytest.raises(ExportUnavailable, match="is gone"):
+            export.step()
+    assert not (tmp_path / "export").exists()
 
 
 @pytest.mark.parametrize("grows", [True, False])

@@ -179,7 +179,8 @@ class Exporter:
         Callers may retry after an error: no row is exported twice.
 
         Raises:
-            ExportUnavailable: the place cannot be written now (disk full, store gone).
+            ExportUnavailable: the place cannot be written now (disk full, store gone), or the
+                export was removed from it.
             ExportRefused: another process writes to this place.
             ExportDamaged: the export was damaged since.
             LogUnavailable: the log cannot be read now, or the lock of the place was lost.
@@ -192,6 +193,7 @@ class Exporter:
         if step is None:
             self._say_complete()
             return None
+        self._table.marked(before)
         self._is_certain = False
         files = [write_data(self._place, day, rows) for day, rows in by_day(step.table)]
         tree = self._tree.extended(step.leaves)

@@ -164,11 +164,11 @@ class TableWriter:
 
         Raises:
             ExportRefused: another process committed a later version.
-            ExportUnavailable: the place cannot be written now.
+            ExportUnavailable: the place cannot be written now, or the export is gone.
         """
         said, before = catalog.version, catalog.mark
         assert said is not None
-        there = read_mark(self._place, None)
+        there = self.marked(catalog)
         if there is not None and there.version > said.version:
             raise self._refused()
         complete = (said.position, complete_until_ms or 0)
@@ -189,6 +189,18 @@ class TableWriter:
         written, content = signed(mark, self._signer.sign)
         self._place.write(END, content)
         return replace(catalog, mark=written)
+
+    def marked(self, catalog: Catalog) -> EndMark | None:
+        """Read the mark of the end at the place; None if the catalog has none either.
+
+        Raises:
+            ExportUnavailable: it cannot be read now, or is gone and the export with it.
+        """
+        there = read_mark(self._place, None)
+        if there is None and catalog.mark is not None:
+            why = f"the export at {self._place.address()} is gone: removed, or not mounted"
+            raise ExportUnavailable(END, why)
+        return there
 
     def remove_torn(self) -> None:
         """Remove a newest commit that a power cut left incomplete on a local disk.
