@@ -126,21 +126,29 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
 def _check_states(log: EventLog, settings: Settings) -> None:
     """Check that this release can read the states that stand for archived rows.
 
+    If the archive is in a folder that is empty or not there, log a warning.
+
     After an upgrade with another layout of states, make them anew from the archive, before the
     mediator serves anything.
 
     Raises:
         Stop: the states cannot be made from the archive.
     """
-    text = log.settings().get(SEAM)
-    if text is None or read_seam(text).fold == FOLD:
+    text, place = log.settings().get(SEAM), settings.archive_place
+    if text is None:
+        return
+    if "://" not in place and not any(Path(place).glob("*")):
+        about = {"place": place}
+        _LOG.warning(
+            "rows have left the log, but their archive is not where it should be", extra=about
+        )
+    if read_seam(text).fold == FOLD:
         return
     # Import pyarrow only now: it takes 48 MB of memory.
     from eventstore.parquet.errors import ExportError  # noqa: PLC0415
     from eventstore.parquet.files import open_place  # noqa: PLC0415
     from http_edge.server.archived_states import fold_again  # noqa: PLC0415
 
-    place = settings.archive_place
     _LOG.info("remaking the states that replace archived rows", extra={"place": place})
     try:
         made = fold_again(log, lambda: open_place(place), load_or_create(settings.keys_path))

@@ -291,6 +291,21 @@ def test_a_new_release_makes_archived_states_anew_before_it_serves(
     assert read_seam(log.settings()[SEAM]).fold == FOLD
 
 
+def test_a_log_whose_archive_is_gone_is_served_with_a_warning(
+    settings: Settings, log: EventLog, place: ExportPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    _leave(settings, played(log))
+    check_log(settings)
+    assert caplog.messages == []
+    for entry in Path(place.root).iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    for _ in ("empty", "not there"):
+        check_log(settings)
+        assert [vars(said)["place"] for said in caplog.records] == [settings.archive_place]
+        caplog.clear()
+        shutil.rmtree(place.root, ignore_errors=True)
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_kill_while_states_are_made_anew_leaves_a_log_that_goes_on(
     settings: Settings, log: EventLog, place: ExportPlace, is_stored: bool
