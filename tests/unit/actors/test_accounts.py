@@ -196,6 +196,18 @@ def test_the_dids_that_were_given_up_last_stay_known() -> None:
     assert me.do(QueryConnection()) == Accepted(Connected(connection(), mediated=True))
 
 
+def test_a_did_that_was_given_up_twice_is_known_once() -> None:
+    me = agent()
+    spoke, (one, two) = ME, (f"did:peer:4zQm{number}:z{number}" for number in range(2))
+    for number, did in enumerate((one, two, one, two)):
+        said = msgspec.structs.replace(connection(), peer_did=did)
+        speaker = f"did:key:z6Mk{number}"
+        assert isinstance(me.do(RotateAccount(spoke, speaker, NOW_S + number, said)), Accepted)
+        spoke = speaker
+    first = connection().peer_did
+    assert me.state.prior_dids == [first, two, one]
+
+
 def test_a_rotation_that_is_sent_again_later_does_not_rotate_back() -> None:
     me = rotated()
     me.do(RotateAccount(NEW_DID, ME, NOW_S + 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from actors.core.commands import Connection
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
-from actors.core.identity import Depth, Identity, QueuedMessage
+from actors.core.identity import PRIOR_DIDS_MAX, Depth, Identity
 from actors.core.replies import QueuePolicy
 from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
@@ -76,8 +78,7 @@ def _events(kind: type[Event], **members: st.SearchStrategy[object]) -> st.Searc
 
 CONTENTS = st.builds(Content.of, st.binary(max_size=5), st.just(bytes(16)))
 VERSIONS = st.lists(st.integers(1, 9))
-EVENTS = st.one_of(
-    _events(IdentityRegistered, did=DIDS, expires_at_s=SECONDS, contract=st.just(b"c")),
+OF_CONTRACTS = st.one_of(
     _events(
         ContractStored,
         contract_id=IDS,
@@ -87,6 +88,31 @@ EVENTS = st.one_of(
         digest=st.binary(min_size=1, max_size=1),
         contract=st.just(b"c"),
     ),
+    _events(
+        ContractExpired,
+        contract_id=IDS,
+        digest=st.binary(min_size=1, max_size=1),
+        reason=st.just("expired"),
+    ),
+)
+OF_ACCOUNTS = st.one_of(
+    _events(
+        ConnectionEstablished,
+        did=DIDS,
+        peer_did=DIDS,
+        label=st.text(max_size=3),
+        endpoint=st.sampled_from(["", "https://me.example"]),
+        routing_keys=st.lists(IDS, max_size=2),
+        protocol=st.just("connections/1.0"),
+        invitation_id=IDS,
+    ),
+    _events(AccountRotated, speaker_did=DIDS, prior_did=DIDS, issued_at_s=SECONDS),
+    _events(AccountEnded, prior_did=DIDS, issued_at_s=SECONDS),
+)
+EVENTS = st.one_of(
+    OF_CONTRACTS,
+    OF_ACCOUNTS,
+    _events(IdentityRegistered, did=DIDS, expires_at_s=SECONDS, contract=st.just(b"c")),
     _events(
         ContractRequested,
         request_id=IDS,
@@ -108,12 +134,6 @@ EVENTS = st.one_of(
         request_ids=st.lists(IDS),
         reason=st.just("expired"),
         versions=VERSIONS,
-    ),
-    _events(
-        ContractExpired,
-        contract_id=IDS,
-        digest=st.binary(min_size=1, max_size=1),
-        reason=st.just("expired"),
     ),
     _events(
         MessageQueued,
@@ -148,16 +168,6 @@ EVENTS = st.one_of(
         message_bytes_max=st.integers(0, 9),
         bytes_max=st.integers(0, 9),
     ),
-    _events(
-        ConnectionEstablished,
-        did=DIDS,
-        peer_did=DIDS,
-        label=st.text(max_size=3),
-        endpoint=st.sampled_from(["", "https://me.example"]),
-        routing_keys=st.lists(IDS, max_size=2),
-        protocol=st.just("connections/1.0"),
-        invitation_id=IDS,
-    ),
     _events(MediationGranted),
     st.builds(
         lambda event, claim: msgspec.structs.replace(event, claims=[claim] * len(event.added)),
@@ -168,8 +178,6 @@ EVENTS = st.one_of(
     _events(KeyReleased, key=IDS),
     _events(MessageExpirySet, message_ids=st.lists(MESSAGE_IDS), expires_at_s=SECONDS),
     _events(SpeakerNamed, did=DIDS, account_did=DIDS),
-    _events(AccountRotated, speaker_did=DIDS, prior_did=DIDS, issued_at_s=SECONDS),
-    _events(AccountEnded, prior_did=DIDS, issued_at_s=SECONDS),
     _events(AccountExpired, reason=st.just("idle")),
     _events(AgentSeen),
     _events(InvitationUsed, invitation_id=IDS, by_did=DIDS),
@@ -235,20 +243,37 @@ EVENTS = st.one_of(
 )
 
 
-def _without_repeated_ids(history: list[Event]) -> list[Event]:
-    """A message id is given once."""
+def _with_own_ids(history: list[Event]) -> list[Event]:
+    """An id of a record is given once, and a contract has one digest."""
     seen: set[str] = set()
     kept: list[Event] = []
     for event in history:
-        if isinstance(event, MessageQueued | MessageQueued1):
-            if event.message_id in seen:
-                continue
-            seen.add(event.message_id)
-        kept.append(event)
+        match event:
+            case MessageQueued() | MessageQueued1():
+                given = "message " + event.message_id
+            case ContractRequested() | ContractRequested1():
+                given = "request " + event.request_id
+            case PublicEventPublished() | PublicEventPublished1():
+                given = "public event " + event.event_id
+            case ContractStored():
+                given = "contract " + event.contract_id
+            case _:
+                given = ""
+        if given in seen:
+            continue
+        seen |= {given} - {""}
+        kept.append(_with_own_digest(event))
     return kept
 
 
-HISTORIES = st.lists(EVENTS, max_size=40).map(_without_repeated_ids)
+def _with_own_digest(event: Event) -> Event:
+    if isinstance(event, ContractStored | ContractExpired):
+        return msgspec.structs.replace(event, digest=event.contract_id.encode())
+    return event
+
+
+HISTORIES = st.lists(EVENTS, max_size=40).map(_with_own_ids)
+OF_ONE_KIND = st.lists(OF_CONTRACTS, max_size=12) | st.lists(OF_ACCOUNTS, max_size=12)
 BASE_OF: dict[str, Any] = {"at_ms": 7, "command": b"c" * 16}
 
 
@@ -275,26 +300,58 @@ def test_snapshot_and_tail_give_the_state_of_the_whole_history(
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(HISTORIES)
+@given(HISTORIES | OF_ONE_KIND.map(_with_own_ids))
 def test_the_state_agrees_with_itself_after_every_event(history: list[Event]) -> None:
-    state = Identity()
+    state, saved = Identity(), 0
     for number, event in enumerate(history, start=1):
         evolve(state, event)
         assert state.version == number
-        assert state.queue_bytes == sum(m.size_bytes for m in state.messages.values())
-        envelopes = [m for m in state.messages.values() if m.is_envelope]
-        assert state.envelopes == len(envelopes)
-        assert state.envelope_bytes == sum(m.size_bytes for m in envelopes)
-        keys = {m.recipient_key for m in envelopes}
-        assert state.by_key == {key: _depth(envelopes, key) for key in keys}
+        saved += isinstance(event, EventSaved | EventSaved1)
+        assert state.saved_events + state.erased_events == saved
+        _assert_queue_agrees(state)
+        _assert_contracts_agree(state)
+        requests, public_events = state.requests.values(), state.public_events.values()
+        assert state.requests_by_sender == Counter(r.sender_did for r in requests)
+        assert state.request_bytes == sum(r.stored_bytes for r in requests)
+        assert state.public_bytes == sum(e.stored_bytes for e in public_events)
+        assert len(set(state.prior_dids)) == len(state.prior_dids) <= PRIOR_DIDS_MAX
         assert all(m.version <= number for m in state.messages.values())
         assert state.live_records() >= len(state.messages) + len(state.keylist)
         assert state.weight_bytes() > 0
 
 
-def _depth(envelopes: list[QueuedMessage], key: str) -> Depth:
-    sizes = [m.size_bytes for m in envelopes if m.recipient_key == key]
-    return Depth(len(sizes), sum(sizes))
+def _assert_queue_agrees(state: Identity) -> None:
+    messages = state.messages.values()
+    assert state.queue_bytes == sum(m.size_bytes for m in messages)
+    envelopes = [m for m in messages if m.is_envelope]
+    assert state.envelopes == len(envelopes)
+    assert state.envelope_bytes == sum(m.size_bytes for m in envelopes)
+    assert state.by_key == _depths((m.recipient_key, m.size_bytes) for m in envelopes)
+    texts = [m for m in messages if not m.is_envelope]
+    assert state.by_sender == _depths((m.sender_did, m.size_bytes) for m in texts)
+    assert state.expiring.keys() <= state.messages.keys()
+    assert state.expires_first_s == min(state.expiring.values(), default=0)
+
+
+def _depths(sizes: Iterable[tuple[str, int]]) -> dict[str, Depth]:
+    depths: dict[str, Depth] = {}
+    for origin, size_bytes in sizes:
+        depth = depths.setdefault(origin, Depth(0, 0))
+        depth.messages += 1
+        depth.bytes += size_bytes
+    return depths
+
+
+def _assert_contracts_agree(state: Identity) -> None:
+    contracts = state.contracts.values()
+    assert state.contract_bytes == sum(c.stored_bytes for c in contracts)
+    assert state.contract_ids == {i.encode(): i for i in state.contracts}
+    assert state.contracts_until_s == min((c.expires_at_s for c in contracts), default=0)
+    dids = {did for c in contracts for did in (c.requestor_did, c.recipient_did)}
+    assert state.correspondents == {
+        did: max(c.expires_at_s for c in contracts if did in {c.requestor_did, c.recipient_did})
+        for did in dids
+    }
 
 
 def test_the_latest_end_of_a_registration_and_of_a_contract_counts() -> None:
