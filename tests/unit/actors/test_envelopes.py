@@ -154,6 +154,8 @@ def test_only_so_many_messages_are_on_lease_at_a_time() -> None:
     ids = me.queue(b"1", b"2", b"3")
     assert me.take("phone", at=limits) == ids[:2]
     assert me.take("laptop", at=limits) == []
+    # Who asks again for what it holds takes no further lease.
+    assert me.take("phone", message_ids=ids[:2], at=limits) == ids[:2]
     me.do(removal(ids[0]))
     assert me.take("laptop", at=limits) == ids[2:]
 

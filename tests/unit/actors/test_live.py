@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.core.commands import QueueEnvelope
+from actors.core.commands import QueueEnvelope, QueueEnvelopes
 from actors.core.decision import Accepted, Leasing
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
@@ -103,6 +103,12 @@ def test_what_others_hold_leaves_room_for_the_session() -> None:
     me.queue(b"1", b"2" * 9)
     assert len(me.take("laptop")) == 2
     assert is_pushed(me, b"x" * 9)
+
+
+def test_what_senders_delay_takes_no_room_of_the_session() -> None:
+    me = agent()
+    me.do(QueueEnvelopes(KEY, [b"1"], delay_ms=500), fresh_id="later")
+    assert is_pushed(me, limits=IdentityLimits(leased_max=1))
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -96,6 +96,14 @@ def test_no_stranger_takes_all_places_for_contract_requests(state: Identity) -> 
     assert isinstance(do(state, RequestContract(FRIEND, "sealed", "key"), limits=limits), Accepted)
 
 
+def test_strangers_together_take_no_more_places_than_there_are(state: Identity) -> None:
+    limits = IdentityLimits(contract_requests_max=2)
+    for stranger in ("a", "b"):
+        request = RequestContract(stranger, "sealed", "key")
+        assert isinstance(do(state, request, limits=limits, fresh_id=stranger), Accepted)
+    assert do(state, RequestContract("c", "sealed", "key"), limits=limits) is FULL
+
+
 MANY_TAGS = ["t" * 100] * 10
 LONG = NewSavedEvent(ME, FRIEND, None, 1, "p" * 1_000, [])
 
