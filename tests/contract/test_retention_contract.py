@@ -13,6 +13,7 @@ import pytest
 from actors.core.commands import (
     ClaimedKey,
     GrantMediation,
+    PublishPublicEvent,
     QueryContractRequests,
     QueryContracts,
     QueueEnvelopes,
@@ -161,10 +162,10 @@ def test_a_step_takes_so_many_identities_and_so_many_records_of_each(log: EventL
         mediator.host,
         *[submission(one, QueueMessage(FRIEND, b"more"), sender=FRIEND) for _ in range(4)],
     )
-    mediator.pass_s(150)
-    left = [log.figures().queue_messages]
+    mediator.pass_s(250)
+    left = [mediator.contents()]
     while mediator.expiry.step():
-        left.append(log.figures().queue_messages)
+        left.append(mediator.contents())
     assert max(mediator.transactions) == 2
     assert max(before - after for before, after in pairwise(left)) <= 4
     assert all(
@@ -173,7 +174,7 @@ def test_a_step_takes_so_many_identities_and_so_many_records_of_each(log: EventL
         for event in mediator.events(did)
         if isinstance(event, MessagesRemoved)
     )
-    assert log.figures().queue_messages == 0
+    assert mediator.contents() == 0
 
 
 def test_a_sender_and_an_owner_may_name_an_earlier_time(log: EventLog) -> None:
@@ -191,10 +192,38 @@ def test_a_sender_and_an_owner_may_name_an_earlier_time(log: EventLog) -> None:
         unclaimed(two, SetQueuePolicy(age_s_max=40)),
         unclaimed(two, QueueEnvelopes(KEY, [b"by the owner's rule"], 0, 0)),
     )
-    for seconds, messages in ((29.9, 2), (0.1, 1), (10.0, 1), (0.001, 0)):
+    for seconds, messages, visits in ((29.9, 2, 0), (0.1, 1, 1), (10.0, 1, 1), (0.001, 0, 2)):
         mediator.pass_s(seconds)
         mediator.expiry.step()
-        assert log.figures().queue_messages == messages
+        assert (log.figures().queue_messages, len(mediator.transactions)) == (messages, visits)
+
+
+def test_a_contract_in_force_stays_when_another_record_leaves(log: EventLog) -> None:
+    mediator = Mediator(log)
+    did = PEOPLE[0]
+    mediator.settle(did)
+    run(mediator.host, submission(did, SaveContract(contract(did, "did:x:other", NOW_S + 110))))
+    run(mediator.host, submission(did, SaveContract(contract(did, "did:x:over", NOW_S + 1))))
+    for seconds in (101, 100):
+        mediator.pass_s(seconds)
+        assert mediator.expiry.step()
+    assert ContractExpired not in map(type, mediator.events(did))
+
+
+def test_what_has_no_age_is_not_even_looked_at(log: EventLog) -> None:
+    ages = [name for name in IdentityLimits.__struct_fields__ if name.endswith("age_s_max")]
+    mediator = Mediator(log, limits=IdentityLimits(**dict.fromkeys(ages, 0)))
+    did = PEOPLE[0]
+    mediator.settle(did, until_s=NOW_S + 10)
+    public = PublishPublicEvent("channel", "event", [], 1, "signature", signature_valid=True)
+    run(
+        mediator.host,
+        submission(did, public),
+        unclaimed(PEOPLE[1], GrantMediation(connection(), [])),
+    )
+    mediator.pass_s(1_000 * DAY_S)
+    assert not mediator.expiry.step()
+    assert mediator.transactions == []
 
 
 def test_a_contract_leaves_some_time_after_it_has_expired(log: EventLog) -> None:
