@@ -386,7 +386,7 @@ def test_a_name_that_a_row_has_lost_is_in_no_file_any_more(path: Path) -> None:
         assert [row.state for row in log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)] == [
             change.after for change in changes
         ]
-    assert found_in(path, PART_OF_NAME) == []
+        until(lambda: not found_in(path, PART_OF_NAME))
 
 
 def named(number: int) -> MessageQueued:
@@ -399,11 +399,11 @@ def test_names_in_rows_that_left_for_the_archive_are_in_no_file_any_more(path: P
         gone = list(range(1, NUMBER + 1))
         append(log, OTHER, removed(gone, *[f"named-{n}" for n in range(NUMBER)]))
         append(log, OWNER, message(b"m"))
-    with closing(SqliteStore(path)) as store:
+    with closing(SqliteStore(path, erased_within_s=0.0)) as store:
         assert found_in(path, PART_OF_NAME) == ["log.db"]
         with store.writing() as session:
             assert session.remove_rows(gone) == NUMBER
-    assert found_in(path, PART_OF_NAME) == []
+        until(lambda: not found_in(path, PART_OF_NAME))
 
 
 def test_contents_of_a_restore_that_begins_anew_cannot_be_read_any_more(path: Path) -> None:
