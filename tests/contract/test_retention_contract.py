@@ -137,6 +137,7 @@ def test_what_no_one_fetches_leaves_with_its_reason_and_its_content(log: EventLo
     mediator.settle(*PEOPLE)
     mediator.pass_s(100)
     assert not mediator.expiry.step()
+    assert mediator.transactions == []
     assert mediator.contents() == 10
     mediator.pass_s(0.001)
     assert mediator.expiry.step()
