@@ -80,6 +80,23 @@ async def test_trap_83_where_it_is_switched_on_a_did_web_is_an_identity_like_any
     assert len(host.requests) == 1
 
 
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_whom_a_contract_or_a_message_names_is_fetched_too(
+    mediator: Mediator, alice: Identity, host: HttpsHost
+) -> None:
+    reach(mediator, host)
+    friend = of_the_web(host.did)
+    publish_document(host, friend)
+    await mediator.register(alice)
+    await mediator.befriend(alice, friend)
+    assert len(host.requests) == 1
+    web_dids: Any = mediator.edges[0]._web
+    web_dids._remembered.clear()
+    sent = await mediator.write(alice, friend, "hi")
+    assert sent.refusal == (404, "RECIPIENT_NOT_REGISTERED")
+    assert len(host.requests) == 2
+
+
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "cache_s": 0}}])
 async def test_a_document_is_known_while_its_command_is_read_whatever_the_cache(
     mediator: Mediator, host: HttpsHost

@@ -79,6 +79,7 @@ def test_an_agent_is_answered_as_it_calls_itself_by_who_it_called(ours: str, the
     [
         *(([each], False) for each in [*OWN_DIDS, *OWN.by_kid]),
         (["did:example:other", OWN.peer2], False),
+        ([base58(OWN.key.public)], False),
         ([], False),
         (None, False),
         (OWN.peer2, False),

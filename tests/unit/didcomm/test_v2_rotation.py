@@ -112,3 +112,5 @@ def test_a_relationship_is_ended_by_who_has_it() -> None:
     assert found is not None
     assert found.rotation is not None
     assert read(ALICE.pack(whole, recipient(OWN, OWN.peer2), PEER4)) is None
+    in_anothers_name = bob.plaintext(PEER4, from_prior=ended)
+    assert read(bob.pack(in_anothers_name, recipient(OWN, OWN.peer2), bob.dids.peer4)) is None
