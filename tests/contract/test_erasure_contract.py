@@ -12,8 +12,10 @@ import pytest
 
 from actors.core.commands import (
     ClaimedKey,
+    Connect,
     EraseIdentity,
     GrantMediation,
+    NameSpeaker,
     NewSavedEvent,
     PublishPublicEvent,
     QueryMessages,
@@ -383,14 +385,15 @@ def test_who_is_being_erased_gets_and_shows_nothing(mediator: Mediator) -> None:
         submission(GONE, QuerySavedEvents(ALL.page, SavedEventsFilter())),
         submission(GONE, registration(GONE)),
         unclaimed(GONE, GrantMediation(connection(), [])),
+        unclaimed(GONE, Connect(connection())),
+        unclaimed(GONE, NameSpeaker(STAYS)),
     )
     assert [reply.code for reply in replies if isinstance(reply, Refused)] == [
         Refusal.RECIPIENT_NOT_REGISTERED,
         Refusal.KEY_UNKNOWN,
         Refusal.UNAUTHORIZED_COMMAND,
         Refusal.UNAUTHORIZED_COMMAND,
-        Refusal.TEMPORARILY_UNAVAILABLE,
-        Refusal.TEMPORARILY_UNAVAILABLE,
+        *[Refusal.TEMPORARILY_UNAVAILABLE] * 4,
     ]
 
 

@@ -330,6 +330,7 @@ def test_a_registration_in_force_is_a_sign_of_life_and_what_is_no_envelope_stays
         submission(AGENT, SaveContract(contract(AGENT, FRIEND, until_s))),
         submission(AGENT, QueueMessage(FRIEND, b"by Decentrl"), sender=FRIEND),
     )
+    ask(mediator, AGENT, QueueEnvelope(KEY, b"behind it"))
     assert days_until_end(mediator) == 290
     assert log.figures().queue_messages == 1
     assert mediator.contents() == 1
