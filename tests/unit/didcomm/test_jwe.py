@@ -8,6 +8,9 @@ from typing import Any
 import orjson
 import pytest
 from aries_askar import Key
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CBC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +18,7 @@ from http_edge.crypto.encoding import b64encode
 from http_edge.didcomm.envelopes import key_agreement
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
+from http_edge.didcomm.envelopes.v2 import content_encryption
 from http_edge.didcomm.envelopes.v2.envelope import (
     KID_CHARS_MAX,
     Recipient,
@@ -244,6 +248,29 @@ def test_a_part_that_was_changed_or_has_another_size_opens_nothing(
         body = json.loads(jwe(b"hello", [Named("did:b#1", askar(BOB))], None, enc=enc))
         body[part] = to_b64(change)
         assert opened(json.dumps(body).encode(), sender=None) is None
+
+
+def encrypted(padded: bytes) -> bytes:
+    encryptor = Cipher(AES(bytes(32)), CBC(bytes(16))).encryptor()
+    return encryptor.update(padded) + encryptor.finalize()
+
+
+@pytest.mark.parametrize(
+    "ciphertext",
+    [
+        b"",
+        bytes(15),
+        bytes(17),
+        encrypted(bytes(16)),
+        encrypted(bytes([17]) * 32),
+        encrypted(bytes(14) + b"\1\2"),
+    ],
+    ids=["nothing", "less", "more", "padding of 0", "padding of 17", "unequal padding"],
+)
+def test_a_valid_tag_over_no_padded_blocks_opens_nothing(ciphertext: bytes) -> None:
+    key, iv = bytes(64), bytes(16)
+    sealed = ciphertext, content_encryption._tag(key, b"", iv, ciphertext)
+    assert content_encryption.decrypt(content_encryption.WRITTEN, key, iv, sealed, b"") is None
 
 
 @given(st.data())
