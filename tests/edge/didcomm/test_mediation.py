@@ -260,6 +260,15 @@ async def test_an_answer_without_a_return_route_waits(network: WalletNetwork, bo
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 10, "burst_s": 6}}])
+async def test_a_wallet_is_charged_for_each_message_that_it_acknowledges(bob: Bob) -> None:
+    ids = [f"{number}" for number in range(1_000)]
+    kind = "messagepickup/2.0/messages-received"
+    answers = [await answer_to(bob.wallet, kind, message_id_list=ids) for _ in range(7)]
+    assert answers[0]["@type"].endswith("/status")
+    assert answers[-1]["description"]["code"] == "rate-limited"
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 10, "burst_s": 6}}])
 async def test_a_wallet_is_charged_for_the_work_of_its_messages_not_for_their_number(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:

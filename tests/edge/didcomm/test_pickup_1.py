@@ -217,6 +217,20 @@ async def test_who_finds_no_room_to_wait_is_answered_as_if_the_time_were_over(
     assert bob.read(await polling) == "one"
 
 
+async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    async with network.socket() as socket:
+        for number in range(9):
+            named = {**routed(), **timing, "@id": f"{number}"}
+            poll = sealed(bob.connection, PICKUP + "batch-pickup", batch_size=1, **named)
+            await socket.raw.send_bytes(poll)
+        answer = opened(bob.connection, await socket.data())
+        assert answer["~thread"]["thid"] == "8"
+        assert answer["messages~attach"] == []
+
+
 async def test_long_polls_and_live_mode_of_one_wallet_never_share_a_message(
     network: WalletNetwork, bob: Bob
 ) -> None:
