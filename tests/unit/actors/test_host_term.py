@@ -65,10 +65,12 @@ def test_who_cannot_renew_stops_in_time_says_so_once_and_serves_again_after(
     for keeping.now_s in (1, 2, 3):
         keeping.keeper.renew()
         assert keeping.term.is_running()
+        assert keeping.term.left_s > 0
     assert keeping.said == 0
     for keeping.now_s in (LEASE_S, LEASE_S + 1):
         keeping.keeper.renew()
         assert not keeping.term.is_running()
+        assert keeping.term.left_s == 0
     assert keeping.said == 1
     keeping.mend()
     keeping.keeper.renew()
