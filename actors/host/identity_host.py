@@ -73,6 +73,7 @@ from eventstore.log.event_log import (
     StorageFigures,
 )
 from eventstore.log.host_leases import HostLeases
+from eventstore.log.log_format import record_format
 from eventstore.log.streams import identity_stream
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import folder_of, open_log
@@ -140,11 +141,12 @@ class IdentityHost:
         The writer calls ``may_serve`` before each transaction.
 
         Raises:
-            LogUnavailable: the log cannot be opened.
+            LogUnavailable: the log cannot be opened, or its format not be recorded.
             UnsafeLog: the log's settings cannot keep the promise of an acknowledgement.
             UnknownTopic, CorruptRow: a partition's seals cannot be understood.
         """
         self._log = log or options.open_log()
+        record_format(self._log)
         self._name, self._node = options.name, options.node
         self._draining = False
         self._is_placed, self._may_serve = options.is_placed, may_serve

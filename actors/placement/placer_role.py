@@ -39,7 +39,7 @@ from actors.placement.port import (
 )
 from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease, HostLeases
 
 PLACER: Final = "placer"
 _LOG = logging.getLogger(__name__)
@@ -108,7 +108,13 @@ class PlacerRole:
         server = HostServer(_no_batches, ask, lambda _: None)
         listens = server.listen(address)
         self._lease = HostLease(
-            PLACER, self._node, new_id(), listens.host, listens.port, listens.token
+            PLACER,
+            self._node,
+            new_id(),
+            listens.host,
+            listens.port,
+            listens.token,
+            protocol=NODE_PROTOCOL,
         )
         try:
             while True:

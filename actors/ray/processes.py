@@ -36,7 +36,7 @@ from actors.host.writer import always
 from actors.ray.unused_parts import unused_left_out
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import HostLease
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
@@ -196,6 +196,7 @@ class RayIdentityHost(IdentityHost):
                 address.host,
                 address.port,
                 address.token,
+                protocol=NODE_PROTOCOL,
             ),
             options.open_leases(),
             term,

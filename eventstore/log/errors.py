@@ -7,6 +7,7 @@ LogError
 ├── LogUnavailable   reading failed; try again
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
+├── LogOfLaterRelease  a later release stored what this one does not know
 ├── ReadModelsMissing  tables that are made from the rows are not there
 ├── LockedElsewhere  another process has the advisory lock that was asked for
 ├── WrongDatabase    a database has another place among those of its log
@@ -58,6 +59,10 @@ class UnsafeLog(LogError):
 
 class LogUnfinished(LogError):
     """A restore into this log has not come to its end: the log holds only a part of its rows."""
+
+
+class LogOfLaterRelease(LogError):
+    """A later release has written to the log, in a format that this release does not know."""
 
 
 class ReadModelsMissing(LogError):

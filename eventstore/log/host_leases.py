@@ -8,9 +8,14 @@ the log does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+NODE_PROTOCOL: Final = 1
+"""The version of what nodes of one cluster exchange: frames, commands, answers, handovers, and the
+layout of the states that replace archived rows. Only nodes with the same number run side by side.
+``tests/golden/test_formats.py`` holds what belongs to each number."""
 
 
 class HostLease(msgspec.Struct, frozen=True):
@@ -19,6 +24,7 @@ class HostLease(msgspec.Struct, frozen=True):
     ``incarnation`` differs between two processes of the same name. ``address`` and ``port`` are
     where it listens for edges, and ``token`` opens a connection there. ``ends_s`` is the end of
     the lease by the clock of the database, moved by each renewal; 0 in a lease that was not read.
+    ``protocol`` is the ``NODE_PROTOCOL`` of the process; the first builds wrote none, and had 1.
     """
 
     name: str
@@ -28,6 +34,7 @@ class HostLease(msgspec.Struct, frozen=True):
     port: int
     token: bytes
     ends_s: float = 0.0
+    protocol: int = 1
 
     def __repr__(self) -> str:
         """Show the lease without its token, so that it may be printed."""

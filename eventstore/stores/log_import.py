@@ -25,16 +25,13 @@ from eventstore.log.session import LogSession, Session, Store, StoredPosting
 from eventstore.read_models import postings, queue_depths
 from eventstore.read_models.update import update_read_models
 from eventstore.stores.recorder_log import (
+    SET,
     UNFINISHED,
     save_states,
     stored_settings,
     unavailable,
 )
 
-_SET: Final = (
-    "INSERT INTO settings (name, value) VALUES (?, ?)"
-    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
 _KEEP: Final = "UPDATE settings SET value = value WHERE name = ? AND value = ?"
 
 
@@ -66,7 +63,7 @@ class LogImport:
             if earlier is not None and earlier.rpartition(" ")[0] != self._mediator_did:
                 owner = earlier.rpartition(" ")[0]
                 raise ImportRefused(f"it holds an unfinished restore of {owner}")
-            session.run_many(_SET, [(UNFINISHED.encode(), self._mark.encode())])
+            session.run_many(SET, [(UNFINISHED.encode(), self._mark.encode())])
             session.clear()
 
     def write(self, rows: Sequence[LogRow], events: Iterable[tuple[LogRow, Event]]) -> None:
@@ -104,7 +101,7 @@ class LogImport:
     def finish(self, constants: Mapping[str, str]) -> None:
         """Fix the constants of the log and remove the mark: from now on the log can be opened."""
         with self._writing() as session:
-            session.run_many(_SET, [(n.encode(), v.encode()) for n, v in constants.items()])
+            session.run_many(SET, [(n.encode(), v.encode()) for n, v in constants.items()])
             session.run_many("DELETE FROM settings WHERE name = ?", [(UNFINISHED.encode(),)])
 
     @contextmanager

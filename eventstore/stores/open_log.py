@@ -35,6 +35,7 @@ def open_log(
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
         LogUnfinished: a restore into it has not come to its end.
+        LogOfLaterRelease: a later release has written to it.
         ReadModelsMissing: it has rows and lacks a table that is made from them.
         UnsafeLog: the store's durability settings are not what acknowledgements rest on.
     """

@@ -26,13 +26,13 @@ _ANSWER_S_MAX: Final = 1.0
 _KEPT_S: Final = 3_600.0
 """The row of an ended lease is removed after this time: dedicated hosts come and go."""
 _NOW: Final = "extract(epoch from clock_timestamp())::float8"
-_COLUMNS: Final = "name, node, incarnation, address, port, token"
+_COLUMNS: Final = "name, node, incarnation, address, port, token, protocol"
 _INSERT: Final = (
     f"INSERT INTO host_leases ({_COLUMNS}, ends)"  # noqa: S608 - own text
-    f" VALUES (%s, %s, %s, %s, %s, %s, {_NOW} + %s)"
+    f" VALUES (%s, %s, %s, %s, %s, %s, %s, {_NOW} + %s)"
     " ON CONFLICT (name) DO UPDATE SET node = excluded.node, incarnation = excluded.incarnation,"
     " address = excluded.address, port = excluded.port, token = excluded.token,"
-    " ends = excluded.ends"
+    " protocol = excluded.protocol, ends = excluded.ends"
 )
 _RENEW: Final = (
     f"{_INSERT} WHERE host_leases.incarnation = excluded.incarnation"
@@ -69,6 +69,7 @@ class PostgresHostLeases(HostLeases):
 
     @override
     def living(self) -> Sequence[HostLease]:
+        rows = self._run(_LIVING, [])
         return [
             HostLease(
                 name.decode(),
@@ -78,8 +79,9 @@ class PostgresHostLeases(HostLeases):
                 port,
                 token,
                 ends_s,
+                protocol,
             )
-            for name, node, incarnation, address, port, token, ends_s in self._run(_LIVING, [])
+            for name, node, incarnation, address, port, token, protocol, ends_s in rows
         ]
 
     @override
@@ -128,4 +130,5 @@ def _row(lease: HostLease) -> list[object]:
         lease.address.encode(),
         lease.port,
         lease.token,
+        lease.protocol,
     ]

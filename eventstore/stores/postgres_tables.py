@@ -96,8 +96,17 @@ _TABLES: Final = (
     CREATE TABLE IF NOT EXISTS host_leases (
         name bytea PRIMARY KEY, node bytea NOT NULL, incarnation bytea NOT NULL,
         address bytea NOT NULL, port integer NOT NULL, token bytea NOT NULL,
-        ends double precision NOT NULL
+        ends double precision NOT NULL, protocol integer NOT NULL DEFAULT 1
     ) WITH (fillfactor = 20)
+    """,
+    # Of the first builds. ADD COLUMN IF NOT EXISTS would lock the table first.
+    """
+    DO $$ BEGIN IF NOT EXISTS (
+        SELECT FROM pg_attribute
+        WHERE attrelid = 'host_leases'::regclass AND attname = 'protocol'
+    ) THEN
+        ALTER TABLE host_leases ADD COLUMN protocol integer NOT NULL DEFAULT 1;
+    END IF; END $$
     """,
     FUNCTION,
 )

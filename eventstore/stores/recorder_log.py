@@ -44,6 +44,7 @@ from eventstore.log.event_log import (
     check_batch,
 )
 from eventstore.log.events import Event
+from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
 from eventstore.log.session import LogSession, Session, Store
 from eventstore.read_models import (
@@ -59,21 +60,28 @@ from eventstore.read_models.update import MADE
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
+SET: Final = (
+    "INSERT INTO settings (name, value) VALUES (?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 UNFINISHED: Final = "unfinished_restore"
 """A constant that a log has until a restore into it has come to its end."""
 
 
 def opened(store: Store) -> EventLog:
-    """The log in a store, unless it is only partly restored.
+    """The log in a store, unless it is only partly restored or of a later release.
 
     Raises:
         LogUnavailable: it cannot be read.
         LogUnfinished: a restore into it has not come to its end.
+        LogOfLaterRelease: a later release has written to it.
     """
     try:
         with unavailable(), store.reading() as session:
-            if UNFINISHED in stored_settings(session):
-                raise LogUnfinished("a restore into this log is unfinished")
+            constants = stored_settings(session)
+        if UNFINISHED in constants:
+            raise LogUnfinished("a restore into this log is unfinished")
+        check_format(constants)
     except BaseException:
         store.close()
         raise
@@ -91,9 +99,11 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
 
     Raises:
         LogUnavailable: the store failed; all is as it was.
+        LogOfLaterRelease: a later release has tables that this one does not know.
         CorruptRow, UnknownTopic: a row cannot be understood; all is as it was.
     """
     with unavailable(), store.writing() as session:
+        check_format(stored_settings(session))
         session.keep_out_writers()
         for table in (*MADE, "snapshots"):
             session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
@@ -365,10 +375,10 @@ class RecorderLog(EventLog):
     @override
     def mark(self, name: str, value: str | None) -> None:
         with self._writing() as session:
-            session.run_many("DELETE FROM settings WHERE name = ?", [(name.encode(),)])
-            if value is not None:
-                new = "INSERT INTO settings (name, value) VALUES (?, ?)"
-                session.run_many(new, [(name.encode(), value.encode())])
+            if value is None:
+                session.run_many("DELETE FROM settings WHERE name = ?", [(name.encode(),)])
+            else:
+                session.run_many(SET, [(name.encode(), value.encode())])
 
     @override
     def check_writable(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 import click
 
 from http_edge.cli import projections_program
-from http_edge.server.exits import Exit, Stop, unfinished
+from http_edge.server.exits import Exit, Stop, unusable
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
@@ -85,8 +85,8 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.USAGE, str(error), "All settings: poste config reference")
         case KeyFileRefused():
             return Stop(Exit.UNSAFE, str(error))
-        case errors.LogUnfinished():
-            return unfinished(error)
+        case errors.LogUnfinished() | errors.LogOfLaterRelease():
+            return unusable(error)
         case errors.LogUnavailable():
             return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
         case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():

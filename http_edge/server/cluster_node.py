@@ -31,7 +31,7 @@ _LATE_S: Final = 1.0
 """How long a host goes on answering after it has given its shards away: until an edge knows the new
 owner, it may send commands to the old one, whose answer redirects them."""
 _NAME_CHARS_MAX: Final = 63
-_ENDING_S_MAX: Final = 6.0
+ENDING_S_MAX: Final = 6.0
 """Time for the processes of a killed node to end: until then they renew their leases."""
 _CALL_S_MAX: Final = 10.0
 """Time for a step of a move, which waits for a running transaction and then stores a claim."""
@@ -61,7 +61,7 @@ class ClusterNode:
             lease_s=settings.limits.host_lease_s,
         )
         self._address = settings.host_address
-        self._name_s_max = settings.limits.host_lease_s + _ENDING_S_MAX
+        self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
         self._running: asyncio.Task[None] | None = None
 
     async def join(self) -> None:

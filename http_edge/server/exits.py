@@ -9,6 +9,8 @@ from typing import IO, Any, Self
 
 import click
 
+from eventstore.log.errors import LogOfLaterRelease, LogUnfinished
+
 
 class Exit(IntEnum):
     """How a command ended; each with the sentence that ``poste --help`` shows."""
@@ -46,9 +48,11 @@ class Stop(click.ClickException):
             click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
 
 
-def unfinished(error: Exception) -> Stop:
-    """The end of a command that found the log of an unfinished restore."""
+def unusable(error: LogUnfinished | LogOfLaterRelease) -> Stop:
+    """The end of a command that found a log which this release cannot open as it is."""
     remedy = "Run the same poste restore again: it starts over."
+    if isinstance(error, LogOfLaterRelease):
+        remedy = "Use that release, or restore a backup from before its first start."
     return Stop(Exit.UNSAFE, str(error), remedy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from actors.host.clock import new_id
 from eventstore.log import databases
 from eventstore.log.errors import (
     LogError,
+    LogOfLaterRelease,
     LogUnfinished,
     RowsStay,
     SeamRefused,
@@ -21,15 +23,19 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
+from eventstore.log.host_leases import NODE_PROTOCOL
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
+from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
-from http_edge.server.exits import Exit, Stop, unfinished
+from http_edge.server.cluster_node import ENDING_S_MAX
+from http_edge.server.exits import Exit, Stop, unusable
 from http_edge.settings.settings import Settings
 
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
+_POLL_S: Final = 0.1
 _LOG = logging.getLogger(__name__)
 
 
@@ -56,6 +62,8 @@ def check_log(settings: Settings) -> str:
         for log in logs:
             _check_constants(log, settings)
             _check_keys(settings, log)
+        if settings.node is not None:
+            _check_nodes(settings)
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
         log_id = logs[0].setting("log_id", new_id())
@@ -81,8 +89,8 @@ def _explained() -> Iterator[None]:
             f"{error}.",
             "Correct this, or, for experiments, use --set postgres.unsafe_ok=on.",
         ) from error
-    except LogUnfinished as error:
-        raise unfinished(error) from error
+    except (LogUnfinished, LogOfLaterRelease) as error:
+        raise unusable(error) from error
     except LogError as error:
         raise Stop(
             Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
@@ -121,6 +129,28 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
                 f"It is fixed for the life of a log. Set {option} {fixed}, or begin a new log in"
                 " another directory with --data-dir.",
             )
+
+
+def _check_nodes(settings: Settings) -> None:
+    """Refuse to run beside nodes of another protocol, once the leases of killed ones have ended.
+
+    Raises:
+        Stop: such nodes are running.
+        LogUnavailable: the host leases cannot be read.
+    """
+    until_s = time.monotonic() + settings.limits.host_lease_s + ENDING_S_MAX
+    with contextlib.closing(
+        open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
+    ) as leases:
+        while others := {one.node for one in leases.living() if one.protocol != NODE_PROTOCOL}:
+            if time.monotonic() > until_s:
+                raise Stop(
+                    Exit.USAGE,
+                    "Nodes of a release that cannot run beside this one are running:"
+                    f" {', '.join(sorted(others))}.",
+                    "Stop them all, then start the nodes of this release.",
+                )
+            time.sleep(_POLL_S)
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:

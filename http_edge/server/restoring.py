@@ -24,6 +24,7 @@ from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM
 from eventstore.parquet.catalog import Catalog, catalog_of
@@ -179,7 +180,7 @@ def run(source: Source, target: Target, keys: MediatorKeys, progress: OnProgress
         return restore(
             source.sections,
             log,
-            source.constants,
+            {**source.constants, FORMAT_NAME: str(FORMAT)},
             until=source.until,
             states=source.states,
             progress=progress,

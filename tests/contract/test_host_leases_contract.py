@@ -7,10 +7,11 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
+import psycopg
 import pytest
 
 from eventstore.log.errors import LogUnavailable
@@ -24,7 +25,7 @@ from eventstore.stores.postgres_host_leases import PostgresHostLeases
 
 LONG_S = 600.0
 OVER_S = 0.0
-MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"\x00secret\xff")
+MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"\x00secret\xff", protocol=7)
 
 
 @pytest.fixture
@@ -215,3 +216,13 @@ def test_the_time_is_the_databases_and_none_where_it_has_no_clock_of_its_own(
     # PostgreSQL runs on this machine here.
     assert (now_s is None) == log_url.startswith("sqlite:")
     assert now_s is None or before_s <= now_s <= time.time()
+
+
+@pytest.mark.postgres
+def test_the_leases_of_the_first_builds_have_the_first_protocol(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)), closing(open_host_leases(postgres_url)) as leases:
+        leases.take(MINE, LONG_S)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("ALTER TABLE host_leases DROP COLUMN protocol")
+        with closing(open_log(postgres_url)):
+            assert rows(leases) == [msgspec.structs.replace(MINE, protocol=1)]

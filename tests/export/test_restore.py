@@ -26,6 +26,7 @@ from eventstore.log.codec import decode
 from eventstore.log.errors import LogUnfinished
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
+from eventstore.log.log_format import record_format
 from eventstore.log.seal import command_key, unpack_nonces
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
@@ -114,6 +115,7 @@ class Original:
             log.setting("mediator_did", MEDIATOR)
             log.setting("mediator_key", self.key)
             log.setting("shards", str(PLACEMENT.shards))
+            record_format(log)
             history = History(log)
             history.play(random_script(seed, acts))
             self.now_ms = history.now_ms

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from eventstore.log.codec import encode
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
+from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
+from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
+from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import check_log
 from http_edge.settings.settings import Settings
@@ -59,3 +65,39 @@ def test_keys_that_were_made_beforehand_are_no_used_keys(tmp_path: Path) -> None
     other.keys_path.write_bytes(settings.keys_path.read_bytes())
     other.keys_path.chmod(0o600)
     check_log(other)
+
+
+def test_a_log_of_a_later_release_is_refused_with_what_to_do(settings: Settings) -> None:
+    with closing(open_log(settings.log_dsn)) as log:
+        log.mark(FORMAT_NAME, str(FORMAT + 1))
+    with pytest.raises(Stop, match="a later release has written to this log") as refused:
+        check_log(settings)
+    assert refused.value.exit_code == Exit.UNSAFE
+    assert "Use that release, or restore a backup" in refused.value.remedy
+
+
+def test_a_node_does_not_start_beside_nodes_of_another_protocol(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -settings.limits.host_lease_s)
+    node = settings.on_node("new", "127.0.0.1")
+    lease = HostLease("host-old-0", "old", "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL)
+    with closing(open_host_leases(settings.log_dsn)) as leases:
+        leases.take(lease, 600)
+        check_log(node)
+        leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL + 1), 600)
+        with pytest.raises(Stop, match="cannot run beside this one are running: old") as refused:
+            check_log(node)
+        assert refused.value.exit_code == Exit.USAGE
+        assert "Stop them all" in refused.value.remedy
+
+
+def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = HostLease("host-old-0", "old", "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL + 1)
+    with closing(open_host_leases(settings.log_dsn)) as leases:
+        leases.take(lease, 600)
+        monkeypatch.setattr(time, "sleep", lambda _: leases.leave(lease))
+        check_log(settings.on_node("new", "127.0.0.1"))
+        assert leases.living() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from actors.core.submissions import Submission
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
 from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.stores.host_leases import open_host_leases
 
 LEASE_S = 4.0
@@ -109,4 +111,12 @@ def test_a_host_that_may_not_serve_sends_edges_to_the_next_owner_and_stores_noth
     host._writer._may_serve = lambda: next(answers, False)
     assert RESULTS.decode(host.submit("edge-0", batch)).replies == refused
     assert host.holdings() == before
+    host.stop()
+
+
+def test_a_host_records_the_format_of_its_log_before_it_serves(tmp_path: Path) -> None:
+    options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", ["shard-0"], HostLimits())
+    host = IdentityHost(options, lambda *_: None)
+    with closing(options.open_log()) as log:
+        assert log.settings()[FORMAT_NAME] == str(FORMAT)
     host.stop()
