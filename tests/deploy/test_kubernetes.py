@@ -116,6 +116,13 @@ def test_a_node_is_asked_whether_it_lives_and_whether_it_is_ready() -> None:
             )
 
 
+def test_a_first_start_that_makes_an_index_of_a_large_log_is_not_killed() -> None:
+    for _, container in containers():
+        if container["name"] == "poste":
+            probe = container["startupProbe"]
+            assert probe["periodSeconds"] * probe["failureThreshold"] >= 3_600
+
+
 def test_pods_end_in_the_time_that_they_have() -> None:
     deployment = _of("Deployment", {})[RELEASE]["spec"]["template"]["spec"]
     (node,) = deployment["containers"]
