@@ -35,6 +35,7 @@ from http_edge.settings.settings import Settings
 
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
+_URL_MARK: Final = "public_url"
 _POLL_S: Final = 0.1
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def check_log(settings: Settings) -> str:
             _check_nodes(settings)
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
+        _note_url(settings, logs[0])
         log_id = logs[0].setting("log_id", new_id())
         with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
@@ -151,6 +153,21 @@ def _check_nodes(settings: Settings) -> None:
                     "Stop them all, then start the nodes of this release.",
                 )
             time.sleep(_POLL_S)
+
+
+def _note_url(settings: Settings, log: EventLog) -> None:
+    """Warn if clients knew the mediator by another address; from now on they know it by this one.
+
+    The mediator's DIDs in DIDComm v2 contain the address: it does not read messages for others.
+    """
+    known = log.setting(_URL_MARK, settings.url)
+    if known != settings.url:
+        _LOG.warning(
+            "public_url differs from that of the last start, here or on another node: wallets of"
+            " DIDComm v2 that know the mediator by the former one get no answers",
+            extra={"former": known, "public_url": settings.url},
+        )
+        log.mark(_URL_MARK, settings.url)
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:

@@ -101,3 +101,15 @@ def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(
         monkeypatch.setattr(time, "sleep", lambda _: leases.leave(lease))
         check_log(settings.on_node("new", "127.0.0.1"))
         assert leases.living() == []
+
+
+def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    moved = settings.model_copy(update={"public_url": "https://elsewhere.example"})
+    for each, warned in ((settings, 0), (moved, 1), (moved, 1), (settings, 2)):
+        check_log(each)
+        found = [one.message.startswith("public_url differs") for one in caplog.records]
+        assert sum(found) == warned
+    former = [one.__dict__["former"] for one in caplog.records if "former" in one.__dict__]
+    assert former == [settings.url, moved.url]
