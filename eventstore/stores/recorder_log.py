@@ -105,8 +105,9 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
     with unavailable(), store.writing() as session:
         check_format(stored_settings(session))
         session.keep_out_writers()
-        for table in (*MADE, "snapshots"):
-            session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
+        with session.overwriting():
+            for table in (*MADE, "snapshots"):
+                session.run_many(f"DELETE FROM {table}", [()])  # noqa: S608 - own text
         queue_depths.forget_totals(session)
         session.recount()
         remake(session, progress=progress)
@@ -430,17 +431,22 @@ class RecorderLog(EventLog):
             yield session
 
 
-def save_states(session: Session, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
-    """Replace the states of these streams in a table of states."""
-    session.run_many(
-        f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
-        " ON CONFLICT (stream) DO UPDATE SET"
-        " version = excluded.version, fold = excluded.fold, state = excluded.state",
-        [
-            (stream.bytes, s.version, s.fold, _snapshot_digest(stream, s) + s.state)
-            for stream, s in states
-        ],
-    )
+def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
+    """Replace the states of these streams in a table of states.
+
+    The old bytes are overwritten: any state can have names and ids that a later erasure removes
+    from the rows of the log, but that it cannot find in what a replaced state has left in the file.
+    """
+    rows = [
+        (s.bytes, one.version, one.fold, _snapshot_digest(s, one) + one.state) for s, one in states
+    ]
+    with session.overwriting():
+        session.run_many(
+            f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
+            " ON CONFLICT (stream) DO UPDATE SET"
+            " version = excluded.version, fold = excluded.fold, state = excluded.state",
+            rows,
+        )
 
 
 def _snapshot_digest(stream: UUID, snapshot: Snapshot) -> bytes:

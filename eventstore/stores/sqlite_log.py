@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -259,7 +259,10 @@ class _Session(LogSession):
     def __init__(self, cursor: sqlite3.Cursor) -> None:
         self.has_removed = False
         self._cursor = cursor
-        self.overwriting = partial(sqlite_contents.overwriting, cursor)
+
+    @override
+    def overwriting(self, *, is_wanted: bool = True) -> AbstractContextManager[None]:
+        return sqlite_contents.overwriting(self._cursor, is_wanted=is_wanted)
 
     @override
     def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:

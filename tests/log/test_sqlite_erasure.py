@@ -21,11 +21,12 @@ from msgspec.structs import replace
 
 from eventstore.log.codec import state_of
 from eventstore.log.content import SALT_BYTES
-from eventstore.log.event_log import ChangedRow, EventLog
+from eventstore.log.event_log import ChangedRow, Departure, EventLog, Snapshot
 from eventstore.log.events import MessageQueued
+from eventstore.log.seam import SEAM
 from eventstore.stores import sqlite_contents, sqlite_erasure
 from eventstore.stores.open_log import open_log
-from eventstore.stores.recorder_log import RecorderLog
+from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models
 from eventstore.stores.sqlite_connections import connect, create_file
 from eventstore.stores.sqlite_contents import COLUMNS, KEY_BYTES, KEYS, key_of
 from eventstore.stores.sqlite_log import SqliteStore, open_sqlite_store
@@ -404,6 +405,41 @@ def test_names_in_rows_that_left_for_the_archive_are_in_no_file_any_more(path: P
         with store.writing() as session:
             assert session.remove_rows(gone) == NUMBER
         until(lambda: not found_in(path, PART_OF_NAME))
+
+
+def keep_snapshot(log: EventLog, number: int, state: Snapshot) -> None:
+    log.save_snapshots([(UUID(int=number), state)])
+
+
+def keep_archived_state(log: EventLog, number: int, state: Snapshot) -> None:
+    seam = log.settings().get(SEAM)
+    log.let_leave(Departure(seam, f"{seam}+", (), [(UUID(int=number), state)]))
+
+
+@pytest.mark.parametrize("keep", [keep_snapshot, keep_archived_state])
+def test_names_in_a_state_that_was_replaced_are_in_no_file_any_more(
+    path: Path, keep: Callable[[EventLog, int, Snapshot], None]
+) -> None:
+    chance = random.Random(1)  # noqa: S311 - a repeatable choice, not a secret
+    with closing(opened(path)) as log:
+        for version in range(300):
+            names = NAME.encode() * chance.choice([1, 5, 30, 150])
+            keep(log, chance.randrange(40), Snapshot(version, 1, names))
+        for number in range(40):
+            keep(log, number, Snapshot(NUMBER, 1, b"nameless"))
+    assert found_in(path, PART_OF_NAME) == []
+
+
+def test_names_in_snapshots_leave_the_file_with_the_read_models_that_are_made_anew(
+    path: Path,
+) -> None:
+    with closing(opened(path)) as log:
+        for number in range(40):
+            keep_snapshot(log, number, Snapshot(1, 1, NAME.encode() * 30))
+    assert found_in(path, PART_OF_NAME) == ["log.db"]
+    with closing(SqliteStore(path)) as store:
+        rebuild_read_models(store)
+    assert found_in(path, PART_OF_NAME) == []
 
 
 def test_contents_of_a_restore_that_begins_anew_cannot_be_read_any_more(path: Path) -> None:
