@@ -415,7 +415,8 @@ class ReleaseIdentity(CommandBase, frozen=True):
 class EraseIdentity(CommandBase, frozen=True):
     """Erase the target's records, ``records_max`` at a time; ``by``: operator or owner.
 
-    The caller repeats the command until the answer says that nothing is left.
+    The caller repeats the command, then ``by`` ``CONTINUED`` (``actors.core.erasure``), until the
+    answer says that nothing is left.
     """
 
     by: str

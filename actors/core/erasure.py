@@ -36,6 +36,8 @@ from eventstore.log.events import (
 ERASED: Final = "erased"
 OPERATOR: Final = "operator"
 OWNER: Final = "owner"
+CONTINUED: Final = "continued"
+"""Who goes on with an erasure that has begun, and begins none: the identity may have come back."""
 _POSTINGS: Final = 32
 """Postings, removed in their order, that count as one record of a step."""
 _UNLISTED: Final = 2
@@ -51,6 +53,8 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
         return Refusal.UNAUTHORIZED_COMMAND
     if state.erasing:
         return next_step(state, command.records_max, context)
+    if command.by == CONTINUED:
+        return Accepted(Erased(0, is_over=True))
     if state.account_did:
         return Refusal.SPEAKS_FOR_ANOTHER
     if not state.version or state.is_erased:

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 
 from actors.core.commands import EraseIdentity, FindAccount
-from actors.core.erasure import OPERATOR
+from actors.core.erasure import CONTINUED, OPERATOR
 from actors.core.refusals import Refusal
 from actors.core.replies import AccountFound, Erased
 from actors.host.clock import NewId
@@ -49,16 +49,18 @@ class ErasureEndpoint:
     async def _erase(self, request: web.Request) -> web.Response:
         """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.
 
-        An erasure that has begun is completed even if the operator sends no further request.
+        With ``&begun=true`` it only continues an erasure. An erasure that has begun is completed
+        even if the operator sends no further request.
         """
         did = request.query.get("did", "")
+        by = CONTINUED if request.query.get("begun") == "true" else OPERATOR
         if not did.startswith("did:"):
             raise web.HTTPBadRequest
         records = 0
         for _ in range(_STEPS):
             key = command_key(did, self._new_id())
             step = await self._identities.ask(
-                did, EraseIdentity(OPERATOR, self._records_max), key, Erased, by_mediator=True
+                did, EraseIdentity(by, self._records_max), key, Erased, by_mediator=True
             )
             if step is Refusal.SPEAKS_FOR_ANOTHER:
                 if await self._is_freed(did, key):
@@ -68,6 +70,7 @@ class ErasureEndpoint:
                 )
             if isinstance(step, Refusal):
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+            by = CONTINUED
             records += step.records
             await self._erased.let_go(did, key, step)
             if step.is_over:

@@ -76,7 +76,7 @@ def erase(
     if to is not None:
         require_writable(to, "--receipt")
     require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
-    path = f"/identities/erase?did={quote(did, safe='')}"
+    path = begin = f"/identities/erase?did={quote(did, safe='')}"
     with progress_bar("Erasing") as progress:
         while True:
             answer = ask_as_operator("POST", settings, url, path, seconds_max=_ANSWER_S_MAX)
@@ -85,6 +85,7 @@ def erase(
             progress(records, records + 1)
             if answer["is_over"]:
                 break
+            path = f"{begin}&begun=true"
     try:
         _show(*_receipt(settings, did), to, as_json=as_json)
     except Stop as stop:

@@ -20,7 +20,7 @@ from actors.core.agents import invitation_target
 from actors.core.commands import CheckRegistered, Command, EraseIdentity, Register, UseInvitation
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
-from actors.core.erasure import OPERATOR
+from actors.core.erasure import CONTINUED
 from actors.core.nonces import NonceClaim, Proof
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Erased, MessagesBeside, Refused, Registered, Reply
@@ -250,7 +250,7 @@ class CommandEndpoint:
         """Finish an erasure after its first step; if this call is cut short, the host goes on."""
         assert isinstance(submission.command, EraseIdentity)
         await self._let_go(submission.target_did, submission.command_key, step)
-        rest = EraseIdentity(OPERATOR, submission.command.records_max)
+        rest = EraseIdentity(CONTINUED, submission.command.records_max)
         submission = msgspec.structs.replace(submission, claim=None, charge=0.0, command=rest)
         reply: Reply = step
         while isinstance(reply, Erased) and not reply.is_over:

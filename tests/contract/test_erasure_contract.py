@@ -26,7 +26,7 @@ from actors.core.commands import (
     TagUpdate,
     UpdateEventTags,
 )
-from actors.core.erasure import OPERATOR, OWNER
+from actors.core.erasure import CONTINUED, OPERATOR, OWNER
 from actors.core.limits import RetentionPace
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Erased, MessageAccepted, Refused, Registered
@@ -125,7 +125,7 @@ def erase(mediator: Mediator, did: str) -> list[Erased]:
     """The answers to all steps of an erasure."""
     answers: list[Erased] = []
     while not answers or not answers[-1].is_over:
-        answer = step(mediator, did)
+        answer = step(mediator, did, CONTINUED if answers else OPERATOR)
         assert isinstance(answer, Erased)
         answers.append(answer)
     return answers
@@ -411,6 +411,18 @@ def test_who_comes_back_begins_anew(mediator: Mediator, log: EventLog, log_url: 
     erase(mediator, GONE)
     assert_gone(log, GONE)
     assert is_sound(log)
+
+
+def test_who_goes_on_with_an_erasure_takes_nothing_of_who_has_come_back(
+    mediator: Mediator, log: EventLog
+) -> None:
+    assert step(mediator, GONE, CONTINUED) == Erased(0, is_over=True)
+    assert_whole(log, GONE)
+    erase(mediator, GONE)
+    run(mediator.host, submission(GONE, registration(GONE, NOW_S + DAY_S)))
+    run(mediator.host, submission(GONE, SaveEvents([_event()])))
+    assert step(mediator, GONE, CONTINUED) == Erased(0, is_over=True)
+    assert saved(log, GONE) == 1
 
 
 def test_a_receipt_holds_after_a_later_erasure_of_the_same_identity(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actors.core.commands import GrantMediation, NameSpeaker
+from actors.core.commands import ExpireRecords, GrantMediation, NameSpeaker
 from actors.core.refusals import Refusal
-from actors.core.replies import Done
+from actors.core.replies import Done, Expired
 from http_edge.clients.decentrl import CommandRefused, EventToSave, MediatorClient, Sources
 from http_edge.clients.decentrl import Identity as ClientIdentity
 from http_edge.didcomm.identities import Identities
@@ -172,3 +172,31 @@ async def test_a_key_of_the_keylist_is_free_for_the_next_one(by: str, mediator: 
     free = await keylists.change(bob.did, COMMAND, wanted)
     assert not isinstance(free, Refusal)
     assert free.failed == {}
+
+
+@pytest.mark.parametrize("by", ["its owner", "an operator"])
+async def test_who_comes_back_while_a_request_to_erase_it_is_under_way_stays(
+    by: str, mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, _ = await _settled(mediator)
+    identities = Identities(mediator.edges[0]._gateway)
+    assert await Keylists(identities, keys_max=9).enrol(alice.did, COMMAND, SAID, [KEY]) is None
+
+    async def come_back(*_: object) -> None:
+        """After the first step: the search for due records does the rest, and Alice registers."""
+        left: Expired | Refusal = Expired(1, 0, 0)
+        while isinstance(left, Expired) and left.records:
+            more = ExpireRecords(1_000)
+            left = await identities.ask(alice.did, more, COMMAND, Expired, by_mediator=True)
+        await mediator.register(alice)
+
+    monkeypatch.setattr(Keylists, "release", come_back)
+    path = f"/identities/erase?did={alice.did}"
+    if by == "its owner":
+        answer = await mediator.send(alice, {"type": "ERASE_IDENTITY", "did": alice.did})
+        assert answer.json["type"] == "SUCCESS"
+    else:
+        assert (await mediator.operate(path, "POST")).json["is_over"]
+        # A request that continues the erasure, sent after its end.
+        assert (await mediator.operate(f"{path}&begun=true", "POST")).json["is_over"]
+    assert await mediator.waiting(alice) == []

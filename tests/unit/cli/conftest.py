@@ -32,12 +32,14 @@ Run: TypeAlias = Callable[..., Ran]
 def answering(answers: Mapping[str, tuple[int, bytes]]) -> Iterator[str]:
     """A server on a free port of this machine; yields where it listens.
 
-    ``answers`` are status and body by path, without the query; any other path is a 404.
+    ``answers`` are status and body by path, with its query or for any query; any other path is a
+    404.
     """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answers.get(self.path.partition("?")[0], (404, b""))
+            of_any = answers.get(self.path.partition("?")[0], (404, b""))
+            status, body = answers.get(self.path, of_any)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -125,6 +126,18 @@ def test_a_receipt_that_fails_after_the_erasure_does_not_hide_it(
     assert (ran.code, ran.out) == (Exit.FINDING, "")
     assert f"{STAYS} is erased, but the receipt could not be made" in ran.err
     assert f"poste identities receipt {STAYS} --receipt FILE" in ran.err
+
+
+@pytest.mark.timeout(30)
+def test_requests_after_the_first_one_begin_no_erasure_anew(
+    run: Run, tmp_path: Path, data_dir: Path
+) -> None:
+    path = f"/identities/erase?did={quote(GONE, safe='')}"
+    begun = (200, json.dumps({"known": True, "records": 2, "is_over": False}).encode())
+    with answering({path: begun, f"{path}&begun=true": ERASED}) as listen:
+        at = ("--data-dir", data_dir_of(data_dir, listen))
+        ran = run("identities", "erase", GONE, "--yes", "--receipt", str(tmp_path / "r"), *at)
+    assert ran.code == Exit.OK, ran.err
 
 
 @pytest.mark.parametrize("did", [STAYS, "did:x:unknown"])
