@@ -387,7 +387,7 @@ class EventLog(Protocol):
         """Snapshots in the order of their streams (16 bytes); None for an altered one."""
 
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
-        """Replace the snapshots of these streams; a lost snapshot loses no data."""
+        """Replace the snapshots of these streams that are not newer; a lost one loses no data."""
 
     def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
         """Rows of a stream up to version ``until`` with one of these topics, without contents."""

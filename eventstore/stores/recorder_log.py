@@ -432,8 +432,9 @@ class RecorderLog(EventLog):
 
 
 def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
-    """Replace the states of these streams in a table of states.
+    """Replace the states of these streams in a table of states, unless a later one is there.
 
+    A former owner may save after the next one, and must not bring back what has left since.
     The old bytes are overwritten: any state can have names and ids that a later erasure removes
     from the rows of the log, but that it cannot find in what a replaced state has left in the file.
     """
@@ -444,7 +445,8 @@ def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Sn
         session.run_many(
             f"INSERT INTO {table} (stream, version, fold, state) VALUES (?, ?, ?, ?)"  # noqa: S608 - own text
             " ON CONFLICT (stream) DO UPDATE SET"
-            " version = excluded.version, fold = excluded.fold, state = excluded.state",
+            " version = excluded.version, fold = excluded.fold, state = excluded.state"
+            f" WHERE excluded.version >= {table}.version",
             rows,
         )
 

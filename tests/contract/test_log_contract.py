@@ -350,9 +350,16 @@ def test_a_snapshot_replaces_the_one_before(log: EventLog) -> None:
     assert log.load_snapshot(OWNER) is None
     log.save_snapshots([])
     log.save_snapshots([(OWNER, Snapshot(5, 2, b"\x00five")), (OTHER, Snapshot(1, 2, b""))])
-    log.save_snapshots([(OWNER, Snapshot(3, 3, b"other fold"))])
-    assert log.load_snapshot(OWNER) == Snapshot(3, 3, b"other fold")
+    log.save_snapshots([(OWNER, Snapshot(5, 3, b"other fold"))])
+    assert log.load_snapshot(OWNER) == Snapshot(5, 3, b"other fold")
     assert log.load_snapshot(OTHER) == Snapshot(1, 2, b"")
+
+
+def test_a_snapshot_that_a_former_owner_saves_late_replaces_no_later_one(log: EventLog) -> None:
+    log.save_snapshots([(OWNER, Snapshot(5, 2, b"nameless"))])
+    log.save_snapshots([(OWNER, Snapshot(4, 2, b"name")), (OTHER, Snapshot(1, 2, b"other"))])
+    assert log.load_snapshot(OWNER) == Snapshot(5, 2, b"nameless")
+    assert log.load_snapshot(OTHER) == Snapshot(1, 2, b"other")
 
 
 def test_many_streams_are_read_at_once_as_each_by_itself(log: EventLog) -> None:
