@@ -61,8 +61,8 @@ class Expiry:
     ) -> None:
         """An expiry that does nothing before ``start`` or ``step``, in a log of ``shards`` shards.
 
-        The thread calls ``on_look`` before each step; it may raise ``LogError``. Other hosts may
-        own the keys of an ended agent, so ``hand_over_keys`` has them released.
+        The thread calls ``on_look`` before each step; it must not raise. Other hosts may own the
+        keys of an ended agent, so ``hand_over_keys`` has them released.
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
@@ -138,8 +138,8 @@ class Expiry:
     def _work(self) -> None:
         wait_s = self._pace.look_s
         while not self._ended.wait(wait_s):
+            self._on_look()
             try:
-                self._on_look()
                 wait_s = self._pace.pause_s if self.step() else self._pace.look_s
             except (LogError, TimeoutError) as error:
                 _LOG.warning("search for expired items failed: %s", type(error).__name__)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Final
 
 from actors.host.clock import Clock
+from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 
+_LOG = logging.getLogger(__name__)
 _LOOK_MS: Final = 60_000
 _DAY_MS: Final = 86_400_000
 _LEAST_MS: Final = 600_000
@@ -28,15 +31,19 @@ class Growth:
     def look(self) -> None:
         """Measure the size of the log, unless the last time is less than a minute ago.
 
-        Raises:
-            LogUnavailable: the log cannot be read.
+        If it cannot be measured now, the rate stays as it is until the next look.
         """
         now_ms, seen = self._clock(), self._seen
         if seen and 0 <= now_ms - seen[-1][0] < _LOOK_MS:
             return
         if seen and now_ms < seen[-1][0]:
             seen.clear()  # the clock went back
-        seen.append((now_ms, self._log.storage().used_bytes))
+        try:
+            used_bytes = self._log.storage().used_bytes
+        except LogError as error:
+            _LOG.warning("the size of the log is not known: %s", type(error).__name__)
+            return
+        seen.append((now_ms, used_bytes))
         while seen[0][0] < now_ms - _DAY_MS:
             seen.popleft()
         (first_ms, first), (last_ms, last) = seen[0], seen[-1]

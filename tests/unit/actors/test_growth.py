@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 import pytest
 
+from actors.core.limits import HostLimits, RetentionPace
 from actors.host.growth import Growth
-from eventstore.log.event_log import EventLog, StorageFigures
+from actors.host.identity_host import HostOptions, IdentityHost
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import DueIdentity, EventLog, StorageFigures
 from tests.unit.actors.given import HandClock
 
 _FIGURES = StorageFigures(
@@ -40,3 +47,30 @@ def test_growth_is_that_of_the_last_day(
         used[0] -= 5
         growth.look()
     assert growth.bytes_per_day == pytest.approx(-120)
+
+
+def test_what_is_due_is_found_although_the_size_of_the_log_cannot_be_measured(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, found = threading.Event(), threading.Event()
+    find = log.due_identities
+
+    def fail() -> StorageFigures:
+        failed.set()
+        raise LogUnavailable("no answer in time")
+
+    def due(*said: Any, **how: Any) -> Sequence[DueIdentity]:
+        if failed.is_set():
+            found.set()
+        return find(*said, **how)
+
+    monkeypatch.setattr(log, "storage", fail)
+    monkeypatch.setattr(log, "due_identities", due)
+    limits = HostLimits(retention=RetentionPace(look_s=0.01))
+    options = HostOptions("host-0", "", ["shard-0"], limits, shards=1)
+    host = IdentityHost(options, lambda *_: None, log=log)
+    try:
+        assert found.wait(10)
+        assert host.stats().growth_bytes_per_day is None
+    finally:
+        host.stop()
