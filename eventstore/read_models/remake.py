@@ -21,6 +21,7 @@ from eventstore.log.session import LogSession
 from eventstore.read_models import queue_depths
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.queue_depths import COLUMNS, ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, update_read_models
 
 _ROWS: Final = 2_000
@@ -53,6 +54,7 @@ def remake(
     """
     ((end,),) = session.rows("SELECT count(*) FROM stored_events")
     fold, reached, done = QueueFold(entries_max=entries_max), 0, 0
+    steps: LastSteps = {}
     while rows := session.log_rows(reached, _ROWS, _BYTES):
         stored: list[StoredEvent] = []
         for row in rows:
@@ -61,7 +63,8 @@ def remake(
             if row.topic in _INDEXED:
                 stream = UUID(bytes=row.stream)
                 stored.append(StoredEvent(stream, row.version, row.topic, row.state))
-        update_read_models(session, stored, [decode(row.topic, row.state) for row in stored])
+        events = [decode(row.topic, row.state) for row in stored]
+        update_read_models(session, stored, events, steps)
         reached, done = rows[-1].position, done + len(rows)
         if progress is not None:
             progress(done, end)

@@ -13,7 +13,7 @@ versions.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from eventstore.log.codec import decode
@@ -45,7 +45,7 @@ _BESIDE: Final = (
 )
 
 
-class _Reached(NamedTuple):
+class Reached(NamedTuple):
     """How far a step came: the version and event of the step, and the key that it reached."""
 
     version: int
@@ -54,8 +54,9 @@ class _Reached(NamedTuple):
     """None: nothing is listed now."""
 
 
-_REACHED: Final[dict[UUID, _Reached]] = {}
-_REACHED_MAX: Final = 64
+LastSteps: TypeAlias = dict[UUID, Reached]
+"""The last step of each owner's erasure in one log; it may lack any."""
+_LAST_STEPS_MAX: Final = 64
 
 
 def how_listed(session: Session, owner: UUID) -> Listed:
@@ -65,27 +66,31 @@ def how_listed(session: Session, owner: UUID) -> Listed:
     return Listed.AMONG_OTHERS if _is_beside(session, owner) else Listed.APART
 
 
-def unlist(session: Session, owner: UUID, version: int, event: SavedEventsUnlisted) -> None:
+def unlist(
+    session: Session, owner: UUID, version: int, event: SavedEventsUnlisted, steps: LastSteps
+) -> None:
     """Remove the first postings in the key range of the owner, as far as they are its own.
 
     In PostgreSQL a scan passes over removed rows until VACUUM. So a step starts at the key that the
-    step before it reached, if this process has done that step; the result is the same.
+    step before it reached, if ``steps`` has that step; the result is the same.
     """
-    start = _start(session, owner, version)
+    start = _start(session, owner, version, steps)
     if start is None or is_empty(session, all_of(owner)):
-        _note(owner, _Reached(version, event, None))
+        _note(steps, owner, Reached(version, event, None))
     elif _is_beside(session, owner):
         _unlist_own(session, owner, event.count)
     else:
         reached = _remove_first(session, owner, start, event.count)
-        _note(owner, _Reached(version, event, reached))
+        _note(steps, owner, Reached(version, event, reached))
 
 
-def erase(session: Session, owner: UUID, version: int, erased: SavedEventsErased) -> None:
+def erase(
+    session: Session, owner: UUID, version: int, erased: SavedEventsErased, steps: LastSteps
+) -> None:
     """Remove the owner's events at these versions from all lists that they are on."""
     key = all_of(owner)
-    if _start(session, owner, version) is None or is_empty(session, key):
-        _note(owner, _Reached(version, erased, None))
+    if _start(session, owner, version, steps) is None or is_empty(session, key):
+        _note(steps, owner, Reached(version, erased, None))
         return
     rows = session.stored(owner, erased.versions)
     saved = [
@@ -109,13 +114,13 @@ def _is_beside(session: Session, owner: UUID) -> bool:
     return bool(session.rows(before, (first, own)) or session.rows(after, (own, last)))
 
 
-def _start(session: Session, owner: UUID, version: int) -> ListKey | None:
+def _start(session: Session, owner: UUID, version: int, steps: LastSteps) -> ListKey | None:
     """The key before which the step at a version finds nothing but the list of all events.
 
-    None if nothing is listed. The key that a step of this process reached holds for the very next
-    step, if the row of the former is the one that was stored.
+    None if nothing is listed. The key that a step reached holds for the very next step, if the row
+    of the former is the one that was stored.
     """
-    reached = _REACHED.get(owner)
+    reached = steps.get(owner)
     if reached is not None and reached.version == version - 1:
         row = session.stored(owner, (reached.version,)).get(reached.version)
         if row is not None and decode(row.topic, row.state) == reached.event:
@@ -123,10 +128,10 @@ def _start(session: Session, owner: UUID, version: int) -> ListKey | None:
     return place_of(owner)[0]
 
 
-def _note(owner: UUID, reached: _Reached) -> None:
-    if len(_REACHED) >= _REACHED_MAX:
-        _REACHED.clear()
-    _REACHED[owner] = reached
+def _note(steps: LastSteps, owner: UUID, reached: Reached) -> None:
+    if len(steps) >= _LAST_STEPS_MAX:
+        steps.clear()
+    steps[owner] = reached
 
 
 def _ranges(owner: UUID, start: ListKey) -> list[tuple[ListKey, ListKey]]:

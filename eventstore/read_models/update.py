@@ -32,6 +32,7 @@ from eventstore.read_models import (
     saved_events,
     saved_events_erasure,
 )
+from eventstore.read_models.saved_events_erasure import LastSteps
 
 INDEXED: Final = (
     *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
@@ -46,10 +47,11 @@ READ_MODELS: Final = (*MADE, "snapshots", "heartbeat")
 
 
 def update_read_models(
-    session: Session, rows: Iterable[StoredEvent], events: Iterable[Event]
+    session: Session, rows: Iterable[StoredEvent], events: Iterable[Event], steps: LastSteps
 ) -> None:
     """Bring the read models up to these rows, which are already in ``stored_events``.
 
+    ``steps`` are those of erasures in this log; an empty one costs time, and changes no result.
     Consecutive events of one owner and type, as one command makes them, go into one statement: a
     new statement costs more than one more row.
     """
@@ -60,11 +62,15 @@ def update_read_models(
     ]
     for (owner, kind), group in groupby(indexed, key=itemgetter(0, 1)):
         assert isinstance(owner, UUID)
-        _update(session, owner, kind, [versioned for _, _, versioned in group])
+        _update(session, owner, kind, [versioned for _, _, versioned in group], steps)
 
 
 def _update(
-    session: Session, owner: UUID, kind: type[Event], events: list[tuple[int, Any]]
+    session: Session,
+    owner: UUID,
+    kind: type[Event],
+    events: list[tuple[int, Any]],
+    steps: LastSteps,
 ) -> None:
     """Apply the events of one type, each with its version."""
     if kind in {EventSaved, EventSaved1}:
@@ -73,10 +79,12 @@ def _update(
         saved_events.update_tags(session, owner, events)
     else:
         for version, event in events:
-            _update_one(session, owner, version, event)
+            _update_one(session, owner, version, event, steps)
 
 
-def _update_one(session: Session, owner: UUID, version: int, event: Event) -> None:
+def _update_one(
+    session: Session, owner: UUID, version: int, event: Event, steps: LastSteps
+) -> None:
     match event:
         case PublicEventPublished() | PublicEventPublished1():
             public_events.publish(session, owner, version, event)
@@ -85,9 +93,9 @@ def _update_one(session: Session, owner: UUID, version: int, event: Event) -> No
         case PublicEventsExpired():
             public_events.withdraw(session, owner, event.event_ids)
         case SavedEventsErased():
-            saved_events_erasure.erase(session, owner, version, event)
+            saved_events_erasure.erase(session, owner, version, event, steps)
         case SavedEventsUnlisted():
-            saved_events_erasure.unlist(session, owner, version, event)
+            saved_events_erasure.unlist(session, owner, version, event, steps)
         case IdentityDedicated():
             dedicated_identities.dedicate(session, owner, event)
         case IdentityReleased():

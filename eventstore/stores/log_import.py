@@ -23,6 +23,7 @@ from eventstore.log.event_log import LogRow, QueueDepth, Snapshot, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Session, Store, StoredPosting
 from eventstore.read_models import postings, queue_depths
+from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import update_read_models
 from eventstore.stores.recorder_log import (
     SET,
@@ -47,6 +48,7 @@ class LogImport:
         self._store = store
         self._mediator_did = mediator_did
         self._mark = f"{mediator_did} {token}"
+        self._steps: LastSteps = {}
 
     def begin(self) -> None:
         """Mark the empty log as unfinished, and remove what an earlier restore left.
@@ -79,7 +81,7 @@ class LogImport:
             for row, event in events:
                 stored = StoredEvent(UUID(bytes=row.stream), row.version, row.topic, row.state)
                 gone += erased_by([stored], [event])
-                update_read_models(gathering, [stored], [event])
+                update_read_models(gathering, [stored], [event], self._steps)
             gathering.flush()
             session.erase(gone)
 

@@ -25,6 +25,7 @@ from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigu
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models.queue_depths import forget_totals
+from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -170,6 +171,7 @@ class PostgresRecorder(SqlRecorder):
 
     def __init__(self, connections: PostgresConnections) -> None:
         self._connections = connections
+        self._steps: LastSteps = {}
 
     @override
     def insert_events(
@@ -188,7 +190,7 @@ class PostgresRecorder(SqlRecorder):
                 if any(isinstance(event, INDEXED) for event in events):
                     with connection.transaction():
                         positions = append(cursor, stored_events, events, depths)
-                        update_read_models(_Session(cursor), stored_events, events)
+                        update_read_models(_Session(cursor), stored_events, events, self._steps)
                 else:
                     positions = append(cursor, stored_events, events, depths)
             if connection.warned:

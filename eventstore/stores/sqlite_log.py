@@ -34,6 +34,7 @@ from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
+from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import MADE, READ_MODELS, update_read_models
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sql_recorder import SqlRecorder
@@ -181,6 +182,7 @@ class SqliteRecorder(SqlRecorder):
         self._writer = writer
         self._readers = readers
         self.unsaved = UnsavedBytes()
+        self._steps: LastSteps = {}
 
     @override
     def insert_events(
@@ -214,7 +216,7 @@ class SqliteRecorder(SqlRecorder):
                 session.erase(gone)
             unsaved = self.unsaved.after(cursor, stored_events, contents_bytes)
             if events:
-                update_read_models(session, stored_events, events)
+                update_read_models(session, stored_events, events, self._steps)
             if depths:
                 _save_depths(session, depths)
         self.unsaved = unsaved

@@ -48,7 +48,6 @@ from eventstore.log.faults import Fault
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, verify
-from eventstore.read_models import saved_events_erasure
 from eventstore.read_models.remake import Difference
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import wrong_read_models
@@ -240,22 +239,6 @@ def test_saved_events_are_on_no_list_before_their_contents_leave(
         before = mediator.contents()
         step(mediator, GONE)
     assert mediator.contents() == before == CONTENTS + 5
-    assert wrong(log_url) == []
-
-
-def test_a_step_that_was_not_stored_says_nothing_to_the_next_one(
-    mediator: Mediator, log_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came further than the one that was stored, and had another command key."""
-    stream = identity_stream(GONE)
-    reached = saved_events_erasure._REACHED
-    for _ in range(5):
-        step(mediator, GONE)
-    left = listed(log_url, GONE)
-    undone = msgspec.structs.replace(reached[stream].event, command=bytes(16))
-    monkeypatch.setitem(reached, stream, reached[stream]._replace(event=undone, key=None))
-    step(mediator, GONE)
-    assert listed(log_url, GONE) == left - LISTED_AT_ONCE
     assert wrong(log_url) == []
 
 

@@ -1,0 +1,85 @@
+"""The last step of an erasure helps the next one in the same log, if it was stored."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from actors.core.commands import EraseIdentity
+from actors.core.erasure import CONTINUED
+from eventstore.log.event_log import EventLog, Listed
+from eventstore.log.streams import identity_stream
+from eventstore.read_models.saved_events_erasure import LastSteps
+from eventstore.stores.open_log import open_log
+from eventstore.stores.recorder_log import RecorderLog
+from tests.contract.test_erasure_contract import (
+    GONE,
+    LISTED_AT_ONCE,
+    STAYS,
+    listed,
+    settle,
+    step,
+    wrong,
+)
+from tests.contract.test_retention_contract import Mediator
+from tests.log.raw_sql import run_sql
+from tests.unit.actors.given import run, unclaimed
+
+
+def settled(log: EventLog) -> Mediator:
+    """A host with two identities."""
+    made = Mediator(log)
+    settle(made, GONE)
+    settle(made, STAYS)
+    return made
+
+
+@pytest.fixture
+def mediator(log: EventLog) -> Mediator:
+    return settled(log)
+
+
+def last_steps(log: EventLog) -> LastSteps:
+    assert isinstance(log, RecorderLog)
+    steps: LastSteps = vars(log._store.recorder)["_steps"]
+    return steps
+
+
+def test_a_step_that_was_not_stored_says_nothing_to_the_next_one(
+    mediator: Mediator, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came further than the one that was stored, and had another command key."""
+    stream, reached = identity_stream(GONE), last_steps(mediator.log)
+    for _ in range(5):
+        step(mediator, GONE)
+    left = listed(log_url, GONE)
+    undone = msgspec.structs.replace(reached[stream].event, command=bytes(16))
+    monkeypatch.setitem(reached, stream, reached[stream]._replace(event=undone, key=None))
+    step(mediator, GONE)
+    assert listed(log_url, GONE) == left - LISTED_AT_ONCE
+    assert wrong(log_url) == []
+
+
+def test_a_step_in_one_log_says_nothing_to_the_next_one_in_another(
+    mediator: Mediator, log_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other log has the same step, and has lost its lists."""
+    url = f"sqlite:{tmp_path / 'other.db'}"
+    with closing(open_log(url)) as log:
+        other = settled(log)
+        for _ in range(4):
+            step(mediator, GONE)
+            step(other, GONE)
+        run_sql(url, "DELETE FROM postings")
+        monkeypatch.setattr(log, "how_listed", lambda _: Listed.APART)
+        same = unclaimed(GONE, EraseIdentity(CONTINUED, 2))
+        for each in (mediator, other):
+            run(each.host, same)
+        assert mediator.events(GONE)[-1] == other.events(GONE)[-1]
+    left = listed(log_url, GONE)
+    step(mediator, GONE)
+    assert listed(log_url, GONE) == left - LISTED_AT_ONCE
+    assert wrong(log_url) == []
