@@ -123,9 +123,12 @@ def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -
     if not waiting:
         return Accepted(queue_state(state, context))
     removed = removal(state, waiting, command.reason, context)
-    # A live session that was full has room again: notify it.
-    held = _held_live(state, context)
-    was_full = context.live.session and held >= context.limits.live_in_flight_max
+    # If the live session or all sessions together held as many as they may, there is room again.
+    limits = context.limits
+    was_full = context.live.session and (
+        _held_live(state, context) >= limits.live_in_flight_max
+        or _leased(state, context) >= limits.leased_max
+    )
     notice = EnvelopesWaiting() if was_full else None
     return Accepted(_state_without(state, frozenset(waiting), context), [removed], notice)
 
@@ -291,11 +294,7 @@ def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext)
     if command.live:
         limit = min(limit, limits.live_in_flight_max - _held_live(state, context))
     if command.lease_ms and command.message_ids is None:
-        leased = sum(
-            lease.session != HELD_BACK and message_id in state.messages
-            for message_id, lease in context.leases.items()
-        )
-        limit = min(limit, limits.leased_max - leased)
+        limit = min(limit, limits.leased_max - _leased(state, context))
     chosen: list[_Waiting] = []
     size_bytes = 0
     for message_id, message in _offered(state, command, context):
@@ -304,6 +303,14 @@ def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext)
         chosen.append((message_id, message))
         size_bytes += message.size_bytes
     return chosen if len(chosen) >= command.at_least else []
+
+
+def _leased(state: Identity, context: DecisionContext) -> int:
+    """How many waiting messages all sessions together hold."""
+    return sum(
+        lease.session != HELD_BACK and message_id in state.messages
+        for message_id, lease in context.leases.items()
+    )
 
 
 def _held_live(state: Identity, context: DecisionContext) -> int:

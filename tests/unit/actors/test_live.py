@@ -121,6 +121,18 @@ def test_what_is_acknowledged_makes_room(*, is_removed: bool) -> None:
     assert is_pushed(me, **bounds) is is_removed
 
 
+def test_a_session_is_notified_once_all_sessions_together_hold_less_than_they_may() -> None:
+    me, at = agent(), {"limits": IdentityLimits(leased_max=2), "live": PHONE}
+    me.queue(b"1", b"2", b"3")
+    held = me.take("laptop", at=at)
+    assert len(held) == 2
+    assert me.take("phone", live=True, after_version=1, at=at) == []
+    for message_id, notice in zip(held, [EnvelopesWaiting(), None], strict=True):
+        removed = me.do(removal(message_id), **at)
+        assert isinstance(removed, Accepted)
+        assert removed.notice == notice
+
+
 def test_a_message_that_is_sent_twice_is_pushed_once() -> None:
     me = agent()
     answered = [queued(me, b"x", command=b"once" * 4) for _ in range(2)]
