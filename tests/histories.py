@@ -301,11 +301,8 @@ class History:
         self._ask(agent, agent, c.UpdateKeylist(add, remove))
 
     def claim_key(self, act: Act) -> None:
-        self._ask(
-            self._crowd.agents[act.who],
-            f"key:{self._crowd.keys[act.pick % 3]}",
-            c.ClaimKey(self._crowd.agents[act.who]),
-        )
+        agent, key = self._crowd.agents[act.who], self._crowd.keys[act.pick % 3]
+        self._ask(agent, f"key:{key}", c.ClaimKey(agent))
 
     def release_key(self, act: Act) -> None:
         self._ask(
@@ -363,9 +360,12 @@ class History:
         self._ask(agent, agent, c.RemoveMessages(self._some(MessageQueued, act), "acknowledged"))
 
     def set_policy(self, act: Act) -> None:
+        """Every time another device is notified, or none."""
         agent = self._crowd.agents[act.who]
         rules = c.SetQueuePolicy(act.pick % 4 > 0, 300 * (act.pick % 3), 5 * (act.more % 3))
+        device = c.PushDevice(("fcm", "apns")[act.pick % 2], f"token {act.more}", "")
         self._ask(agent, agent, rules)
+        self._ask(agent, agent, c.SetPushDevice(device if act.more % 3 else None))
 
     def order(self, act: Act) -> None:
         """What operators order now and then."""

@@ -31,6 +31,14 @@ class Connection(msgspec.Struct, frozen=True, array_like=True):
     invitation_id: str
 
 
+class PushDevice(msgspec.Struct, frozen=True, array_like=True):
+    """A device to notify of waiting messages (RFC 0699, RFC 0734); fields as in the event."""
+
+    channel: str
+    token: str
+    platform: str
+
+
 class ClaimedKey(msgspec.Struct, frozen=True, array_like=True):
     """A key, or the short name of a DID, and the number of the claim that holds it."""
 
@@ -47,6 +55,20 @@ class GrantMediation(CommandBase, frozen=True):
 
     connection: Connection | None = None
     own: list[ClaimedKey] = []
+
+
+class SetPushDevice(CommandBase, frozen=True):
+    """Set the device to notify of messages for the target; None notifies none.
+
+    ``instead_of``: change nothing unless this is the token of the present device.
+    """
+
+    device: PushDevice | None
+    instead_of: str | None = None
+
+
+class QueryPushDevice(CommandBase, frozen=True):
+    """Ask for the device to notify of messages for the target."""
 
 
 class FindAccount(CommandBase, frozen=True):

@@ -1,12 +1,14 @@
 """Decisions on DIDComm agents: connection, mediation, keylists, and who owns a key.
 
-RFC 0160 and RFC 0023 (connections), RFC 0434 (invitations), RFC 0211 (mediation, keylists). Rules
-of this file: pure; a repeated command changes nothing.
+RFC 0160 and RFC 0023 (connections), RFC 0434 (invitations), RFC 0211 (mediation, keylists), RFC
+0699 and RFC 0734 (push notifications). Rules of this file: pure; a repeated command changes
+nothing.
 """
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
 from actors.core.accounts import established
 from actors.core.commands import (
@@ -15,9 +17,12 @@ from actors.core.commands import (
     ClaimKey,
     Connect,
     FindKeyOwner,
+    PushDevice,
     QueryConnection,
     QueryKeylist,
+    QueryPushDevice,
     ReleaseKey,
+    SetPushDevice,
     UpdateKeylist,
     UseInvitation,
 )
@@ -32,14 +37,18 @@ from actors.core.replies import (
     KeylistPart,
     KeyOwner,
     KeysKnown,
+    PushDeviceFound,
 )
 from eventstore.log.events import (
     InvitationUsed,
     KeyClaimed,
     KeylistUpdated,
     KeyReleased,
+    PushDeviceSet,
 )
 from eventstore.log.streams import ERASED
+
+_NO_DEVICE: Final = PushDevice("", "", "")
 
 
 def connect(state: Identity, command: Connect, context: DecisionContext) -> Decision:
@@ -77,6 +86,30 @@ def query_connection(
     """Answer what the mediator knows of the agent."""
     assert state.connection is not None
     return Accepted(Connected(state.connection, state.mediated, state.prior_dids))
+
+
+def set_push_device(state: Identity, command: SetPushDevice, context: DecisionContext) -> Accepted:
+    """Replace the device to notify of messages; a repetition changes nothing (RFC 0734)."""
+    now = state.push_device
+    token = "" if now is None else now.token
+    if command.device == now or command.instead_of not in {None, token}:
+        return Accepted(PushDeviceFound(now))
+    wanted = command.device or _NO_DEVICE
+    changed = PushDeviceSet(
+        at_ms=context.now_ms,
+        command=context.command,
+        channel=wanted.channel,
+        device_token=wanted.token,
+        device_platform=wanted.platform,
+    )
+    return Accepted(PushDeviceFound(command.device), [changed])
+
+
+def query_push_device(
+    state: Identity, _command: QueryPushDevice, _context: DecisionContext
+) -> Accepted:
+    """Answer which device to notify of messages."""
+    return Accepted(PushDeviceFound(state.push_device))
 
 
 def claim_key(state: Identity, command: ClaimKey, context: DecisionContext) -> Decision:

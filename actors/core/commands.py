@@ -25,9 +25,12 @@ from actors.core.account_commands import (
     FindKeyOwner,
     GrantMediation,
     NameSpeaker,
+    PushDevice,
+    QueryPushDevice,
     ReleaseKey,
     RotateAccount,
     SeeAgent,
+    SetPushDevice,
     UnnameSpeaker,
 )
 from actors.core.refusals import Refusal
@@ -43,9 +46,12 @@ __all__ = [
     "FindKeyOwner",
     "GrantMediation",
     "NameSpeaker",
+    "PushDevice",
+    "QueryPushDevice",
     "ReleaseKey",
     "RotateAccount",
     "SeeAgent",
+    "SetPushDevice",
     "UnnameSpeaker",
 ]
 """Re-exported from ``account_commands``; the commands among these belong to the family too."""
@@ -469,6 +475,8 @@ Command: TypeAlias = (
     | QueueEnvelopes
     | QueryQueue
     | SetQueuePolicy
+    | SetPushDevice
+    | QueryPushDevice
     | DeliverMessages
     | RemoveMessages
     | PurgeQueue

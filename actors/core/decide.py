@@ -138,6 +138,8 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.RemoveMessages, agent, envelopes.remove),
         _row(commands.QueryQueue, agent, envelopes.query),
         _row(commands.SetQueuePolicy, agent, envelopes.set_policy),
+        _row(commands.SetPushDevice, agent, agents.set_push_device),
+        _row(commands.QueryPushDevice, agent, agents.query_push_device),
         _row(commands.StartLive, agent, envelopes.start_live),
         _row(commands.EndLive, agent, envelopes.end_live),
         _row(commands.ReleaseLeases, mediator, envelopes.release_leases),
@@ -187,6 +189,7 @@ ADDING: Final[frozenset[type[Command]]] = frozenset(
         commands.QueueEnvelope,
         commands.QueueEnvelopes,
         commands.SetQueuePolicy,
+        commands.SetPushDevice,
     ]
 )
 """Commands that store something for a client. The rest free space, read, or add a tiny row."""
@@ -201,6 +204,8 @@ def adds(command: Command) -> bool:
     match command:
         case commands.UpdateKeylist():
             return bool(command.add)
+        case commands.SetPushDevice():
+            return command.device is not None
         case commands.UpdateEventTags():
             return command.later_bytes is not None
         case _:

@@ -68,7 +68,7 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
     known = state.recent.get(retry_key(context.command, command.recipient_key))
     if known is not None:
         # A retry: the sender does not know that the envelope is stored.
-        return Accepted(EnvelopeQueued(known, outbound=bool(state.connection.endpoint)))
+        return Accepted(envelope_queued(known, state))
     refusal = no_room(state, command.recipient_key, [command.payload], context)
     if refusal is not None:
         return refused(state, command.recipient_key, refusal, context)
@@ -81,10 +81,16 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
         recipient_key=command.recipient_key,
         payload=context.content(command.payload),
     )
-    reply = EnvelopeQueued(context.fresh_id, outbound=bool(state.connection.endpoint))
+    reply = envelope_queued(context.fresh_id, state)
     if goes_live(state, len(command.payload), context):
         return queued_live(queued, reply, context)
     return Accepted(reply, [queued], EnvelopesWaiting())
+
+
+def envelope_queued(message_id: str, state: Identity) -> EnvelopeQueued:
+    """The reply for a queued envelope."""
+    endpoint = "" if state.connection is None else state.connection.endpoint
+    return EnvelopeQueued(message_id, bool(endpoint), state.push_device is not None)
 
 
 def deliver(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import Connection
+from actors.core.commands import Connection, PushDevice
 from actors.core.identity import (
     PRIOR_DIDS_MAX,
     RECENT_COUNTS_MAX,
@@ -66,6 +66,7 @@ from eventstore.log.events import (
     PublicEventsDeleted,
     PublicEventsDeleted1,
     PublicEventsExpired,
+    PushDeviceSet,
     QueuePolicySet,
     QueueRefused,
     RefusalsCounted,
@@ -281,11 +282,16 @@ def _evolve_agent(  # noqa: C901 - one arm per event
             _evolve_account(state, event, version)
 
 
-def _evolve_account(state: Identity, event: Event, version: int) -> None:
-    """Apply the events of keys, of DIDComm v2 accounts and of erasure."""
+def _evolve_account(  # noqa: C901 - one arm per event
+    state: Identity, event: Event, version: int
+) -> None:
+    """Apply the events of keys, devices, DIDComm v2 accounts and erasure."""
     match event:
         case MessageExpirySet():
             _expire(state, event)
+        case PushDeviceSet():
+            device = PushDevice(event.channel, event.device_token, event.device_platform)
+            state.push_device = device if event.channel else None
         case KeyClaimed():
             if state.owner_did not in {"", event.owner_did}:
                 state.former_did = state.owner_did
@@ -300,12 +306,12 @@ def _evolve_account(state: Identity, event: Event, version: int) -> None:
             state.speaker_did = event.speaker_did
             state.rotated_at_s = event.issued_at_s
         case AccountEnded():
-            state.connection = state.policy = None
+            state.connection = state.policy = state.push_device = None
             state.mediated = state.refusing = False
             state.ended_at_s = event.issued_at_s
             state.prior_dids = []
         case AccountExpired():
-            state.connection = state.policy = None
+            state.connection = state.policy = state.push_device = None
             state.mediated = state.refusing = False
             state.keylist, state.prior_dids = {}, []
         case (

@@ -14,12 +14,12 @@ import msgspec
 
 from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Decision, DecisionContext, Leasing
-from actors.core.envelopes import goes_live, no_room, queued_live, refused
+from actors.core.envelopes import envelope_queued, goes_live, no_room, queued_live, refused
 from actors.core.evolve import DIDCOMM_V2, retry_key
 from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.refusals import Refusal
-from actors.core.replies import EnvelopeQueued, EnvelopesWaiting
+from actors.core.replies import EnvelopesWaiting
 from eventstore.log.events import Event, MessageExpirySet, MessageQueued
 
 DELAYED_MAX: Final = 100
@@ -33,11 +33,10 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
     key = command.recipient_key
     if state.connection is None or (key and key not in state.keylist):
         return Refusal.KEY_UNKNOWN if key else Refusal.NOT_CONNECTED
-    outbound = bool(state.connection.endpoint)
     known = state.recent.get(retry_key(context.command, key))
     if known is not None:
         # A retry: one transaction has stored all envelopes.
-        return Accepted(EnvelopeQueued(known, outbound=outbound))
+        return Accepted(envelope_queued(known, state))
     if 0 < command.expires_at_s <= context.now_s:
         return Refusal.MESSAGE_EXPIRED
     refusal = no_room(state, key, command.payloads, context)
@@ -45,7 +44,7 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
         return refused(state, key, refusal, context)
     queued = _queued(command, context)
     ids = [each.message_id for each in queued]
-    reply = EnvelopeQueued(ids[0], outbound=outbound)
+    reply = envelope_queued(ids[0], state)
     expiry = _expiry(command, ids, context)
     if command.delay_ms and _held_back(context) + len(ids) <= DELAYED_MAX:
         lease = Lease(HELD_BACK, context.now_ms + command.delay_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.core.commands import Connection
+from actors.core.commands import Connection, PushDevice
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
@@ -104,13 +104,13 @@ class Identity(msgspec.Struct):
     and ``public_bytes`` are the stored bytes of each kind (``actors.core.stored_bytes``).
 
     For a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
-    base58, in order, each with the number of its claim), its own ``policy`` for the queue, how
-    many of the messages are envelopes (in all, and by recipient key), and the times of its queue
-    in Unix ms, 0 for never. ``seen_ms`` is the time of its last recorded sign of life
-    (``eventstore.log.signs_of_life``). ``refusing``: the queue has refused a message since it last
-    changed. ``recent`` maps the retry keys of recently queued envelopes to message ids, so that a
-    sender's retry queues no second envelope; for an edge, its keys are the commands of the edge's
-    recent counts.
+    base58, in order, each with the number of its claim), its own ``policy`` for the queue, the
+    ``push_device`` to notify of messages, how many of the messages are envelopes (in all, and
+    by recipient key), and the times of its queue in Unix ms, 0 for never. ``seen_ms`` is the
+    time of its last recorded sign of life (``eventstore.log.signs_of_life``). ``refusing``: the
+    queue has refused a message since it last changed. ``recent`` maps the retry keys of
+    recently queued envelopes to message ids, so that a sender's retry queues no second
+    envelope; for an edge, its keys are the commands of the edge's recent counts.
 
     ``erasing`` is the version at which the erasure of the identity began, 0 if none is under way;
     saved events up to ``erased_until`` are already erased. ``is_erased``: the identity was erased
@@ -152,6 +152,7 @@ class Identity(msgspec.Struct):
     mediated: bool = False
     keylist: dict[str, int] = {}
     policy: QueuePolicy | None = None
+    push_device: PushDevice | None = None
     envelopes: int = 0
     envelope_bytes: int = 0
     by_key: dict[str, Depth] = {}
@@ -206,6 +207,7 @@ class Identity(msgspec.Struct):
             + _SENDER_BYTES * (len(self.by_sender) + len(self.requests_by_sender))
             + _RECENT_BYTES * (len(self.recent) + len(self.expiring))
             + _text_bytes(self.connection)
+            + (0 if self.push_device is None else len(self.push_device.token))
             + sum(map(len, self.prior_dids))
         )
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from actors.core.commands import ClaimedKey, Connection
+from actors.core.commands import ClaimedKey, Connection, PushDevice
 from actors.core.refusals import Refusal
 from eventstore.log.events import Seconds
 
@@ -178,10 +178,20 @@ class KeylistPart(_Reply, frozen=True):
 
 
 class EnvelopeQueued(_Reply, frozen=True):
-    """The envelope is durable under this id; ``outbound``: its recipient has an endpoint."""
+    """The envelope is durable under this id.
+
+    ``outbound``: its recipient has an endpoint. ``pushes``: it has a device to notify.
+    """
 
     message_id: str
     outbound: bool
+    pushes: bool = False
+
+
+class PushDeviceFound(_Reply, frozen=True):
+    """The device to notify of messages for the target, None for no device."""
+
+    device: PushDevice | None
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, array_like=True):
@@ -306,6 +316,7 @@ Reply: TypeAlias = (
     | KeylistChanged
     | KeylistPart
     | EnvelopeQueued
+    | PushDeviceFound
     | QueueState
     | Delivery
     | Dedication

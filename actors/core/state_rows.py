@@ -126,6 +126,12 @@ class ConnectionRow(NamedTuple):
     invitation_id: str
 
 
+class PushDeviceRow(NamedTuple):
+    """The device of an agent that is notified of waiting messages."""
+
+    channel: str
+
+
 class MediationRow(NamedTuple):
     """An agent that was granted mediation."""
 
@@ -183,6 +189,7 @@ TABLES: Final[Mapping[str, type[NamedTuple]]] = {
     "message_expiries": MessageExpiryRow,
     "public_events": PublicEventRow,
     "connections": ConnectionRow,
+    "push_devices": PushDeviceRow,
     "mediation": MediationRow,
     "keylists": KeylistRow,
     "speakers": SpeakerRow,
@@ -294,6 +301,8 @@ def _agent(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
             known.peer_did, known.label, known.endpoint, known.routing_keys, known.protocol,
             known.invitation_id,
         )]  # fmt: skip
+    if state.push_device is not None:
+        yield "push_devices", [PushDeviceRow(state.push_device.channel)]
     if state.mediated:
         yield "mediation", [MediationRow()]
     if state.keylist:

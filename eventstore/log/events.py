@@ -27,6 +27,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from eventstore.log.account_events import (
+    AccountEnded,
+    AccountRotated,
+    PushDeviceSet,
+    SpeakerNamed,
+)
 from eventstore.log.content import Content
 from eventstore.log.event_fields import (
     NAME,
@@ -55,14 +61,18 @@ from eventstore.log.retention_events import (
 __all__ = [
     "FREQUENT",
     "TOPIC_BY_TYPE",
+    "AccountEnded",
     "AccountExpired",
+    "AccountRotated",
     "AgentSeen",
     "Event",
     "PublicEventsExpired",
+    "PushDeviceSet",
     "RefusedCommands",
     "SavedEventsErased",
     "SavedEventsUnlisted",
     "Seconds",
+    "SpeakerNamed",
     "type_name",
 ]
 """Declared in modules beside this one; importers take them from here."""
@@ -321,41 +331,6 @@ class KeyReleased(Event, frozen=True, kw_only=True):
     key: Annotated[str, NAME]
 
 
-@released("speaker-named.1")
-class SpeakerNamed(Event, frozen=True, kw_only=True):
-    """A DID was reserved for an account that rotates to it (DIDComm v2); in the stream of the DID.
-
-    It speaks for the account once the stream of the account has ``AccountRotated``. An empty
-    ``account_did`` frees the DID again.
-    """
-
-    did: Annotated[str, NamesStream(), NAME]
-    account_did: Annotated[str, ExportColumn("owner_did"), NAME]
-
-
-@released("account-rotated.1")
-class AccountRotated(Event, frozen=True, kw_only=True):
-    """The account rotated its DID: ``speaker_did`` now speaks for it in place of ``prior_did``.
-
-    ``issued_at_s`` is the owner's time of the rotation (DIDComm v2, ``from_prior``).
-    """
-
-    speaker_did: Annotated[str, ExportColumn("did"), NAME]
-    prior_did: Annotated[str, ExportColumn("by_did"), NAME]
-    issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
-
-
-@released("account-ended.1")
-class AccountEnded(Event, frozen=True, kw_only=True):
-    """The owner ended its account: connection, mediation and queue policy are over.
-
-    Queue and keylist were emptied just before. Fields as in ``AccountRotated``.
-    """
-
-    prior_did: Annotated[str, ExportColumn("by_did"), NAME]
-    issued_at_s: Annotated[Seconds, ExportColumn("timestamp_s")]
-
-
 @released("invitation-used.1")
 class InvitationUsed(Event, frozen=True, kw_only=True):
     """This identity used a single-use invitation; recorded in the stream of the invitation."""
@@ -465,8 +440,9 @@ class PublicEventsDeleted(Event, frozen=True, kw_only=True):
 class IdentityErasureBegun(Event, frozen=True, kw_only=True):
     """The erasure of everything before this event began; ``reason`` is operator or owner.
 
-    This event ends registration, contracts, connection, mediation, keylist, queue policy and the
-    history of saved events. The events that follow erase everything that has contents, in steps.
+    This event ends registration, contracts, connection, mediation, keylist, queue policy, device
+    and the history of saved events. The events that follow erase everything that has contents, in
+    steps.
     """
 
     reason: str

@@ -9,10 +9,10 @@ A pass reads the rows in order and changes those that name an erased identity. I
 - in the streams of its keys, and of the invitations that it used, all names.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; the DID
-that speaks for an account by rotation; a label or a tag of another identity that reads like the
-name; names in another database of the log; names in rows that an earlier release sealed, whose seal
-covers them. Seals hold for the changed rows (``eventstore.log.redaction``), so a pass may end
-anywhere and begin anew, beside appends and beside another pass.
+that speaks for an account by rotation; a label, a tag or a device of another identity that reads
+like the name; names in another database of the log; names in rows that an earlier release sealed,
+whose seal covers them. Seals hold for the changed rows (``eventstore.log.redaction``), so a pass
+may end anywhere and begin anew, beside appends and beside another pass.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from eventstore.log.events import (
     KeyClaimed,
     KeylistUpdated,
     KeyReleased,
+    PushDeviceSet,
     SpeakerNamed,
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
@@ -56,7 +57,7 @@ from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
 _STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
-_OWN_WORDS: Final = (ConnectionEstablished, EventTagsUpdated)
+_OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 """Events with texts that an identity chose for itself and its own data: these name no other."""
 _Taken: TypeAlias = KeyClaimed | InvitationUsed
 _TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in get_args(_Taken))

@@ -34,7 +34,7 @@ class AgentSeen(Event, frozen=True, kw_only=True):
 
 @released("account-expired.1")
 class AccountExpired(Event, frozen=True, kw_only=True):
-    """The mediator ended the account of an agent: connection, mediation, keylist and queue policy.
+    """The mediator ended an agent's account: connection, mediation, keylist, queue policy, device.
 
     ``reason`` is idle: the agent was silent for longer than the operator allows. The events after
     this one remove its waiting messages. An agent that returns has to connect again.

@@ -21,6 +21,7 @@ from eventstore.log.events import (
     MessagesDelivered,
     MessagesRemoved,
     MessagesRemoved1,
+    PushDeviceSet,
     QueuePolicySet,
     Seconds,
 )
@@ -46,6 +47,8 @@ _SIGNS: Final[Mapping[type[Event], Callable[[Any], bool]]] = {
     MediationGranted: _always,
     QueuePolicySet: _always,
     AccountRotated: _always,
+    # The mediator removes a device that its push service no longer knows.
+    PushDeviceSet: lambda event: bool(event.channel),
     # An update that only removes keys may come from another agent that proved to hold one.
     KeylistUpdated: lambda event: bool(event.added),
     MessagesDelivered: lambda event: event.channel not in _NOT_ASKED_FOR,

@@ -1,7 +1,7 @@
-"""DIDComm agents: connections, mediation, keys and invitations.
+"""DIDComm agents: connections, devices, mediation, keys and invitations.
 
-RFC 0160 and RFC 0023 (connections), RFC 0211 (mediation, keylists, owners of keys), RFC 0434
-(invitations).
+RFC 0160 and RFC 0023 (connections), RFC 0699 and RFC 0734 (devices), RFC 0211 (mediation, keylists,
+owners of keys), RFC 0434 (invitations).
 """
 
 from __future__ import annotations
@@ -45,6 +45,14 @@ def _connections(step: Step) -> DataFrame:
     return latest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
 
 
+def _push_devices(step: Step) -> DataFrame:
+    """The last device of each agent; a row without a channel removed it."""
+    new = select_place(step.of("push-device-set"), "channel")
+    since = step.since("push_devices", new)
+    kept = without(since, step.of("account-ended", EXPIRED, ERASED), "stream")
+    return latest(kept, "stream").where("channel <> ''")
+
+
 def _mediation(step: Step) -> DataFrame:
     new = select_place(step.of("mediation-granted"))
     since = step.since("mediation", new)
@@ -78,6 +86,14 @@ CONNECTIONS: Final = Projection(
     PLACE | _CONNECTION,
     ("connection-established", "account-ended", EXPIRED, ERASED),
     _connections,
+    LiveRows(),
+)
+PUSH_DEVICES: Final = Projection(
+    "push_devices",
+    "Agents whose device is notified of waiting messages.",
+    PLACE | {"channel": "push service: fcm or apns"},
+    ("push-device-set", "account-ended", EXPIRED, ERASED),
+    _push_devices,
     LiveRows(),
 )
 MEDIATION: Final = Projection(

@@ -26,9 +26,10 @@ _AT_HAND_ROWS_MAX: Final = 2_000_000
 
 
 ERASED: Final = type_name(IdentityErasureBegun)
-"""Ends an identity's registration, contracts, connection, keylist, rules and history."""
+"""Ends an identity's registration, contracts, connection, keylist, rules, device and
+history."""
 EXPIRED: Final = type_name(AccountExpired)
-"""Ends an idle agent's connection, mediation, keylist and rules."""
+"""Ends an idle agent's connection, mediation, keylist, rules and device."""
 
 
 def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:

@@ -21,6 +21,8 @@ _BY_OWNERS: Final = (
     *("public-events-deleted", "account-rotated", "agent-seen"),
 )
 _ACTS: Final = ", ".join(f"'{kind}'" for kind in _BY_OWNERS)
+_DEVICE_SET: Final = "(type = 'push-device-set' AND channel <> '')"
+"""The mediator, too, removes a device."""
 _PICKED_UP: Final = "(type = 'messages-removed' AND reason IN ('acknowledged', 'delivered'))"
 
 PAIRS: Final = View(
@@ -168,7 +170,7 @@ ACTIVITY: Final = View(
     },
     f"""
 SELECT DISTINCT identity, date_trunc('week', recorded_at) AS week
-FROM events WHERE type IN ({_ACTS}) OR {_PICKED_UP}
+FROM events WHERE type IN ({_ACTS}) OR {_PICKED_UP} OR {_DEVICE_SET}
 UNION
 SELECT DISTINCT sender_did, date_trunc('week', recorded_at)
 FROM events WHERE type = 'message-queued' AND sender_did <> ''

@@ -17,6 +17,7 @@ from actors.core.commands import (
     DeliverMessages,
     GrantMediation,
     NameSpeaker,
+    PushDevice,
     QueryQueue,
     QueueEnvelope,
     QueueEnvelopes,
@@ -25,6 +26,7 @@ from actors.core.commands import (
     RotateAccount,
     SaveContract,
     SeeAgent,
+    SetPushDevice,
     SetQueuePolicy,
     StartLive,
     UpdateKeylist,
@@ -53,7 +55,7 @@ from tests.contract.conftest import OpenLog
 from tests.contract.test_retention_contract import Mediator, is_sound
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql
-from tests.unit.actors.didcomm import KEY, claimed
+from tests.unit.actors.didcomm import DEVICE, KEY, claimed
 from tests.unit.actors.given import (
     NOW_S,
     connection,
@@ -81,7 +83,7 @@ def mediator_of(log: EventLog, limits: IdentityLimits = LIMITS) -> Mediator:
 
 
 def settle(mediator: Mediator, *dids: str, waiting: int = 5) -> None:
-    """Each of these is a mediated agent with a key, rules of its own, and envelopes that wait."""
+    """Each of these is a mediated agent: a key, rules of its own, envelopes that wait, a device."""
     for did in dids:
         ask(
             mediator,
@@ -89,6 +91,7 @@ def settle(mediator: Mediator, *dids: str, waiting: int = 5) -> None:
             GrantMediation(connection(label=did), claimed(KEY)),
             SetQueuePolicy(messages_max=50),
             *[QueueEnvelope(KEY, f"{n} for {did}".encode()) for n in range(waiting)],
+            SetPushDevice(DEVICE),
         )
 
 
@@ -190,6 +193,7 @@ OWN: Final[dict[str, Sequence[Command]]] = {
     "an acknowledgement": [RemoveMessages(["host-0-3"], "acknowledged")],
     "what its endpoint took": [RemoveMessages(["host-0-3"], "delivered")],
     "rules for its queue": [SetQueuePolicy(messages_max=7)],
+    "a device": [SetPushDevice(PushDevice("apns", "token of a tablet", ""))],
     "a key": [UpdateKeylist([ClaimedKey("another", 1)], [])],
     "a new connection": [Connect(connection(label="new"))],
     "a new DID": [RotateAccount(AGENT, NEW_DID, NOW_S)],
@@ -200,6 +204,7 @@ OF_OTHERS: Final[dict[str, Sequence[Command]]] = {
         DeliverMessages("edge-0/outbound", "outbound", 1, 1_000, 1_000)
     ],
     "a key that another proved to hold": [UpdateKeylist([], [KEY])],
+    "a device that its push service does not know": [SetPushDevice(None, instead_of=DEVICE.token)],
     "a question that stores nothing": [QueryQueue()],
 }
 

@@ -13,17 +13,28 @@ from actors.core.commands import (
     CheckKeys,
     Connect,
     EraseIdentity,
+    PushDevice,
     QueryConnection,
     QueryMessages,
+    QueryPushDevice,
     QueueMessage,
     SaveContract,
+    SetPushDevice,
     TagUpdate,
     UpdateEventTags,
     UpdateKeylist,
     UseInvitation,
 )
 from actors.core.erasure import OPERATOR
-from actors.core.replies import Connected, Erased, KeyClaim, KeyOwner, KeysKnown, MessagesPage
+from actors.core.replies import (
+    Connected,
+    Erased,
+    KeyClaim,
+    KeyOwner,
+    KeysKnown,
+    MessagesPage,
+    PushDeviceFound,
+)
 from eventstore.log import seal
 from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter
@@ -316,14 +327,16 @@ def test_a_key_that_was_anothers_before_names_that_one_still(
     assert faults(log) == []
 
 
-def test_a_label_or_a_tag_that_reads_like_the_name_of_who_was_erased_stays(
+def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_stays(
     mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
 ) -> None:
     stream, everything = identity_stream(STAYS), SavedEventsFilter()
     (event, *_) = log.query_saved_events(stream, everything, offset=0, limit=9).events
+    device = PushDevice("fcm", GONE, "")
     run(
         mediator.host,
         unclaimed(STAYS, Connect(connection(label=GONE))),
+        unclaimed(STAYS, SetPushDevice(device)),
         submission(STAYS, UpdateEventTags([TagUpdate(event.event_id, [GONE])])),
     )
     before = log.query_saved_events(stream, everything, offset=0, limit=9)
@@ -334,6 +347,7 @@ def test_a_label_or_a_tag_that_reads_like_the_name_of_who_was_erased_stays(
     (connected,) = run(again.host, unclaimed(STAYS, QueryConnection()))
     assert isinstance(connected, Connected)
     assert connected.connection.label == GONE
+    assert run(again.host, unclaimed(STAYS, QueryPushDevice())) == [PushDeviceFound(device)]
     assert log.query_saved_events(stream, everything, offset=0, limit=9) == before
     assert faults(log) == []
     assert is_sound(log)

@@ -58,6 +58,7 @@ CONTENT: dict[type[Event], str] = {
 STATE_ALONE = {
     *CONTENT.values(),
     *("requestor_ephemeral_public_key", "event_signature", "versions", "after", "count"),
+    *("device_token", "device_platform"),
 }
 OTHER_NAMES = {
     "connection-established": {"protocol": "handshake"},

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from actors.core import accounts, agents, evolve, forwarded
-from actors.core.commands import ClaimKey, EndAccount, QueueEnvelopes, RotateAccount
+from actors.core.commands import ClaimKey, EndAccount, QueueEnvelopes, RotateAccount, SetPushDevice
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
 from eventstore.log.events import Event, MessagesRemoved
@@ -89,6 +89,13 @@ def forget_when_a_message_expires(patch: pytest.MonkeyPatch) -> None:
     decide_by(patch, QueueEnvelopes, queue)
 
 
+def change_a_device_that_is_not_named(patch: pytest.MonkeyPatch) -> None:
+    def change(state: Identity, command: SetPushDevice, context: DecisionContext) -> Decision:
+        return agents.set_push_device(state, _replace(command, instead_of=None), context)
+
+    decide_by(patch, SetPushDevice, change)
+
+
 IN_THE_CORE: Final[Sequence[Sabotage]] = (
     let_any_did_speak_for_an_account,
     rotate_by_the_word_of_any_did,
@@ -96,6 +103,7 @@ IN_THE_CORE: Final[Sequence[Sabotage]] = (
     forget_the_dids_that_were_given_up,
     end_again_what_began_anew,
     keep_the_queue_of_an_ended_account,
+    change_a_device_that_is_not_named,
     give_a_key_to_who_does_not_hold_it,
     queue_only_the_first_of_several,
     hand_out_what_is_held_back,

@@ -89,7 +89,7 @@ def _end(did: str, agent: Agent, command: c.EndAccount, now_ms: int) -> r.Reply 
     agent.version += 1 + bool(over)
     agent.keylist, agent.connection, agent.mediated = {}, None, False
     agent.own_rules, agent.refusing, agent.ended_s = NO_RULES, False, command.issued_at_s
-    agent.given_up = []
+    agent.given_up, agent.device = [], None
     return r.AccountOver(over)
 
 

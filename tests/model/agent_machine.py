@@ -72,6 +72,8 @@ policies = st.builds(
     message_bytes_max=st.sampled_from([None, 0, 5, 99]),
     bytes_max=st.sampled_from([None, 0, 15, 99]),
 )
+tokens = st.sampled_from(["one", "two"])
+devices = st.one_of(st.none(), st.builds(c.PushDevice, st.just("fcm"), tokens, st.just("ios")))
 listens = [c.Listen(EDGE, session) for session in ("", *SESSIONS)]
 ends = st.sampled_from([*listens, c.CloseSession(EDGE), *map(c.EndLive, SESSIONS)])
 queue_commands = st.one_of(
@@ -83,6 +85,8 @@ queue_commands = st.one_of(
     st.builds(c.ReleaseLeases, sessions),
     ends,
     st.builds(c.QueryQueue, keys),
+    st.builds(c.SetPushDevice, devices, st.sampled_from([None, None, "one", ""])),
+    st.just(c.QueryPushDevice()),
     st.just(c.PurgeQueue()),
     st.builds(c.ExpireRecords, st.sampled_from([1, 2, 99])),
     st.just(c.SeeAgent()),

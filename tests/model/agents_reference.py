@@ -44,6 +44,8 @@ ON_AGENTS: Final = (
     | c.QueueEnvelopes
     | c.QueryQueue
     | c.SetQueuePolicy
+    | c.SetPushDevice
+    | c.QueryPushDevice
     | c.DeliverMessages
     | c.RemoveMessages
     | c.StartLive
@@ -78,6 +80,7 @@ class Agent:
     mediated: bool = False
     keylist: dict[str, int] = field(default_factory=dict)
     own_rules: r.QueuePolicy = NO_RULES
+    device: c.PushDevice | None = None
     refusing: bool = False
     taken_by: str = ""
     claim: int = 0
@@ -284,7 +287,7 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
     return r.Done()
 
 
-def on_an_agent(  # noqa: C901 - one arm per command
+def on_an_agent(  # noqa: C901, PLR0912 - one arm per command
     did: str, agent: Agent, held: Held, command: c.Command, now_ms: int, new: str
 ) -> r.Reply | Refusal:
     """The commands of ``ON_AGENTS``."""
@@ -323,6 +326,8 @@ def on_an_agent(  # noqa: C901 - one arm per command
                 agent.version += 1
                 agent.refusing = False
             return _standing(did, agent, held)
+        case c.SetPushDevice() | c.QueryPushDevice():
+            return _device(agent, command)
         case c.DeliverMessages():
             return _deliver(did, agent, held, command, now_ms)
         case c.RemoveMessages(ids):
@@ -339,6 +344,14 @@ def on_an_agent(  # noqa: C901 - one arm per command
         case _:
             raise AssertionError(command)
     return r.Done()
+
+
+def _device(agent: Agent, command: c.SetPushDevice | c.QueryPushDevice) -> r.Reply:
+    token = agent.device.token if agent.device else ""
+    if isinstance(command, c.SetPushDevice) and command.instead_of in (None, token):
+        agent.version += command.device != agent.device
+        agent.device = command.device
+    return r.PushDeviceFound(agent.device)
 
 
 def _keylist(
@@ -398,7 +411,7 @@ def _queue(
     if lease is not None:
         held.leases |= dict.fromkeys(ids, lease)
         held.granted |= set(ids)
-    return r.EnvelopeQueued(ids[0], bool(agent.connection.endpoint))
+    return r.EnvelopeQueued(ids[0], bool(agent.connection.endpoint), agent.device is not None)
 
 
 def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:

@@ -27,6 +27,8 @@ def is_traffic(command: c.Command, *, has_changed: bool, has_new_key: bool) -> b
     match command:
         case c.UpdateKeylist():
             return has_new_key
+        case c.SetPushDevice(device):
+            return has_changed and device is not None
         case c.DeliverMessages(channel=channel):
             return has_changed and channel not in {"live", "outbound"}
         case _:
@@ -55,6 +57,7 @@ def end(agent: Agent) -> r.Expired:
     agent.version += 1
     agent.keylist, agent.connection, agent.mediated = {}, None, False
     agent.own_rules, agent.refusing, agent.given_up = NO_RULES, False, []
+    agent.device = None
     return r.Expired(0, 0, 0, agents=1, keys=over)
 
 

@@ -39,6 +39,8 @@ BY_SPEAKERS = (
     | c.CheckKeys
     | c.QueryQueue
     | c.SetQueuePolicy
+    | c.SetPushDevice
+    | c.QueryPushDevice
     | c.DeliverMessages
     | c.RemoveMessages
     | c.StartLive

@@ -37,6 +37,7 @@ from eventstore.log.events import (
     MessageQueued,
     MessagesDelivered,
     PublicEventPublished,
+    PushDeviceSet,
     QueuePolicySet,
     SpeakerNamed,
 )
@@ -226,7 +227,12 @@ def _of_queue(
         yield "queue_policies", [(*set_last.place, *row.values())]
 
 
-def _of_agent(known: Described, stored: list[Stored]) -> Iterable[tuple[str, Iterable[Any]]]:
+def _of_agent(  # noqa: C901 - one loop per table
+    known: Described, stored: list[Stored]
+) -> Iterable[tuple[str, Iterable[Any]]]:
+    for row in known["push_devices"]:
+        device = [e for e in stored if isinstance(e.event, PushDeviceSet)][-1]
+        yield "push_devices", [(*device.place, *row.values())]
     for row in known["connections"]:
         said = [e for e in stored if isinstance(e.event, ConnectionEstablished)][-1]
         row["routing_keys"] = tuple(row["routing_keys"])

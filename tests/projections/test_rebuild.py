@@ -24,6 +24,7 @@ from projections.generations.place import Kept, TablesPlace
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
+from projections.tables.agents import PUSH_DEVICES
 from projections.tables.erased import about_names, names_of, with_names
 from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
@@ -127,7 +128,7 @@ def test_tables_know_which_agents_and_public_events_left_by_themselves(
         made = rebuild(spark, open_export(export), str(target), incremental=True)
         found = read(target, made)
         assert found == folded(log)
-        for table in ("connections", "mediation", "keylists", "queue_policies"):
+        for table in ("connections", "mediation", "keylists", "queue_policies", "push_devices"):
             assert before[table]
             assert not found[table]
         assert found["queues"]
@@ -138,6 +139,30 @@ def test_tables_know_which_agents_and_public_events_left_by_themselves(
         assert read(target, again) == folded(log)
         topics = {row.topic for row in log.read_log(limit=10_000)}
         assert {"account-expired.1", "agent-seen.1", "public-events-expired.1"} <= topics
+
+
+def test_tables_follow_devices_that_are_replaced_and_removed_between_two_rebuilds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one, other = CROWD.agents
+    fcm, apns = c.PushDevice("fcm", "1", "android"), c.PushDevice("apns", "2", "")
+    steps: list[tuple[dict[str, c.PushDevice | None], set[str]]] = [
+        ({one: fcm, other: fcm}, {"fcm"}),
+        ({one: None, other: apns}, {"apns"}),
+        ({one: apns, other: None}, {"apns"}),
+        ({one: None}, set()),
+    ]
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        history, channel = History(log), [*PUSH_DEVICES.columns].index("channel")
+        for devices, channels in steps:
+            for agent, device in devices.items():
+                history._ask(agent, agent, c.SetPushDevice(device))
+            history.commit()
+            export_log(log, tmp_path / "export")
+            export, target = open_export(str(tmp_path / "export")), tmp_path / "tables"
+            found = read(target, rebuild(spark, export, str(target), incremental=True))
+            assert found == folded(log)
+            assert {row[channel] for row in found["push_devices"]} == channels
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:

@@ -165,6 +165,18 @@ def test_what_is_not_picked_up_yet_is_no_breach_before_its_time_is_over() -> Non
     assert found == [(3, 2, 30.0, 1, 3, True), (1, 0, None, 0, 0, False)]
 
 
+def test_who_names_a_device_is_active_and_who_loses_one_is_not() -> None:
+    events = [
+        event(at_ms, "push-device-set", channel=channel, identity=channel or "none")
+        for at_ms, channel in enumerate(["fcm", "apns", ""])
+    ]
+    with duckdb.connect() as connection:
+        on_duckdb.prepare(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)])
+        on_duckdb.register_views(connection, Span.over(0, 120_000, 120_000), {})
+        found = connection.sql("SELECT identity FROM activity ORDER BY identity").fetchall()
+    assert found == [("apns",), ("fcm",)]
+
+
 @given(since_ms=st.integers(0, 2**42), length_ms=st.integers(1, 2**43))
 def test_a_range_of_any_length_has_few_bins_that_cover_it(since_ms: int, length_ms: int) -> None:
     span = Span.over(since_ms, since_ms + length_ms, since_ms + length_ms // 2)

@@ -27,6 +27,7 @@ NAMES = {  # the fields with names, by type
     "keylist-updated": "added removed",
     "key-claimed": "key owner_did",
     "key-released": "key",
+    "push-device-set": "device_token device_platform",
     "speaker-named": "did account_did",
     "account-rotated": "speaker_did prior_did",
     "account-ended": "prior_did",

@@ -21,8 +21,10 @@ from actors.core.commands import (
     Listen,
     NameSpeaker,
     PurgeQueue,
+    PushDevice,
     QueryConnection,
     QueryKeylist,
+    QueryPushDevice,
     QueryQueue,
     QueueEnvelope,
     QueueEnvelopes,
@@ -32,6 +34,7 @@ from actors.core.commands import (
     RotateAccount,
     SaveContract,
     SeeAgent,
+    SetPushDevice,
     SetQueuePolicy,
     StartLive,
     UnnameSpeaker,
@@ -59,6 +62,7 @@ ME: Final = "did:key:z6MkMe"
 KEY: Final = "8HH5gYEeNc3z7PYXmd54d4x6qAfCNrqQqEB3nS7Zfu7K"
 KEY_TARGET: Final = f"key:{KEY}"
 INVITATION_TARGET: Final = "invitation:once"
+DEVICE: Final = PushDevice("fcm", "token of a phone", "android")
 
 BY_AGENTS: Final[list[Command]] = [
     QueryConnection(),
@@ -70,6 +74,8 @@ BY_AGENTS: Final[list[Command]] = [
     QueueEnvelopes("", [b"sealed", b"too"]),
     QueryQueue(),
     SetQueuePolicy(will_queue=False),
+    SetPushDevice(DEVICE),
+    QueryPushDevice(),
     delivery(),
     RemoveMessages(["x"], "acknowledged"),
     Listen("edge-0"),

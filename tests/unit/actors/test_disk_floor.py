@@ -52,6 +52,7 @@ TAKEN = {
     "DeliverMessages",
     "RemoveMessages",
     "QueryQueue",
+    "QueryPushDevice",
     "StartLive",
     "EndLive",
     "ReleaseLeases",
