@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from http_edge.settings.limits import Limits
+from http_edge.settings.push import Push
 from http_edge.settings.sections import (
     Archive,
     Audit,
@@ -57,6 +58,7 @@ __all__ = [
     "Outbound",
     "Postgres",
     "Protocol",
+    "Push",
     "Rates",
     "Retention",
     "Section",
@@ -124,6 +126,7 @@ class Settings(Section):
     didcomm: DidComm = DidComm()
     retention: Retention = Retention()
     outbound: Outbound = Outbound()
+    push: Push = Push()
     operators: Operators = Operators()
     postgres: Postgres = Postgres()
     export: Export = Export()

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -33,7 +33,7 @@ from http_edge.settings.reference import (
     former_names,
     variable_of,
 )
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import Section, Settings
 
 CONFIG_VARIABLE: Final = "POSTE_CONFIG"
 DEFAULT: Final = "default"
@@ -48,6 +48,7 @@ _PLAIN: Final[Mapping[str, TypeAdapter[Any]]] = {
 }
 _USER_PASSWORD: Final = re.compile(r"(://[^:/@?]*):.*@")
 _QUERY_PASSWORD: Final = re.compile(r"(password=)[^&]*")
+_S = TypeVar("_S", bound=Section)
 
 
 class SettingRefused(Exception):
@@ -123,15 +124,7 @@ def load_settings(
             values[given.name] = given.value
             sources[given.name] = given.source
     settings = _validated(values, sources)
-    paths = {"data_dir": settings.data_dir, "keys_file": settings.keys_file}
-    absolute: dict[str, Any] = {
-        name: path and path.expanduser().absolute() for name, path in paths.items()
-    }
-    token = settings.operators.token_file
-    absolute["operators"] = settings.operators.model_copy(
-        update={"token_file": token and token.expanduser().absolute()}
-    )
-    return Loaded(settings.model_copy(update=absolute), sources, tuple(notes))
+    return Loaded(_with_absolute_paths(settings), sources, tuple(notes))
 
 
 def shown(settings: Settings) -> dict[str, Any]:
@@ -145,6 +138,17 @@ def shown(settings: Settings) -> dict[str, Any]:
         setting.name: (values[setting.section] if setting.section else values)[setting.field]
         for setting in every_setting().values()
     }
+
+
+def _with_absolute_paths(section: _S) -> _S:
+    """A section and those in it with absolute paths."""
+    update: dict[str, Any] = {}
+    for name, value in section:
+        if isinstance(value, Path):
+            update[name] = value.expanduser().absolute()
+        elif isinstance(value, Section):
+            update[name] = _with_absolute_paths(value)
+    return section.model_copy(update=update)
 
 
 def _masked(address: str) -> str:
@@ -290,6 +294,9 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
             return SettingRefused(larger, sources[larger], f"at least {least}")
         most = larger if times == 1 else f"{larger} divided by {times}"
         return SettingRefused(smaller, sources[smaller], f"at most {most}")
+    if error["type"] == "exclusion":
+        one, other = section + error["ctx"]["one"], section + error["ctx"]["other"]
+        return SettingRefused(one, sources[one], f"it or {other}, but not both")
     path = list(accumulate(map(str, error["loc"]), "{}.{}".format))
     name = next(name for name in reversed(path) if name in sources)
     return SettingRefused(name, sources[name], every_setting()[name].expected)

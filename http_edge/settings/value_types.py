@@ -157,3 +157,14 @@ def at_most(section: Section, smaller: str, larger: str) -> None:
     if getattr(section, smaller) > getattr(section, larger):
         names: dict[str, object] = {"smaller": smaller, "larger": larger}
         raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+
+
+def not_both(section: Section, one: str, other: str) -> None:
+    """Refuse a section in which two settings that exclude each other are set.
+
+    Raises:
+        PydanticCustomError: both are set; its context names them.
+    """
+    if getattr(section, one) is not None and getattr(section, other) is not None:
+        names: dict[str, object] = {"one": one, "other": other}
+        raise PydanticCustomError("exclusion", "{one} and {other} are both set", names)

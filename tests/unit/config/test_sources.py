@@ -54,6 +54,15 @@ def test_a_relative_data_directory_becomes_absolute(
     assert settings.log_dsn == f"sqlite://{tmp_path}/here/log.db"
 
 
+@pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.webhook_key_file"])
+def test_a_relative_file_becomes_absolute_in_every_section(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings({name: "here"}, NONE).settings
+    assert shown(settings)[name] == str(tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -232,6 +241,15 @@ def test_settings_that_contradict_each_other_are_refused_where_they_were_set() -
     with pytest.raises(SettingRefused) as high:
         load_settings(NONE, {"POSTE_HOSTS": "20"})
     assert str(high.value) == "hosts from POSTE_HOSTS: expected at most shards"
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    both = {"push.webhook_url": "https://push.example", "push.fcm_credentials_file": "account.json"}
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(both, NONE)
+    assert str(refused.value) == (
+        "push.webhook_url from command line: expected it or push.fcm_credentials_file, but not both"
+    )
 
 
 def test_a_password_is_never_shown() -> None:
