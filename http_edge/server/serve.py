@@ -25,6 +25,7 @@ from actors.host.clock import system_clock
 from actors.ray import processes
 from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
+from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.clock_watch import ClockWatch, clock_watch
@@ -60,6 +61,7 @@ def run(loaded: Loaded) -> int:
 
     Raises:
         Stop: the mediator cannot start; says why and what to do.
+        KeyFileRefused, OSError: a file of keys cannot be used.
     """
     started_s = time.monotonic()
     settings = loaded.settings
@@ -80,6 +82,7 @@ def run(loaded: Loaded) -> int:
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
+        open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
         clock = clock_watch(settings)
         clock.check()
         return _served(settings, metrics, clock, started_s)

@@ -1,0 +1,25 @@
+"""Opens the gateway to the push service that the operator has set."""
+
+from __future__ import annotations
+
+from actors.host.clock import Clock, system_clock
+from http_edge.didcomm.push.fcm import Fcm
+from http_edge.didcomm.push.notification import Gateway, Notification, PushOutcome
+from http_edge.didcomm.push.webhook import Webhook
+from http_edge.settings.settings import Push
+
+__all__ = ["Gateway", "Notification", "PushOutcome", "open_gateway"]
+
+
+def open_gateway(settings: Push, *, clock: Clock = system_clock) -> Gateway | None:
+    """Open the gateway; None if no push service is set. It connects only when it sends.
+
+    Raises:
+        KeyFileRefused: a file of keys cannot be used as it is; says what to do about it.
+        OSError: a file of keys cannot be read.
+    """
+    if settings.webhook_url is not None:
+        return Webhook(settings.webhook_url, settings, clock)
+    if settings.fcm_credentials_file is not None:
+        return Fcm(settings.fcm_credentials_file, settings, clock)
+    return None

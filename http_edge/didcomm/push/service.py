@@ -1,0 +1,123 @@
+"""POST requests to a push service, bounded in number, time and the size of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, NamedTuple, TypeVar
+
+import aiohttp
+import msgspec
+from aiohttp import hdrs
+
+from actors.host.clock import Clock
+from http_edge.crypto.tls import trusted_by_this_machine
+from http_edge.didcomm.push.notification import PushOutcome
+from http_edge.settings.settings import Push
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_ANSWER_BYTES_MAX: Final = 65_536
+"""Bytes of an answer that are read; the rest is dropped with the connection."""
+_PAUSE_S_MAX: Final = 3_600.0
+"""Longest ``Retry-After`` that is respected: an error in it must not end notifications."""
+_HEADERS: Final = {"User-Agent": "poste", "Accept-Encoding": "identity"}
+
+
+class Answer(NamedTuple):
+    """The answer of a service: its status, 0 if none came, and at most 64 KiB of its body."""
+
+    status: int
+    body: bytes = b""
+
+    @property
+    def outcome(self) -> PushOutcome:
+        """The outcome by the status alone."""
+        match self.status // 100:
+            case 2:
+                return PushOutcome.SENT
+            case 4 if self.status != HTTPStatus.TOO_MANY_REQUESTS:
+                return PushOutcome.REFUSED
+            case _:
+                return PushOutcome.UNAVAILABLE
+
+    def read(self, kind: type[_T]) -> _T | None:
+        """The body as JSON of this type; None if it is anything else."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (ValueError, RecursionError):
+            return None
+
+
+class PushService:
+    """A push service that takes POST requests.
+
+    No redirect is followed, no cookie kept, no proxy of the environment used, and nothing is
+    decompressed, which could exceed any bound.
+    """
+
+    def __init__(self, settings: Push, clock: Clock) -> None:
+        """Reach a service within the operator's settings; no connection is opened yet."""
+        self._settings = settings
+        self._clock = clock
+        self._places = asyncio.Semaphore(settings.in_flight_max)
+        self._session: aiohttp.ClientSession | None = None
+        self._paused_until_ms = 0
+        self._is_closed = False
+        self._is_failing = False
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """Post ``body``; no request is made while the service wants a pause."""
+        async with self._places:
+            if self._is_closed or self._clock() < self._paused_until_ms:
+                return Answer(0)
+            try:
+                async with asyncio.timeout(self._settings.timeout_s):
+                    return await self._answer(url, body, headers)
+            except (aiohttp.ClientError, OSError):  # TimeoutError is one
+                return Answer(0)
+
+    async def close(self) -> None:
+        """Close the connections; from now on no request is made."""
+        self._is_closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    def report(self, outcome: PushOutcome, answer: Answer) -> PushOutcome:
+        """Log the first failure in a row, by its status alone; return the outcome."""
+        failed = outcome in {PushOutcome.REFUSED, PushOutcome.UNAVAILABLE}
+        if failed and not self._is_failing:
+            about = {"reason": outcome.value, "status": answer.status}
+            _LOG.warning("push notification failed", extra=about)
+        self._is_failing = failed
+        return outcome
+
+    async def _answer(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=trusted_by_this_machine()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers=_HEADERS,
+                trust_env=False,
+            )
+        async with self._session.post(
+            url, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            self._respect(response)
+            try:
+                read = await response.content.readexactly(_ANSWER_BYTES_MAX)
+                response.close()
+            except asyncio.IncompleteReadError as error:
+                read = error.partial
+            return Answer(response.status, read)
+
+    def _respect(self, response: aiohttp.ClientResponse) -> None:
+        """Pause as a service that is overloaded wants; its date form is ignored: clocks differ."""
+        overloaded = response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status // 100 == 5  # noqa: PLR2004
+        after = response.headers.get(hdrs.RETRY_AFTER, "").strip()
+        if overloaded and after.isdecimal():
+            pause_s = min(float(after), _PAUSE_S_MAX)
+            self._paused_until_ms = self._clock() + round(pause_s * 1000)
