@@ -7,7 +7,7 @@ reason, and ``/status``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -183,10 +183,8 @@ class Health:
 class HealthEndpoint:
     """Serves the health checks and the figures of the mediator.
 
-    ``refused`` returns the number of requests that this edge has refused, ``outbound`` the figures
-    of deliveries to endpoints, ``archive`` those of archiving. ``export`` computes the figures of
-    the export from the other figures of ``/status``. The last three are None if this mediator does
-    no such work.
+    ``refused`` returns the number of requests that this edge has refused. ``parts`` are the figures
+    of work that not every mediator does, by name; each is computed from the figures before it.
     """
 
     def __init__(
@@ -195,16 +193,12 @@ class HealthEndpoint:
         in_flight: InFlight,
         *,
         refused: Callable[[], int],
-        outbound: Callable[[], dict[str, int]] | None = None,
-        export: Callable[[Figures], Figures] | None = None,
-        archive: Callable[[], Figures] | None = None,
+        parts: Mapping[str, Callable[[Figures], Figures]],
     ) -> None:
         self._health = health
         self._in_flight = in_flight
         self._refused = refused
-        self._outbound = outbound
-        self._export = export
-        self._archive = archive
+        self._parts = parts
 
     def routes(self) -> Sequence[Route]:
         """``/health``, ``/livez`` and ``/readyz`` for every client, without reasons."""
@@ -250,12 +244,8 @@ class HealthEndpoint:
         """Answer with the figures of the hosts and of this edge."""
         figures = await self._health.figures()
         figures["refusals_of_this_edge"] = self._refused()
-        if self._outbound is not None:
-            figures["outbound"] = self._outbound()
-        if self._export is not None:
-            figures["export"] = self._export(figures)
-        if self._archive is not None:
-            figures["archive"] = self._archive()
+        for name, part in self._parts.items():
+            figures[name] = part(figures)
         return json_answer(figures)
 
     def _draining(self) -> str | None:

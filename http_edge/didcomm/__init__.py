@@ -2,6 +2,6 @@
 
 ``http_endpoint`` takes messages over HTTP, ``sockets`` over WebSocket; both hand each message to
 ``inbound``, which unpacks it (``envelopes``), finds its protocol (``protocols``) and packs the
-answer. ``delivery`` sends waiting messages to sockets, ``outbound`` to the endpoints of agents.
-``composition`` puts these parts together.
+answer. ``delivery`` sends waiting messages to sockets, ``outbound`` to the endpoints of agents;
+``push`` notifies devices. ``composition`` puts these parts together.
 """

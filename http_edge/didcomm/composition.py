@@ -24,7 +24,14 @@ from http_edge.didcomm.inbound import Inbound
 from http_edge.didcomm.inbound_sockets import SocketDependencies
 from http_edge.didcomm.invitation_page import InvitationPage
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
-from http_edge.didcomm.protocols import notifications, pickup_2, pickup_3, pickup_4, trust_ping
+from http_edge.didcomm.protocols import (
+    notifications,
+    pickup_2,
+    pickup_3,
+    pickup_4,
+    push_notifications,
+    trust_ping,
+)
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
 from http_edge.didcomm.protocols.connections import Connections
@@ -49,6 +56,7 @@ from http_edge.didcomm.protocols.protocol import ProtocolTable
 from http_edge.didcomm.protocols.queue_1 import Queue1
 from http_edge.didcomm.protocols.routing import FAMILIES as ROUTING
 from http_edge.didcomm.protocols.routing import Forwarding
+from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.didcomm.reading import MessageReader
 from http_edge.didcomm.sockets import DidCommSockets
 from http_edge.didcomm.traffic import Traffic
@@ -74,6 +82,7 @@ class DidCommDependencies(msgspec.Struct, frozen=True):
     keylists: Keylists
     hub: Hub
     workers: DeliveryWorkers
+    push: PushNotifier | None
     senders: RateLimit
     clock: Clock
     new_id: NewId
@@ -141,6 +150,7 @@ class DidCommMediator:
                 dependencies.identities,
                 owners_remembered_max=didcomm.owners_remembered_max,
                 outbound=dependencies.workers.wake,
+                push=None if dependencies.push is None else dependencies.push.wake,
             ),
             accounts=_accounts(enrolment, dependencies),
             traffic=_traffic(dependencies),
@@ -169,7 +179,6 @@ class DidCommMediator:
                 set(),
             )
         )
-        self.outbound = dependencies.workers.figures
         self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)
         self.page = InvitationPage(invitations, settings.url, clock=dependencies.clock)
 
@@ -259,7 +268,7 @@ def _table(
     dependencies: DidCommDependencies,
 ) -> ProtocolTable:
     settings, identities = dependencies.settings.didcomm, dependencies.identities
-    clock = dependencies.clock
+    clock, push = dependencies.clock, dependencies.push
     endpoint = dependencies.settings.url + PATH
     own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
 
@@ -294,5 +303,6 @@ def _table(
             for form in PICKUPS
         ),
         Queue1(identities, settings, clock=clock).family(),
+        *push_notifications.families(identities, push.channels if push else ()),
     )
     return table

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextvars import Context
 from functools import partial
 from typing import Any, Final
@@ -28,7 +28,7 @@ from actors.host.port import HostUnavailable
 from actors.placement.port import PlacerPort
 from eventstore.log.seal import command_key
 from http_edge.admin.erasure import ErasureEndpoint
-from http_edge.admin.health import Figures, Health, HealthEndpoint
+from http_edge.admin.health import Health, HealthEndpoint
 from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
 from http_edge.crypto.mediator_keys import MediatorKeys, operators_token
@@ -46,6 +46,8 @@ from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
 from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.didcomm.push.gateways import open_gateway
+from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.didcomm.unknown_dids import AgentDids, methods
 from http_edge.dids.document import mediator_document
 from http_edge.dids.fetched import WebLimits
@@ -60,13 +62,13 @@ from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
-from http_edge.server import archive_status, export_status
 from http_edge.server.address import listen
 from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
 from http_edge.server.log_head import LogHeadEndpoint
+from http_edge.server.status_parts import status_parts
 from http_edge.settings.settings import Audit, DidWeb, Limits, Rates, Settings
-from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
+from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures, PushMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +98,6 @@ class Edge:
 
         Without ``routes`` and ``placer`` the settings fix the owner of each partition for ever.
         """
-        limits = settings.limits
         self._settings = settings
         self._incarnation = new_id()
         self._web = _web_dids(settings.did_web)
@@ -106,7 +107,7 @@ class Edge:
         self._gateway = Gateway(
             routes or FixedRoutes(placement_of(settings)),
             ports,
-            _gateway_limits(limits),
+            _gateway_limits(settings.limits),
             on_push=self.take_push,
             on_new_incarnation=self.host_forgot,
             measures=self._measures,
@@ -118,8 +119,9 @@ class Edge:
         self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
         self._erased = ErasedAccounts(identities, self._keylists)
         self._delivery_workers = self._workers(name, keys, identities, clock)
+        self._push_notifier = _push_notifier(settings, identities)
         self._placer = placer or FixedPlaces(self._gateway.routes)
-        self._in_flight = InFlight(limits)
+        self._in_flight = InFlight(settings.limits)
         self._mediation = self._didcomm(keys, identities, clock)
         listener = partial(
             HttpListener,
@@ -132,7 +134,7 @@ class Edge:
         self._listener = listener(self._routes(keys, resolver, clock), self._in_flight)
         self._operators = listener(
             [RouteGroup(DECENTRL, self._operator_routes(identities, clock), rejection_body)],
-            InFlight(limits),
+            InFlight(settings.limits),
             cors=False,
         )
         self.operators_port = 0
@@ -169,13 +171,13 @@ class Edge:
         mediation = self._mediation
         document = mediator_document(settings.mediator_did, settings.url, keys)
         web_document = document if mediation is None else mediation.own_dids.merged(document)
+        outbound = self._delivery_workers.figures if settings.didcomm.enabled else None
+        push = None if self._push_notifier is None else self._push_notifier.figures
         self._health = HealthEndpoint(
             Health(gateway, clock=clock, silent_s_max=settings.limits.host_lease_s),
             self._in_flight,
             refused=lambda: refusals.total,
-            outbound=None if mediation is None else mediation.outbound,
-            export=None if settings.export.to is None else _export_figures(settings, clock),
-            archive=_archive_figures(settings, clock) if settings.lets_rows_leave else None,
+            parts=status_parts(settings, clock, outbound=outbound, push=push),
         )
         groups = [
             decentrl_routes(
@@ -233,6 +235,7 @@ class Edge:
             self._keylists,
             self._hub,
             self._delivery_workers,
+            self._push_notifier,
             _senders(settings.rates),
             clock,
             new_id,
@@ -287,6 +290,8 @@ class Edge:
                 if self._settings.audit.refusals_period_s:
                     await self._refusals.record()
         await delivered
+        if self._push_notifier is not None:
+            await self._push_notifier.close()
         await self._listener.stop()
         await self._operators.stop()
         for fetched in (self._web, self._agent_dids):
@@ -309,6 +314,8 @@ class Edge:
             measures.sockets.labels(protocol).set_function(count)
         if self._settings.didcomm.enabled:
             measures.registry.register(OutboundMeasures(self._delivery_workers.figures))
+        if self._push_notifier is not None:
+            measures.registry.register(PushMeasures(self._push_notifier.figures))
 
     def take_push(self, push: Push) -> None:
         """Take a push for sockets of this edge, or for the edge itself."""
@@ -409,25 +416,11 @@ class Edge:
             await asyncio.sleep(self._settings.outbound.sweep_s)
 
 
-def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:
-    """A function from the figures of ``/status`` to those of the export, for each database."""
-
-    def figures(status: Figures) -> Figures:
-        positions = status.get("log_positions", [status.get("log_position")])
-        each = export_status.figures_by_database(settings.data_dir, positions, clock())
-        return each[0] if len(each) == 1 else {"databases": each}
-
-    return figures
-
-
-def _archive_figures(settings: Settings, clock: Clock) -> Callable[[], Figures]:
-    databases = len(settings.log_dsns)
-
-    def figures() -> Figures:
-        each = archive_status.figures_by_database(settings.data_dir, clock(), databases)
-        return each[0] if len(each) == 1 else {"databases": each}
-
-    return figures
+def _push_notifier(settings: Settings, identities: Identities) -> PushNotifier | None:
+    gateway = open_gateway(settings.push) if settings.didcomm.enabled else None
+    if gateway is None:
+        return None
+    return PushNotifier(identities, gateway, settings.push, new_id=new_id)
 
 
 def _gateway_limits(limits: Limits) -> GatewayLimits:

@@ -115,3 +115,25 @@ class OutboundMeasures(Collector):
             "Agents with deliveries pending.",
             figures["agents"],
         )
+
+
+class PushMeasures(Collector):
+    """The metrics of push notifications, from the figures of the edge."""
+
+    def __init__(self, figures: Callable[[], Mapping[str, int]]) -> None:
+        """``figures`` returns ``agents`` and counts by result."""
+        self._figures = figures
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        counts = dict(self._figures())
+        agents = counts.pop("agents")
+        sent = CounterMetricFamily(
+            "poste_push_notifications", "Notifications of waiting messages.", labels=["result"]
+        )
+        for result, count in counts.items():
+            sent.add_metric([result], count)
+        yield sent
+        yield GaugeMetricFamily(
+            "poste_push_agents", "Agents whose queue is watched for a push notification.", agents
+        )

@@ -20,7 +20,7 @@ nothing: the caller stores ``bob.connection`` and the ``seed`` of each key, from
 ``http_edge.didcomm``.
 """
 
-from http_edge.clients.didcomm.connected_wallet import Disclosure
+from http_edge.clients.didcomm.connected_wallet import Disclosure, PushDevice
 from http_edge.clients.didcomm.connection import (
     Connection,
     Key,
@@ -111,6 +111,7 @@ __all__ = [
     "PickupVersion",
     "Posted",
     "ProblemReported",
+    "PushDevice",
     "QueueStatus",
     "Received",
     "Recipient",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, Literal
 
 import aiohttp
 import msgspec
@@ -16,6 +16,7 @@ from http_edge.clients.didcomm.protocol_session import check_problem, prepared, 
 from http_edge.clients.didcomm.transport import Http, Socket, Transport, open_socket
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 
+PushService = Literal["fcm", "apns"]
 _EVERYTHING: Final = (("protocol", "*"),)
 
 
@@ -25,6 +26,13 @@ class Disclosure(msgspec.Struct, frozen=True):
     feature_type: str = msgspec.field(name="feature-type")
     id: str
     roles: tuple[str, ...] = ()
+
+
+class PushDevice(msgspec.Struct, frozen=True):
+    """The device that is notified of waiting messages."""
+
+    token: str = msgspec.field(name="device_token")
+    platform: str = msgspec.field(name="device_platform", default="")
 
 
 class ConnectedWallet(SpeaksPickup):
@@ -91,6 +99,27 @@ class ConnectedWallet(SpeaksPickup):
             queries=[{"feature-type": kind, "match": match} for kind, match in queries],
         )
         return record_of(answer.get("disclosures"), tuple[Disclosure, ...])
+
+    async def set_push_device(
+        self, token: str | None, platform: str | None = None, *, service: PushService = "fcm"
+    ) -> None:
+        """Name the device to notify of waiting messages; None for no device (RFC 0734, RFC 0699).
+
+        ``platform`` is for FCM alone. The device replaces the one before, whatever its service.
+
+        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
+        """
+        members = {"device_platform": platform} if service == "fcm" else {}
+        kind = f"push-notifications-{service}/1.0/set-device-info"
+        await self.request(kind, "ack", device_token=token, **members)
+
+    async def push_device(self, *, service: PushService = "fcm") -> PushDevice:
+        """Query the device to notify of waiting messages, at this push service.
+
+        Raises: ProblemReported (if there is none), WalletError (see ``ProtocolSession.request``).
+        """
+        kind = f"push-notifications-{service}/1.0/get-device-info"
+        return record_of(await self.request(kind, "device-info"), PushDevice)
 
     # ---- implicit pickup
 

@@ -54,6 +54,10 @@ class Problem(Enum):
     """The sender sent more messages than it may."""
     EXPIRED = "expired"
     """The message arrived after its own expiry time."""
+    MISSING_VALUE = "missing-value"
+    """Only one of token and platform of a device is null (RFC 0734)."""
+    NOT_REGISTERED_FOR_PUSH = "not-registered-for-push-notifications"
+    """The sender asked for its device and has none (RFC 0734)."""
     INSUFFICIENT_STORAGE = "insufficient-storage"
     """The mediator is short of disk and stores nothing until some is free; nothing was changed."""
     TOO_MANY_ERRORS = "max-errors-exceeded"
@@ -105,6 +109,9 @@ _CODES_2: Final = {
     Problem.NOT_QUEUING: "e.m.req.not-queuing",
     Problem.RATE_LIMITED: "e.m.me.res.rate-limited",
     Problem.EXPIRED: "e.m.req.time",
+    # RFC 0734 names these codes, and its reports are messages of its own.
+    Problem.MISSING_VALUE: "missing-value",
+    Problem.NOT_REGISTERED_FOR_PUSH: "not-registered-for-push-notifications",
     Problem.INSUFFICIENT_STORAGE: "e.p.me.res.storage",
     Problem.TOO_MANY_ERRORS: "e.p.req.max-errors-exceeded",
     Problem.TRY_AGAIN: "e.m.me.try-again",
@@ -123,6 +130,8 @@ _SENTENCES: Final = {
     Problem.NOT_QUEUING: "The sender has turned off queuing, so the answer cannot wait",
     Problem.RATE_LIMITED: "Too many messages, please wait",
     Problem.EXPIRED: "This message has expired",
+    Problem.MISSING_VALUE: "Both or none of device_token and device_platform must be null",
+    Problem.NOT_REGISTERED_FOR_PUSH: "There is no device to notify",
     Problem.INSUFFICIENT_STORAGE: "The mediator is short of disk space and stores nothing new",
     Problem.TOO_MANY_ERRORS: "Too many errors; further errors are not reported for a while",
     Problem.TRY_AGAIN: "The outcome is unknown, please try again",

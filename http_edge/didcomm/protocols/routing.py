@@ -27,8 +27,8 @@ FORWARDS: Final = {1: "routing/1.0/forward", 2: "routing/2.0/forward"}
 """The name of a forward in measures and refusal counts, by DIDComm generation."""
 FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for major in FORWARDS)
 """The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
-Outbound: TypeAlias = Callable[[str], None]
-"""Called with an identity that has an endpoint and waiting messages; must not block."""
+Wake: TypeAlias = Callable[[str], None]
+"""Called with an identity for which a message was queued; must not block."""
 
 
 class ToQueue(msgspec.Struct, frozen=True, gc=False):
@@ -55,12 +55,21 @@ class Forwarding:
     """Queues envelopes for the owners of names."""
 
     def __init__(
-        self, identities: Identities, *, owners_remembered_max: int, outbound: Outbound
+        self,
+        identities: Identities,
+        *,
+        owners_remembered_max: int,
+        outbound: Wake,
+        push: Wake | None = None,
     ) -> None:
-        """Remember up to ``owners_remembered_max`` owners, about 300 bytes each."""
+        """Remember up to ``owners_remembered_max`` owners, about 300 bytes each.
+
+        ``outbound`` is called for owners with an endpoint, ``push`` for those with a device.
+        """
         self._identities = identities
         self._owners: LRUCache[str, str] = LRUCache(owners_remembered_max)
         self._outbound = outbound
+        self._push = push
 
     async def forward(
         self, name: str, envelopes: ToQueue, command: bytes
@@ -133,6 +142,9 @@ class Forwarding:
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for an identity; ``name`` is empty for the mediator's own messages."""
         reply = await self._identities.ask(did, envelopes.command(name), command, EnvelopeQueued)
-        if isinstance(reply, EnvelopeQueued) and reply.outbound:
-            self._outbound(did)
+        if isinstance(reply, EnvelopeQueued):
+            if reply.outbound:
+                self._outbound(did)
+            if reply.pushes and self._push is not None:
+                self._push(did)
         return reply

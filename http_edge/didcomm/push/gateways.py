@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from actors.host.clock import Clock, system_clock
 from http_edge.didcomm.push.fcm import Fcm
-from http_edge.didcomm.push.notification import Gateway, Notification, PushOutcome
+from http_edge.didcomm.push.notification import Notification, PushGateway, PushOutcome
 from http_edge.didcomm.push.webhook import Webhook
 from http_edge.settings.settings import Push
 
-__all__ = ["Gateway", "Notification", "PushOutcome", "open_gateway"]
+__all__ = ["Notification", "PushGateway", "PushOutcome", "open_gateway"]
 
 
-def open_gateway(settings: Push, *, clock: Clock = system_clock) -> Gateway | None:
+def open_gateway(settings: Push, *, clock: Clock = system_clock) -> PushGateway | None:
     """Open the gateway; None if no push service is set. It connects only when it sends.
 
     Raises:

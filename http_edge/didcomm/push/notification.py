@@ -42,7 +42,7 @@ class PushOutcome(Enum):
     """The service was not reached, is overloaded or has a fault."""
 
 
-class Gateway(Protocol):
+class PushGateway(Protocol):
     """The way to a push service."""
 
     channels: frozenset[str]

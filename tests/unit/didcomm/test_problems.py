@@ -57,7 +57,7 @@ def test_every_problem_has_a_code_and_a_sentence_of_its_own() -> None:
 
 
 def test_a_code_of_report_problem_2_has_a_sorter_a_scope_and_descriptors() -> None:
-    for problem in Problem:
+    for problem in set(Problem) - {Problem.MISSING_VALUE, Problem.NOT_REGISTERED_FOR_PUSH}:
         report, _ = report_of(problem)
         sorter, scope, *descriptors = report.code_of(LIVE).split(".")
         assert (sorter, scope) in {("e", "p"), ("e", "m")}

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from http_edge.didcomm.push.gateways import Gateway, open_gateway
+from http_edge.didcomm.push.gateways import PushGateway, open_gateway
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import AgentHost
@@ -64,7 +64,7 @@ class Google:
             }
         )
 
-    def gateway(self, **settings: object) -> Gateway:
+    def gateway(self, **settings: object) -> PushGateway:
         path = private(self._folder / "account.json", self.credentials())
         made = {"fcm_credentials_file": path, "fcm_url": self.url, **settings}
         gateway = open_gateway(Push.model_validate(made), clock=self._clock)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from http_edge.didcomm.push.gateways import Gateway, PushOutcome, open_gateway
+from http_edge.didcomm.push.gateways import PushGateway, PushOutcome, open_gateway
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, accept, status
@@ -19,7 +19,7 @@ from tests.unit.wire.https_host import https_host
 MIB = 1_048_576
 
 
-def gateway_to(url: str, clock: HandClock, **settings: object) -> Gateway:
+def gateway_to(url: str, clock: HandClock, **settings: object) -> PushGateway:
     made = Push.model_validate({"webhook_url": url, **settings})
     gateway = open_gateway(made, clock=clock)
     assert gateway is not None

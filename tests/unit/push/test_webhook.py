@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from http_edge.crypto.mediator_keys import KeyFileRefused
-from http_edge.didcomm.push.gateways import Gateway, Notification, PushOutcome, open_gateway
+from http_edge.didcomm.push.gateways import Notification, PushGateway, PushOutcome, open_gateway
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.tidy.modules import ROOT
@@ -20,7 +20,7 @@ SENT, GONE = PushOutcome.SENT, PushOutcome.UNREGISTERED
 REFUSED, UNAVAILABLE = PushOutcome.REFUSED, PushOutcome.UNAVAILABLE
 
 
-def webhook(host: AgentHost, clock: HandClock, key_file: Path | None = None) -> Gateway:
+def webhook(host: AgentHost, clock: HandClock, key_file: Path | None = None) -> PushGateway:
     settings = Push(webhook_url=f"http://127.0.0.1:{host.port}/push", webhook_key_file=key_file)
     gateway = open_gateway(settings, clock=clock)
     assert gateway is not None

@@ -1,0 +1,152 @@
+"""Who is notified of waiting messages, and when: one task for each agent with something to fetch.
+
+A message for an agent with a device starts its task. The task waits a little, so that a wallet in
+use fetches first, and then notifies the device if messages wait that no session is fetching. It
+goes on watching until none waits, and notifies again only of newer messages, after a pause.
+
+Notifications are best effort: nothing of a task is stored. After the end of an edge, the next
+message for the agent starts a task again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import TypeVar
+
+from actors.core.commands import (
+    Command,
+    PushDevice,
+    QueryPushDevice,
+    QueryQueue,
+    SetPushDevice,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import PushDeviceFound, QueueState, Reply
+from actors.host.clock import NewId
+from eventstore.log.seal import command_key
+from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.push.gateways import Notification, PushGateway, PushOutcome
+from http_edge.settings.settings import Push
+
+_LOG = logging.getLogger(__name__)
+_R = TypeVar("_R", bound=Reply)
+
+
+class PushNotifier:
+    """Notifies the devices of agents for which messages wait; one for each edge process."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        gateway: PushGateway,
+        settings: Push,
+        *,
+        new_id: NewId,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Notify through ``gateway``; ``sleep`` waits for some seconds."""
+        self.channels = gateway.channels
+        self._identities = identities
+        self._gateway = gateway
+        self._settings = settings
+        self._new_id = new_id
+        self._sleep = sleep
+        self._news: dict[str, bool] = {}
+        """The agents being watched, and whether a message came since their queue was looked at."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts: Counter[str] = Counter()
+        self._closing = False
+
+    def wake(self, did: str) -> None:
+        """Watch the queue of agent ``did``, which has a device and got a message. Never waits."""
+        if did in self._news:
+            self._news[did] = True
+        elif len(self._news) >= self._settings.agents_max:
+            self._counts["dropped"] += 1
+        elif not self._closing:
+            self._news[did] = True
+            task = asyncio.create_task(self._run(did), context=Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def figures(self) -> dict[str, int]:
+        """Return counts since the start by result, and the number of agents being watched.
+
+        ``dropped``: messages for which no task was started, since there were too many.
+        """
+        results = ("sent", "failed", "unregistered", "dropped")
+        return {**{result: self._counts[result] for result in results}, "agents": len(self._news)}
+
+    async def close(self) -> None:
+        """End all tasks and close the gateway; what is not notified by now will not be."""
+        self._closing = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._gateway.close()
+
+    async def _run(self, did: str) -> None:
+        notified_ms, pause_s = 0, self._settings.delay_s
+        try:
+            while True:
+                await self._sleep(pause_s)
+                self._news[did] = False
+                newest_ms = await self._step(did, notified_ms)
+                if newest_ms is not None:
+                    notified_ms = newest_ms
+                elif not self._news[did]:
+                    return
+                pause_s = self._settings.interval_s
+        except Exception:  # noqa: BLE001 - one agent's failure is not another's
+            _LOG.exception("a push notification failed")
+        finally:
+            # In one step with the end of the task, so that no news is given to an ended task.
+            del self._news[did]
+
+    async def _step(self, did: str, notified_ms: int) -> int | None:
+        """Notify if there is reason to.
+
+        ``notified_ms`` is when the newest message that the device knows of was queued, in Unix ms.
+        Return its new value, or None if there is nothing to watch any more.
+        """
+        found, state = await asyncio.gather(
+            self._ask(did, QueryPushDevice(), PushDeviceFound),
+            self._ask(did, QueryQueue(), QueueState),
+        )
+        if isinstance(found, Refusal) or isinstance(state, Refusal):
+            return None if Refusal.NOT_CONNECTED in (found, state) else notified_ms
+        device = found.device
+        if device is None or device.channel not in self.channels or not state.messages:
+            return None
+        if state.live or not state.available:
+            return notified_ms  # a session is fetching the messages
+        if state.newest_ms <= notified_ms:
+            return None
+        return await self._notify(did, device, state, notified_ms)
+
+    async def _notify(
+        self, did: str, device: PushDevice, state: QueueState, notified_ms: int
+    ) -> int | None:
+        match await self._gateway.send(Notification(device, state.messages)):
+            case PushOutcome.SENT:
+                self._counts["sent"] += 1
+                return state.newest_ms
+            case PushOutcome.UNAVAILABLE:
+                self._counts["failed"] += 1
+                return notified_ms
+            case PushOutcome.REFUSED:
+                self._counts["failed"] += 1
+                return None
+            case PushOutcome.UNREGISTERED:
+                self._counts["unregistered"] += 1
+                forget = SetPushDevice(None, instead_of=device.token)
+                await self._ask(did, forget, PushDeviceFound)
+                return None
+
+    async def _ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
+        return await self._identities.ask(did, command, command_key(did, self._new_id()), reply)
