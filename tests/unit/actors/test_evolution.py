@@ -85,7 +85,7 @@ OF_CONTRACTS = st.one_of(
         contract_id=IDS,
         requestor_did=DIDS,
         recipient_did=DIDS,
-        expires_at_s=SECONDS,
+        expires_at_s=SECONDS.map(lambda at_s: at_s + 1),  # 0 is no contract
         digest=st.binary(min_size=1, max_size=1),
         contract=st.just(b"c"),
     ),
