@@ -48,8 +48,8 @@ class Push(Section):
     """Least time between two notifications of one device by one edge process. Push services limit
     them for each device, and one says all: the wallet fetches whatever waits."""
     agents_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
-    """Agents with a notification pending in one edge process; for others the next message
-    notifies."""
+    """Agents whose queue one edge process watches for a notification; beyond it, the one that has
+    been watched for longest waits for its next message."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -55,36 +55,43 @@ class PushNotifier:
         self._settings = settings
         self._new_id = new_id
         self._sleep = sleep
-        self._news: dict[str, bool] = {}
-        """The agents being watched, and whether a message came since their queue was looked at."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By the agent that is watched; the longest watched first."""
+        self._news: set[str] = set()
+        """The agents for which a message came since their queue was looked at."""
         self._counts: Counter[str] = Counter()
         self._closing = False
 
     def wake(self, did: str) -> None:
-        """Watch the queue of agent ``did``, which has a device and got a message. Never waits."""
-        if did in self._news:
-            self._news[did] = True
-        elif len(self._news) >= self._settings.agents_max:
+        """Watch the queue of agent ``did``, which has a device and got a message. Never waits.
+
+        If too many are watched, the one that has been for longest is not any more: otherwise those
+        who never fetch what they leave waiting could keep others from being notified.
+        """
+        if self._closing:
+            return
+        self._news.add(did)
+        if did in self._tasks:
+            return
+        if len(self._tasks) >= self._settings.agents_max:
+            longest = next(iter(self._tasks))
+            self._tasks.pop(longest).cancel()
+            self._news.discard(longest)
             self._counts["dropped"] += 1
-        elif not self._closing:
-            self._news[did] = True
-            task = asyncio.create_task(self._run(did), context=Context())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._tasks[did] = asyncio.create_task(self._run(did), context=Context())
 
     def figures(self) -> dict[str, int]:
         """Return counts since the start by result, and the number of agents being watched.
 
-        ``dropped``: messages for which no task was started, since there were too many.
+        ``dropped``: agents that were not watched any longer, since there were too many.
         """
         results = ("sent", "failed", "unregistered", "dropped")
-        return {**{result: self._counts[result] for result in results}, "agents": len(self._news)}
+        return {**{result: self._counts[result] for result in results}, "agents": len(self._tasks)}
 
     async def close(self) -> None:
         """End all tasks and close the gateway; what is not notified by now will not be."""
         self._closing = True
-        tasks = list(self._tasks)
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -95,18 +102,20 @@ class PushNotifier:
         try:
             while True:
                 await self._sleep(pause_s)
-                self._news[did] = False
+                self._news.discard(did)
                 newest_ms = await self._step(did, notified_ms)
                 if newest_ms is not None:
                     notified_ms = newest_ms
-                elif not self._news[did]:
+                elif did not in self._news:
                     return
                 pause_s = self._settings.interval_s
         except Exception:  # noqa: BLE001 - one agent's failure is not another's
             _LOG.exception("a push notification failed")
         finally:
             # In one step with the end of the task, so that no news is given to an ended task.
-            del self._news[did]
+            if self._tasks.get(did) is asyncio.current_task():
+                del self._tasks[did]
+                self._news.discard(did)
 
     async def _step(self, did: str, notified_ms: int) -> int | None:
         """Notify if there is reason to.

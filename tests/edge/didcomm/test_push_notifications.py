@@ -385,7 +385,7 @@ async def test_a_message_that_comes_during_a_notification_is_announced_by_the_ne
 
 
 @pytest.mark.parametrize("more", [{"agents_max": 1}])
-async def test_no_more_agents_are_watched_than_the_operator_allows(
+async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
     network: WalletNetwork, mediator: Mediator, push: PushService, pauses: Pauses
 ) -> None:
     bobs = await network.bobs(2)
@@ -393,10 +393,12 @@ async def test_no_more_agents_are_watched_than_the_operator_allows(
         await bob.wallet.set_push_device(token, "iOS")
         await network.write(bob, "one")
     assert (figures(mediator)["agents"], figures(mediator)["dropped"]) == (1, 1)
-    for _ in range(2):
+    for _ in bobs:
         await pauses.end_next()
+    assert [each["device_token"] for each in await push.wait_for(1)] == ["second"]
+    await pauses.end_next()
     await unwatched(mediator)
     mediator.clock.advance(1)
-    await network.write(bobs[1], "two")
+    await network.write(bobs[0], "two")
     await pauses.end_next()
-    assert (await push.wait_for(2))[1]["device_token"] == "second"
+    assert [each["device_token"] for each in await push.wait_for(2)] == ["second", "first"]
