@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from actors.core.commands import (
     Command,
@@ -33,6 +33,7 @@ from http_edge.didcomm.push.gateways import Notification, PushGateway, PushOutco
 from http_edge.settings.settings import Push
 
 _LOG = logging.getLogger(__name__)
+RESULTS: Final = ("sent", "failed", "unregistered", "dropped")
 _R = TypeVar("_R", bound=Reply)
 
 
@@ -85,8 +86,8 @@ class PushNotifier:
 
         ``dropped``: agents that were not watched any longer, since there were too many.
         """
-        results = ("sent", "failed", "unregistered", "dropped")
-        return {**{result: self._counts[result] for result in results}, "agents": len(self._tasks)}
+        counts = {result: self._counts[result] for result in RESULTS}
+        return {**counts, "agents": len(self._tasks)}
 
     async def close(self) -> None:
         """End all tasks and close the gateway; what is not notified by now will not be."""
