@@ -87,6 +87,16 @@ def twins(name: str) -> Sequence[str]:
     return [] if image is None else [x25519_name(image)]
 
 
+def opposite(name: str) -> str | None:
+    """Return the name of the Ed25519 point with the other sign; None for any other name.
+
+    Both points map to one X25519 key. Only the holder of the one knows the private key of the
+    other, so another account that registers it is after the messages for the X25519 key.
+    """
+    point = None if name.startswith("did:") else read_key(name)
+    return None if point is None else base58(point[:-1] + bytes([point[-1] ^ _SIGN >> 248]))
+
+
 def name_form(name: str) -> str:
     """Return the form of a name, one of a few words: ``ed25519``, ``did:peer:4`` and the like."""
     if not name.startswith("did:"):

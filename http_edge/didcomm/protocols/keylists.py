@@ -37,7 +37,7 @@ from actors.core.replies import (
     KeyOwner,
     KeysKnown,
 )
-from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target
 
 Failure: TypeAlias = Literal["client_error", "server_error"]
@@ -161,7 +161,18 @@ class Keylists:
             await self._release(owner, command, keys[start : start + _RELEASES_AT_ONCE])
 
     async def _claim_held(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
-        """Claim a name, and remove it from the keylist of the account that owned it before."""
+        """Claim a name, and remove it from the keylist of the account that owned it before.
+
+        The opposite of a key leaves the account that has registered it, too.
+        """
+        other = opposite(name)
+        if other is not None and await self._is_anothers(owner, command, other):
+            taken = await self._take(owner, command, other)
+            if isinstance(taken, Refusal):
+                return taken
+        return await self._take(owner, command, name)
+
+    async def _take(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
         claim = await self._identities.ask(
             key_target(name), ClaimKey(owner, holds_key=True), command, KeyClaim
         )
@@ -177,9 +188,11 @@ class Keylists:
     async def _claim_free(
         self, owner: str, command: bytes, name: str, *, with_twins: bool
     ) -> KeyClaim | Refusal:
-        """Claim a name that no other account has."""
-        for twin in twins(name) if with_twins else ():
-            if await self._is_anothers(owner, command, twin):
+        """Claim a name that no other account has, by its twins and its opposite neither."""
+        other = opposite(name)
+        rivals = [*(twins(name) if with_twins else ()), *([] if other is None else [other])]
+        for rival in rivals:
+            if await self._is_anothers(owner, command, rival):
                 return Refusal.KEY_TAKEN
         return await self._identities.ask(key_target(name), ClaimKey(owner), command, KeyClaim)
 

@@ -6,15 +6,18 @@ from typing import Any, Final
 
 import pytest
 
-from http_edge.clients.didcomm import KeylistKey, Pagination, ProblemReported, Wallet
+from http_edge.clients.didcomm import KeylistKey, Pagination, ProblemReported, Wallet, forward_2
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.recipient_names import x25519_name
+from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.wallet_network import (
     PREFIXES,
     SERVICE,
     Bob,
     WalletNetwork,
     answer_to,
+    envelope_of,
     fresh,
     keys,
     opened,
@@ -134,6 +137,24 @@ async def test_a_key_of_another_is_a_client_error_and_stays_where_it_is(
     await network.write(bob, "for bob")
     assert await mallory.drained() == []
     assert await bob.drained() == ["for bob"]
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+async def test_the_opposite_of_a_key_of_another_is_a_client_error_and_gets_nothing(
+    network: WalletNetwork, sign: int
+) -> None:
+    bob, mallory = await network.bobs(2)
+    key = next(pair for pair in iter(KeyPair.new, None) if pair.public[-1] >> 7 == sign)
+    await bob.wallet.update_keylist(add=[key.public])
+    facts = network.mediator.facts()
+    opposite = key.public[:-1] + bytes([key.public[-1] ^ 0x80])
+    assert await results(mallory.wallet, (base58(opposite), "add")) == ["client_error"]
+    assert network.mediator.facts() == facts
+    to = x25519_name(key.curve_public)
+    body = forward_2([envelope_of(key.public, "for bob")], to, routing_did=did_key(SERVICE.public))
+    assert (await network.post(body, content_type=MEDIA_TYPE)).status == 202
+    assert (await bob.wallet.status()).message_count == 1
+    assert (await mallory.wallet.status()).message_count == 0
 
 
 async def test_the_mediators_own_key_has_no_owner(bob: Bob) -> None:

@@ -38,7 +38,7 @@ from actors.core.replies import (
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message, read_type
-from http_edge.didcomm.envelopes.recipient_names import twins
+from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
@@ -238,6 +238,20 @@ async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -
     assert await mediator.has(squatter, name) == []
     assert isinstance(await mediator.forward(name, b"to its holder"), EnvelopeQueued)
     assert (await mediator.waiting(squatter), await mediator.waiting(name)) == (2, 1)
+
+
+async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator) -> None:
+    name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
+    other = opposite(name)
+    assert other is not None
+    wanted = KeyChanges([other], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    assert await mediator.has(squatter, other) == [other]
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    assert await mediator.has(squatter, other) == []
+    (image,) = twins(name)
+    assert isinstance(await mediator.forward(image, b"to its holder"), EnvelopeQueued)
+    assert await mediator.waiting(name) == 1
 
 
 async def test_an_own_name_without_room_for_it_is_taken_from_no_other(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from http_edge.didcomm.envelopes.recipient_names import (
     NAME_CHARS_MAX,
     canonical_name,
     name_form,
+    opposite,
     twins,
 )
 
@@ -122,6 +123,7 @@ def test_the_names_of_one_key_on_both_curves_are_twins_of_each_other(seed: bytes
     assert image == "did:key:" + multibase_encode(X25519_PREFIX, pair.curve_public)
     both = twins(image)
     assert name in both
+    assert {name, opposite(name)} == set(both)
     assert all(list(twins(each)) == [image] for each in both)
 
 
@@ -138,6 +140,11 @@ def test_the_names_of_one_key_on_both_curves_are_twins_of_each_other(seed: bytes
 )
 def test_what_has_no_key_on_the_other_curve_has_no_twin(name: str) -> None:
     assert list(twins(name)) == []
+
+
+@pytest.mark.parametrize("name", [X25519, PEER_4_SHORT, "did:web:wallet.example"])
+def test_what_is_no_ed25519_key_has_no_opposite(name: str) -> None:
+    assert opposite(name) is None
 
 
 @pytest.mark.parametrize(
