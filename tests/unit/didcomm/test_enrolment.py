@@ -1,0 +1,152 @@
+"""Enrolment: an account begins, and its names become its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from actors.core.commands import (
+    ClaimKey,
+    Command,
+    FindAccount,
+    GrantMediation,
+    UpdateKeylist,
+)
+from actors.core.refusals import Refusal
+from actors.core.replies import (
+    EnvelopeQueued,
+)
+from http_edge.didcomm.envelopes import keys
+from http_edge.didcomm.envelopes.recipient_names import opposite, twins
+from http_edge.didcomm.protocols.keylists import KeyChanges
+from tests.unit.didcomm.accounts import (
+    COMMAND,
+    NEW_PEER,
+    NEWER,
+    OLD,
+    OLD_NAME,
+    SAID,
+    STRANGER,
+    Mediator,
+)
+from tests.unit.didcomm.requests import agents_of
+
+
+@pytest.fixture
+async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
+    """A mediator with an account of DIDComm v1 and one message that waits for it."""
+    async with agents_of(tmp_path) as agents:
+        made = Mediator(agents)
+        assert await made.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+        assert isinstance(await made.forward(OLD_NAME, b"first"), EnvelopeQueued)
+        yield made
+
+
+@pytest.mark.parametrize("lost", [FindAccount, ClaimKey, GrantMediation])
+@pytest.mark.parametrize("how", ["lost", "refused"])
+async def test_an_enrolment_that_is_cut_off_anywhere_succeeds_with_the_next_try(
+    mediator: Mediator, lost: type[Command], how: str
+) -> None:
+    agents, name = mediator.agents, NEW_PEER.name
+    if how == "lost":
+        agents.lost.add(lost)
+    else:
+        agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
+    enrol = (name, COMMAND, SAID, [name])
+    assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
+    agents.lost.clear()
+    agents.refused.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert await mediator.has(name, name) == [name]
+    assert await mediator.owner(name) == name
+    agents.seen.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert mediator.count(ClaimKey) == 0, "what is there is not claimed again"
+
+
+async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -> None:
+    name, squatter = STRANGER.name, OLD
+    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    assert isinstance(await mediator.forward(name, b"to the squatter"), EnvelopeQueued)
+    assert await mediator.waiting(squatter) == 2
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    assert await mediator.has(squatter, name) == []
+    assert isinstance(await mediator.forward(name, b"to its holder"), EnvelopeQueued)
+    assert (await mediator.waiting(squatter), await mediator.waiting(name)) == (2, 1)
+
+
+async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator) -> None:
+    name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
+    other = opposite(name)
+    assert other is not None
+    wanted = KeyChanges([other], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    assert await mediator.has(squatter, other) == [other]
+    assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
+    assert await mediator.has(squatter, other) == []
+    (image,) = twins(name)
+    assert isinstance(await mediator.forward(image, b"to its holder"), EnvelopeQueued)
+    assert await mediator.waiting(name) == 1
+
+
+async def test_an_own_name_without_room_for_it_is_taken_from_no_other(tmp_path: Path) -> None:
+    async with agents_of(tmp_path, didcomm={"keylist_keys_max": 1}) as agents:
+        mediator, name, squatter = Mediator(agents), STRANGER.name, NEWER.name
+        await mediator.keylists.enrol(name, COMMAND, SAID, [NEW_PEER.name])
+        await mediator.keylists.enrol(squatter, COMMAND, SAID, [name])
+        enrolled = await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+        assert enrolled is Refusal.QUOTA_EXCEEDED
+        assert await mediator.has(squatter, name) == [name]
+
+
+@pytest.mark.parametrize("lost", [ClaimKey, UpdateKeylist, GrantMediation])
+async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
+    mediator: Mediator, lost: type[Command]
+) -> None:
+    name, squatter = STRANGER.name, OLD
+    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    await mediator.keylists.change(squatter, COMMAND, wanted)
+    mediator.agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
+    enrol = (name, COMMAND, SAID, [name])
+    assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
+    mediator.agents.refused.clear()
+    assert await mediator.keylists.enrol(*enrol) is None
+    assert await mediator.has(squatter, name) == []
+    assert await mediator.has(name, name) == [name]
+
+
+async def test_a_held_name_is_taken_over_by_an_update_and_another_is_not(
+    mediator: Mediator,
+) -> None:
+    held, other = STRANGER.name, NEWER.name
+    wanted = KeyChanges([held, other], [], frozenset(), frozenset())
+    await mediator.keylists.change(OLD, COMMAND, wanted)
+    me = NEW_PEER.name
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    wanted = KeyChanges([held, other], [], frozenset(), frozenset({held}))
+    changed = await mediator.keylists.change(me, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {other: "client_error"}
+    assert await mediator.has(me, held, other) == [held]
+    assert await mediator.has(OLD, held, other) == [other]
+
+
+async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
+    mediator: Mediator,
+) -> None:
+    (image,) = twins(OLD_NAME)
+    me = NEW_PEER.name
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    changed = await mediator.keylists.change(
+        me, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+    )
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {image: "client_error"}
+    changed = await mediator.keylists.change(
+        OLD, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+    )
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {}
