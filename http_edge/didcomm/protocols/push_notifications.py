@@ -75,9 +75,11 @@ class PushNotifications:
             return PushDevice(self._channel, token, "") if token else None
         if isinstance(platform, InvalidMember):
             return platform
-        if bool(token) != bool(platform):
-            return Problem.MISSING_VALUE
-        return PushDevice(self._channel, token, platform) if token and platform else None
+        if token and platform:
+            return PushDevice(self._channel, token, platform)
+        # BC Wallet removes its device by an empty token beside its platform.
+        removes = token == "" or not (token or platform)
+        return None if removes else Problem.MISSING_VALUE
 
     async def _find(self, request: Request) -> PushDevice | Refusal | None:
         """Return the device at this push service."""

@@ -105,6 +105,15 @@ async def test_answers_have_the_prefix_and_the_thread_of_the_question(
         assert answer["~thread"]["thid"] == question["@id"]
 
 
+@pytest.mark.parametrize("platform", ["Android", None])
+async def test_an_empty_token_removes_the_device_whatever_the_platform(
+    bob: Bob, platform: str | None
+) -> None:
+    await bob.wallet.set_push_device("mine", "Android")
+    await bob.wallet.set_push_device("", platform)
+    await has_no_device(bob)
+
+
 @pytest.mark.parametrize(
     ("members", "code"),
     [
