@@ -28,7 +28,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.interop import credo_scenarios, scenarios
-from tests.interop.credo_wallet import Strategy
 from tests.interop.mediators import POSTE_LOG, AcaPyMediator, Poste
 from tests.interop.parts import Credo, install_acapy, install_credo
 from tests.interop.scenarios import DURABLE, SCENARIOS, NewMediator, Scenario
@@ -145,28 +144,27 @@ async def _on_a_stage(
 
 
 async def play_credo(play: Play, version: Credo) -> None:
-    """The strategies of Credo's wallets, with one mediator for each handshake."""
+    """The scenarios of Credo's wallets, with one mediator for each handshake."""
     missing = await asyncio.to_thread(install_credo, version)
     for handshake in Handshake:
         rows = {
-            strategy: play.row(version.value, handshake, strategy.value, skipped=missing)
-            for strategy in Strategy
+            name: play.row(version.value, handshake, name, skipped=missing)
+            for name in credo_scenarios.scenarios(version)
         }
         if missing:
             continue
         with play.home() as home:
-            await _play_strategies(play, version, handshake, home, rows)
+            await _play_rows(play, version, handshake, home, rows)
 
 
-async def _play_strategies(
-    play: Play, version: Credo, handshake: Handshake, home: Path, rows: Mapping[Strategy, Row]
+async def _play_rows(
+    play: Play, version: Credo, handshake: Handshake, home: Path, rows: Mapping[str, Row]
 ) -> None:
     try:
         async with credo_scenarios.staged(version, home, handshake) as stage:
-            for strategy, row in rows.items():
-                picking_up = partial(credo_scenarios.pick_up, stage, strategy)
-                await play.play(row, home, picking_up, SCENARIO_S_MAX)
-    except Exception as error:  # noqa: BLE001 - without a stage no strategy was played to its end
+            for name, scenario in credo_scenarios.scenarios(version).items():
+                await play.play(rows[name], home, partial(scenario, stage), SCENARIO_S_MAX)
+    except Exception as error:  # noqa: BLE001 - without a stage no scenario was played to its end
         for row in rows.values():
             play.keep(row, home, error)
 

@@ -1,15 +1,17 @@
-"""What Credo wallets do with Poste, by every strategy of pickup and through a failing network."""
+"""What Credo wallets do with Poste: every strategy of pickup, a failing network, notifications."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tests.edge.didcomm.push_service import PushService
 from tests.interop.credo_wallet import CredoWallet, Strategy
 from tests.interop.mediators import Poste
 from tests.interop.parts import Credo
@@ -22,6 +24,7 @@ WAITING: Final = 50
 """Messages that wait for an absent wallet while the mediator is killed."""
 RETURN_S_MAX: Final = 20.0
 """A lease takes 30 s: what comes in less has not waited for the end of one."""
+_PUSH: Final = "https://didcomm.org/push-notifications-"
 _REMOVED_S_MAX: Final = 20.0
 _QUIET_S: Final = 2.0
 _POLL_S: Final = 0.2
@@ -37,6 +40,7 @@ class Stage:
     poste: Poste
     tunnel: Tunnel
     alice: CredoWallet
+    push: PushService
 
 
 @dataclass(slots=True)
@@ -68,11 +72,17 @@ async def staged(version: Credo, home: Path, handshake: Handshake) -> AsyncItera
     """A stage with a new mediator; nothing is left running behind it."""
     async with (
         Tunnel() as tunnel,
-        Poste(home, listen=tunnel.listen, public_url=tunnel.url) as poste,
+        PushService() as push,
+        Poste(
+            home,
+            listen=tunnel.listen,
+            public_url=tunnel.url,
+            **{"push.webhook_url": push.url, "push.delay_s": "0", "push.interval_s": "0.1"},
+        ) as poste,
         CredoWallet(version, home, "alice", Strategy.PICKUP_2) as alice,
     ):
         await alice.enrol(await poste.invitation_url(handshake))
-        yield Stage(version, home, handshake, poste, tunnel, alice)
+        yield Stage(version, home, handshake, poste, tunnel, alice, push)
 
 
 async def pick_up(stage: Stage, strategy: Strategy) -> str:
@@ -105,6 +115,67 @@ async def pick_up(stage: Stage, strategy: Strategy) -> str:
     return ", ".join(figures)
 
 
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Bob's device at a push service, and how his wallet removes it: by a token and a platform."""
+
+    service: str
+    platform: str | None
+    removal: tuple[str | None, str | None]
+
+
+async def notify(stage: Stage, device: Device, strategy: Strategy) -> str:
+    """Bob's device is notified once of a message while he is away, and not any more once removed.
+
+    Raises:
+        StepFailed: it is not.
+    """
+    service, token, before = device.service, f"bob-{device.service}", len(stage.push.received)
+    async with CredoWallet(stage.version, stage.home, token, strategy) as bob:
+        await bob.enrol(await stage.poste.invitation_url(stage.handshake))
+        _, here = await bob.meet(stage.alice, stage.handshake)
+        talk = _Talk(stage.alice, bob, here)
+        protocol = f"{_PUSH}{service}/1.0"
+        _require(await bob.disclosed(protocol) == [protocol], "the protocol is not disclosed")
+        await _removes(bob, service, (None, None))
+        _require_ack(await bob.set_device(service, token, device.platform))
+        answer = await bob.device(service)
+        _require(answer.get("device_token") == token, f"not device-info: {answer}")
+        await bob.stop()
+        await talk.write("notified", 1)
+        expected = {
+            "@type": f"{_PUSH}{service}",
+            "device_token": token,
+            "device_platform": device.platform or "",
+            "waiting": 1,
+        }
+        notified = (await stage.push.wait_for(before + 1))[before:]
+        _require(notified == [expected], f"notified {notified}")
+        await bob.start()
+        await talk.all_arrived()
+        await _removes(bob, service, device.removal)
+        await bob.stop()
+        await talk.write("not notified", 1)
+        await asyncio.sleep(_QUIET_S)  # in which a notification would come
+        _require(len(stage.push.received) == before + 1, "notified again")
+        await bob.start()
+        await talk.all_arrived()
+        await _nothing_left(stage.poste)
+    return "1 notification for 2 messages"
+
+
+async def _removes(bob: CredoWallet, service: str, removal: tuple[str | None, str | None]) -> None:
+    """Bob removes his device, and understands the report that he has none."""
+    _require_ack(await bob.set_device(service, *removal))
+    answer = await bob.device(service)
+    code = answer.get("description", {}).get("code")
+    _require(code == "not-registered-for-push-notifications", f"not reported: {answer}")
+
+
+def _require_ack(answer: Mapping[str, Any]) -> None:
+    _require(answer["@type"].endswith("/ack"), f"no ack: {answer}")
+
+
 @contextmanager
 def _without_sockets(tunnel: Tunnel, fault: str) -> Iterator[None]:
     """Every WebSocket is cut, or left half-open, and none can be opened until the end."""
@@ -126,3 +197,27 @@ async def _nothing_left(poste: Poste) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise StepFailed(f"{poste.waiting()} messages are still queued") from None
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    """Demand something.
+
+    Raises:
+        StepFailed: it is not so.
+    """
+    if not condition:
+        raise StepFailed(otherwise)
+
+
+def scenarios(version: Credo) -> Mapping[str, Callable[[Stage], Awaitable[str]]]:
+    """What the wallets of a version can do, by what it shows."""
+    found = {each.value: partial(pick_up, strategy=each) for each in Strategy}
+    if version is not Credo.V0_5:
+        return found  # @credo-ts/push-notifications is for Credo 0.5 alone
+    fcm = Device("fcm", "android", removal=("", "android"))  # as BC Wallet does
+    apns = Device("apns", None, removal=(None, None))
+    return {
+        **found,
+        "push notifications, FCM": partial(notify, device=fcm, strategy=Strategy.LIVE),
+        "push notifications, APNs": partial(notify, device=apns, strategy=Strategy.PICKUP_2),
+    }

@@ -116,6 +116,31 @@ class CredoWallet:
         for text in texts:
             await self._ask("send", connection, text)
 
+    async def disclosed(self, protocol: str) -> list[str]:
+        """Ask its mediator for a protocol (RFC 0031): the protocols that it discloses."""
+        found: list[str] = await self._ask("disclosed", protocol)
+        return found
+
+    async def set_device(
+        self, service: str, token: str | None, platform: str | None
+    ) -> dict[str, Any]:
+        """Name its device at a push service, None for no device: the mediator's answer.
+
+        Raises:
+            StepFailed: none came.
+        """
+        answer: dict[str, Any] = await self._ask("setDevice", service, token, platform)
+        return answer
+
+    async def device(self, service: str) -> dict[str, Any]:
+        """Ask for its device at a push service: the mediator's answer.
+
+        Raises:
+            StepFailed: none came.
+        """
+        answer: dict[str, Any] = await self._ask("device", service)
+        return answer
+
     async def receives(self, wanted: list[str], seconds_max: float) -> None:
         """Wait until so many texts have come as are wanted.
 
@@ -150,7 +175,7 @@ class CredoWallet:
     ) -> None:
         await self.stop()
 
-    async def _ask(self, command: str, *values: str) -> Any:
+    async def _ask(self, command: str, *values: str | None) -> Any:
         assert self._process is not None, f"{self.name} is not running"
         assert self._process.stdin is not None
         number = next(self._numbers)
@@ -182,5 +207,5 @@ class CredoWallet:
                 answer.set_result({"error": "the process ended"})
 
 
-def _command(number: int, command: str, *values: str) -> bytes:
+def _command(number: int, command: str, *values: str | None) -> bytes:
     return json.dumps({"id": number, "do": command, "with": values}).encode() + b"\n"

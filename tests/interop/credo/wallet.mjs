@@ -29,6 +29,17 @@ async function accept(url) {
   return connectionRecord.id
 }
 
+async function answerAbout(service, ask) {
+  const mediator = await didcomm.mediationRecipient.findDefaultMediatorConnection()
+  const answer = new Promise((resolve) => {
+    agent.events.on('AgentMessageProcessed', ({ payload: { message } }) => {
+      if (message.type.includes(`/push-notifications-${service}/`)) resolve(message.toJSON())
+    })
+  })
+  await ask(agent.modules[service], mediator.id)
+  return answer
+}
+
 const commands = {
   start: () => agent.initialize().then(() => null),
 
@@ -60,6 +71,26 @@ const commands = {
   accept,
 
   send: (connection, text) => didcomm.basicMessages.sendMessage(connection, text).then(() => null),
+
+  // Asks its mediator for a protocol: the protocols that it discloses.
+  async disclosed(protocol) {
+    const { features } = await didcomm.discovery.queryFeatures({
+      connectionId: (await didcomm.mediationRecipient.findDefaultMediatorConnection()).id,
+      protocolVersion: 'v1',
+      queries: [{ featureType: 'protocol', match: protocol }],
+      awaitDisclosures: true,
+    })
+    return features.map(({ id }) => id)
+  },
+
+  // Names this wallet's device at a push service to its mediator: the answer.
+  setDevice: (service, deviceToken, devicePlatform) =>
+    answerAbout(service, (api, mediator) =>
+      api.setDeviceInfo(mediator, { deviceToken, devicePlatform }),
+    ),
+
+  // Asks its mediator for this wallet's device at a push service: the answer.
+  device: (service) => answerAbout(service, (api, mediator) => api.getDeviceInfo(mediator)),
 
   stop: () => agent.shutdown().then(() => null),
 }

@@ -13,6 +13,10 @@ import {
   MediationRecipientModule,
   WsOutboundTransport,
 } from '@credo-ts/core'
+import {
+  PushNotificationsApnsModule,
+  PushNotificationsFcmModule,
+} from '@credo-ts/push-notifications'
 import { WebSocket } from 'ws'
 import { POLLING_MS, RECONNECT_MS_MAX, dependencies } from '../platform.mjs'
 
@@ -32,6 +36,8 @@ export function newAgent({ home, name, key, strategy }) {
         mediatorPollingInterval: POLLING_MS,
         maximumMediatorReconnectionIntervalMs: RECONNECT_MS_MAX,
       }),
+      fcm: new PushNotificationsFcmModule(),
+      apns: new PushNotificationsApnsModule(),
     },
   })
   agent.registerOutboundTransport(new HttpOutboundTransport())
