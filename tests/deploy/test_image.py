@@ -81,19 +81,52 @@ def _run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_keys_of_the_platform_are_copied_for_the_owner_alone(tmp_path: Path) -> None:
-    secret, data = tmp_path / "secret", tmp_path / "data"
-    secret.write_text("the keys", "utf-8")
+def _secret(directory: Path) -> Path:
+    """A secret as a platform mounts it: open to others."""
+    secret = directory / "secret"
+    secret.write_text("the secret", "utf-8")
     secret.chmod(0o444)
-    ended = _run("true", KEY_FILE=str(secret), POSTE_DATA_DIR=str(data))
+    return secret
+
+
+def _is_private(copy: Path) -> bool:
+    """Is it a copy of the secret for its owner alone?"""
+    is_whole = copy.read_text("utf-8") == "the secret"
+    return is_whole and stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("variable", "kept"),
+    [("KEY_FILE", "mediator-keys.json"), ("OPERATORS_TOKEN_FILE", "operators-token")],
+)
+def test_secrets_of_the_platform_are_copied_for_the_owner_alone(
+    tmp_path: Path, variable: str, kept: str
+) -> None:
+    data = tmp_path / "data"
+    ended = _run("true", **{variable: str(_secret(tmp_path))}, POSTE_DATA_DIR=str(data))
     assert (ended.returncode, ended.stderr) == (0, "")
-    kept = data / "mediator-keys.json"
-    assert kept.read_text("utf-8") == "the keys"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert _is_private(data / kept)
 
 
-def test_without_the_keys_that_are_promised_nothing_starts(tmp_path: Path) -> None:
-    ended = _run("echo", "started", KEY_FILE=str(tmp_path / "none"), POSTE_DATA_DIR=str(tmp_path))
+@pytest.mark.parametrize("setting", ["fcm_credentials_file", "webhook_key_file"])
+def test_a_secret_of_push_notifications_is_read_from_a_copy_for_the_owner_alone(
+    tmp_path: Path, setting: str
+) -> None:
+    variable, data = f"POSTE_PUSH__{setting.upper()}", tmp_path / "data"
+    secret = {variable: str(_secret(tmp_path))}
+    ended = _run("printenv", variable, **secret, POSTE_DATA_DIR=str(data))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    copy = Path(ended.stdout.strip())
+    assert copy.parent == data
+    assert _is_private(copy)
+
+
+@pytest.mark.parametrize(
+    "variable", ["KEY_FILE", "POSTE_PUSH__FCM_CREDENTIALS_FILE", "POSTE_PUSH__WEBHOOK_KEY_FILE"]
+)
+def test_without_a_secret_that_is_promised_nothing_starts(tmp_path: Path, variable: str) -> None:
+    missing = {variable: str(tmp_path / "none")}
+    ended = _run("echo", "started", **missing, POSTE_DATA_DIR=str(tmp_path))
     assert ended.returncode != 0
     assert ended.stdout == ""
 

@@ -104,6 +104,23 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_other(*, watched: bool) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "variable"),
+    [
+        ("fcmCredentials", "POSTE_PUSH__FCM_CREDENTIALS_FILE"),
+        ("webhookKey", "POSTE_PUSH__WEBHOOK_KEY_FILE"),
+    ],
+)
+def test_nodes_alone_get_the_secret_of_push_notifications(value: str, variable: str) -> None:
+    for name, template in pod_templates(push={value: "push-secret"}):
+        spec = template["spec"]
+        (mounted,) = [each["secret"]["items"] for each in spec["volumes"] if "secret" in each]
+        variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+        is_node = name == RELEASE
+        assert ({"key": "push-secret", "path": "push-secret"} in mounted) is is_node, name
+        assert variables.get(variable) == ("/etc/poste/push-secret" if is_node else None), name
+
+
 def test_a_node_is_asked_whether_it_lives_and_whether_it_is_ready() -> None:
     for name, container in containers():
         if container["name"] == "poste":
