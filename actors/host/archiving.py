@@ -14,7 +14,8 @@ So the read models can be rebuilt from the rows that stay: a message never stays
 removed it has left. The order of the steps of a section ensures this:
 
 1. store the states of identities whose rows leave, folded from sealed rows alone, and of identities
-   that were erased since rows left, because their older archived states contain names;
+   that have ended a reference to another, or were erased, since rows left, because their older
+   archived states contain names;
 2. remove the rows before the seam that were needed until now;
 3. advance the seam, and remove the rows that it passes and that are not needed.
 
@@ -41,8 +42,14 @@ from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
+    AccountExpired,
     AgentSeen,
+    ContractExpired,
+    ContractRequestsAcknowledged,
+    ContractRequestsAcknowledged1,
+    ContractRequestsExpired,
     IdentityErased,
+    KeylistUpdated,
     MessageQueued,
     MessageQueued1,
     MessagesDelivered,
@@ -63,7 +70,14 @@ LEAVING: Final = frozenset(
     )
 )
 """The events that leave, in addition to seals, when nothing refers to them."""
-_CHANGING: Final = LEAVING | {TOPIC_BY_TYPE[IdentityErased]}
+_CHANGING: Final = LEAVING | frozenset(
+    TOPIC_BY_TYPE[kind]
+    for kind in (
+        *(ContractExpired, ContractRequestsAcknowledged, ContractRequestsAcknowledged1),
+        *(ContractRequestsExpired, KeylistUpdated, AccountExpired, IdentityErased),
+    )
+)
+"""The events that leave, and those after which a state has fewer names of others, or none."""
 _ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
 _STATES_AT_ONCE: Final = 100
 _STATE_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
@@ -225,8 +239,7 @@ class Archiver:
             for row in found
             if row.position <= until and row.version not in stays and not _ends_first(row)
         ]
-        has_old_names = state.is_erased and old is not None
-        if not rows and not has_old_names:
+        if not rows and old is None:
             return
         plan.rows.extend(rows)
         if old is None or old.version < state.version:

@@ -227,8 +227,12 @@ class LogRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChangedRow(NamedTuple):
-    """A row that loses names: its present state, and its state without the names."""
+    """A row that loses names: its present state, and its state without the names.
 
+    ``stream`` is 16 bytes.
+    """
+
+    stream: bytes
     position: int
     before: bytes
     after: bytes
@@ -239,7 +243,7 @@ class Departure(NamedTuple):
 
     ``seam`` replaces ``before``, the log's present seam (``eventstore.log.seam``), which is None
     if it has none. The rows at ``positions`` leave; ``states`` replace the archived states of
-    their streams.
+    their streams, and snapshots of earlier versions, which can have names of rows that leave.
     """
 
     before: str | None
@@ -420,6 +424,9 @@ class EventLog(Protocol):
 
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
         """Remove names from rows (``eventstore.log.name_erasure``), in one transaction.
+
+        The snapshots of their streams, which can have the names, become empty: a host ignores an
+        empty one, and no late save of an earlier state replaces it.
 
         Raises:
             RowsStay: a row is missing or was changed; nothing was done.

@@ -194,7 +194,9 @@ class NameErasure:
             if is_taken:
                 self._keys.update(*erased_names(row.topic, after).values())
         return [
-            ChangedRow(row.position, row.state, after) for row, after in hits if row.state != after
+            ChangedRow(row.stream, row.position, row.state, after)
+            for row, after in hits
+            if row.state != after
         ]
 
     def _without_names(self, row: LogRow, event: Event) -> bytes | None:

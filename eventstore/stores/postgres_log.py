@@ -385,7 +385,7 @@ class _Session(LogSession):
             "UPDATE public.stored_events SET state = later"
             " FROM unnest(%b::bigint[], %b::bytea[], %b::bytea[]) AS r (position, earlier, later)"
             " WHERE notification_id = position AND state = earlier",
-            [list(column) for column in zip(*rows, strict=True)],
+            [list(column) for column in zip(*(row[1:] for row in rows), strict=True)],
         )
         return self._cursor.rowcount
 

@@ -60,6 +60,8 @@ from eventstore.read_models.update import MADE
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
+_NO_LAYOUT: Final = 0
+"""The layout of an empty snapshot; those of states begin with 1."""
 SET: Final = (
     "INSERT INTO settings (name, value) VALUES (?, ?)"
     " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -340,6 +342,11 @@ class RecorderLog(EventLog):
                 )
             if departure.states:
                 save_states(session, "archived_states", departure.states)
+                with session.overwriting():
+                    session.run_many(
+                        "DELETE FROM snapshots WHERE stream = ? AND version < ?",
+                        [(stream.bytes, one.version) for stream, one in departure.states],
+                    )
 
     @override
     def nameless(self) -> Sequence[bytes]:
@@ -348,9 +355,16 @@ class RecorderLog(EventLog):
 
     @override
     def change_rows(self, rows: Sequence[ChangedRow]) -> None:
+        streams = [UUID(bytes=stream) for stream in {row.stream for row in rows}]
+        empty = [
+            (stream, Snapshot(newest.originator_version, _NO_LAYOUT, b""))
+            for stream in streams
+            for newest in self.read_stream(stream, newest_first=True, limit=1)
+        ]
         with self._writing() as session:
             if session.change_rows(rows) != len(rows):
                 raise RowsStay("a row meanwhile changed or left")
+            save_states(session, "snapshots", empty)
 
     @override
     def setting(self, name: str, default: str) -> str:

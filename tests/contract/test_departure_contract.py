@@ -59,6 +59,14 @@ def test_a_row_with_its_content_and_one_that_is_not_there_stay_with_all_of_their
     assert log.load_archived_state(OWNER) is None
 
 
+def test_a_state_that_is_stored_for_rows_leaves_no_snapshot_from_before_it(log: EventLog) -> None:
+    first, *_ = fill(log)
+    before, later = Snapshot(2, 7, b"before"), Snapshot(3, 7, b"later")
+    log.save_snapshots([(OWNER, before), (OTHER, later)])
+    log.let_leave(Departure(None, "one", [first], [(OWNER, STATE), (OTHER, STATE)]))
+    assert log.load_snapshots([OWNER, OTHER]) == {OTHER: later}
+
+
 def test_rows_of_a_stream_are_found_by_their_topics(log: EventLog) -> None:
     before = fill(log)
     found = log.stream_rows(OWNER, until=2, topics=["identity-dedicated.1", SEAL_TOPIC])

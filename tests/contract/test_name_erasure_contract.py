@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
 from actors.core.account_commands import ClaimedKey, ClaimKey, FindKeyOwner, ReleaseKey
 from actors.core.commands import (
@@ -26,6 +29,8 @@ from actors.core.commands import (
     UseInvitation,
 )
 from actors.core.erasure import OPERATOR
+from actors.core.evolve import to_snapshot
+from actors.core.identity import FOLD
 from actors.core.replies import (
     Connected,
     Erased,
@@ -35,9 +40,10 @@ from actors.core.replies import (
     MessagesPage,
     PushDeviceFound,
 )
-from eventstore.log import seal
+from actors.host.state_cache import read_identity, wrong_snapshots
+from eventstore.log import name_erasure, seal
 from eventstore.log.codec import decode
-from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter
+from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     IdentityRegistered,
@@ -51,8 +57,10 @@ from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, Summary, verify
 from eventstore.stores.open_log import open_log
 from tests.contract.conftest import OpenLog
-from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
+from tests.contract.test_erasure_contract import GONE, STAYS, STEPS, erase, settle, step, wrong
 from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
+from tests.log.faulty_log import FaultyLog
+from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import earlier_seal
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import (
@@ -202,10 +210,10 @@ def test_no_name_leaves_of_who_was_not_erased(mediator: Mediator, log: EventLog)
         assert after is not None
         if after == row.state:
             continue
-        log.change_rows([ChangedRow(row.position, row.state, after)])
+        log.change_rows([ChangedRow(row.stream, row.position, row.state, after)])
         expected = set() if kind is KeyReleased else {Fault.MISSING_NAME}
         assert set(faults(log)) == expected, row.topic
-        log.change_rows([ChangedRow(row.position, after, row.state)])
+        log.change_rows([ChangedRow(row.stream, row.position, after, row.state)])
     assert faults(log) == []
 
 
@@ -225,9 +233,9 @@ def test_no_name_can_be_put_in_place_of_another(mediator: Mediator, log: EventLo
 
         forged = renamed_state(MessageQueued, row.state, rename)
         assert forged is not None
-        log.change_rows([ChangedRow(row.position, row.state, forged)])
+        log.change_rows([ChangedRow(row.stream, row.position, row.state, forged)])
         assert Fault.BROKEN_SEAL in faults(log)
-        log.change_rows([ChangedRow(row.position, forged, row.state)])
+        log.change_rows([ChangedRow(row.stream, row.position, forged, row.state)])
     assert faults(log) == []
 
 
@@ -363,9 +371,119 @@ def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) 
             settle(mediator, did)
         for number in range(300):
             send(mediator, gone, STAYS, b"x" * number)
+        save_all(log)
         erase(mediator, gone)
         take_out_names(log)
     files = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
     # What SQLite puts in place of a row may overwrite a part of it alone.
     parts = [gone[start : start + 12].encode() for start in range(8, len(gone) - 12, 6)]
     assert [name for name, data in files.items() if any(part in data for part in parts)] == []
+
+
+def save_all(log: EventLog) -> None:
+    """Save a snapshot of each identity, as if its host had just dropped it from memory."""
+    rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
+    for stream in {UUID(bytes=row.stream) for row in rows if row.topic != SEAL_TOPIC}:
+        state, _ = read_identity(log, stream)
+        log.save_snapshots([(stream, Snapshot(state.version, FOLD, to_snapshot(state)))])
+
+
+def tables_naming(log_url: str, name: str) -> list[str]:
+    """The tables that have a name in any column of any row."""
+    tables = (
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+        if log_url.startswith("sqlite:")
+        else "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+    )
+    rows = {
+        table: run_sql(log_url, f"SELECT * FROM {table}") for (table,) in run_sql(log_url, tables)
+    }
+    return [table for table, found in rows.items() if name in repr(found)]
+
+
+@pytest.mark.parametrize("steps", range(STEPS + 1))
+def test_no_table_names_who_was_erased_wherever_the_host_was_killed(
+    mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog, steps: int
+) -> None:
+    (claim,) = run(mediator.host, unclaimed(f"key:{KEY}", ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(mediator.host, unclaimed("invitation:one", UseInvitation(GONE)))
+    for _ in range(steps):
+        step(mediator, GONE)
+    save_all(log)
+    # The next host completes everything, and is killed each time before it saves a snapshot.
+    again = Mediator(open_another(), name="again")
+    erase(again, GONE)
+    run(again.host, unclaimed(f"key:{KEY}", ReleaseKey(GONE, claim.number)))
+    run(again.host, submission(STAYS, AcknowledgeMessages([*message_ids(again, STAYS)])))
+    again.pass_s(DAY_S + 400)
+    while again.expiry.step():
+        pass
+    remove_erased(log_url)
+    assert "snapshots" in tables_naming(log_url, GONE)
+    take_out_names(log)
+    assert tables_naming(log_url, GONE) == []
+    assert list(wrong_snapshots(log)) == []
+    assert wrong(log_url) == []
+    assert faults(log) == []
+
+
+class KilledError(Exception):
+    """Where a pass ends."""
+
+
+class Killed(FaultyLog):
+    """A log whose process is killed at its next change of rows."""
+
+    def __init__(self, log: EventLog, changes: int, *, is_done: bool) -> None:
+        super().__init__(log)
+        self._changes, self._is_done = changes, is_done
+
+    @override
+    def change_rows(self, rows: Sequence[ChangedRow]) -> None:
+        self._changes -= 1
+        if self._changes >= 0 or self._is_done:
+            super().change_rows(rows)
+        if self._changes < 0:
+            raise KilledError
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_pass_that_is_killed_at_any_change_leaves_no_name_in_a_snapshot(
+    mediator: Mediator,
+    log: EventLog,
+    log_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_done: bool,
+) -> None:
+    monkeypatch.setattr(name_erasure, "_ROWS", 1)
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    save_all(log)
+    erase(mediator, GONE)
+    mediator.pass_s(DAY_S + 400)
+    while mediator.expiry.step():
+        pass
+    killed = 0
+    while True:
+        try:
+            take_out_names(Killed(log, int(not is_done), is_done=is_done))
+        except KilledError:
+            killed += 1
+        else:
+            break
+        assert list(wrong_snapshots(log)) == []
+    assert killed > 2
+    assert tables_naming(log_url, GONE) == []
+
+
+def test_no_late_save_brings_a_name_back(mediator: Mediator, log: EventLog) -> None:
+    streams = [identity_stream(did) for did in (GONE, STAYS)]
+    save_all(log)
+    late = list(log.load_snapshots(streams).items())
+    assert len(late) == len(streams)
+    assert [GONE.encode() in snapshot.state for _, snapshot in late] == [True, True]
+    erase(mediator, GONE)
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    take_out_names(log)
+    log.save_snapshots(late)
+    assert not [one for one in log.load_snapshots(streams).values() if GONE.encode() in one.state]

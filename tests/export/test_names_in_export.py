@@ -230,7 +230,7 @@ def test_an_export_that_lacks_a_name_of_who_was_not_erased_is_found(
     row = next(row for row in whole_log(log) if row.topic == "identity-registered.1")
     state = renamed_state(type(decode(row.topic, row.state)), row.state, digest_of)
     assert state is not None
-    log.change_rows([ChangedRow(row.position, row.state, state)])
+    log.change_rows([ChangedRow(row.stream, row.position, row.state, state)])
     other = open_place(str(tmp_path / "other"))
     export_all(log, other, STEPS)
     assert {found.fault for found in findings(other)} == {Fault.MISSING_NAME}

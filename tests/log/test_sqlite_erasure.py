@@ -380,7 +380,7 @@ def test_a_name_that_a_row_has_lost_is_in_no_file_any_more(path: Path) -> None:
         append(log, OTHER, *events)
         rows = log.read_rows(after=50, rows_max=NUMBER, bytes_max=2**30)
         changes = [
-            ChangedRow(row.position, row.state, state_of(replace(event, sender_did="")))
+            ChangedRow(row.stream, row.position, row.state, state_of(replace(event, sender_did="")))
             for row, event in zip(rows, events, strict=True)
         ]
         log.change_rows(changes)
