@@ -44,7 +44,7 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
         return refused(state, key, refusal, context)
     queued = _queued(command, context)
     ids = [each.message_id for each in queued]
-    reply = envelope_queued(ids[0], state)
+    reply = envelope_queued(ids[-1], state)
     expiry = _expiry(command, ids, context)
     if command.delay_ms and _held_back(context) + len(ids) <= DELAYED_MAX:
         lease = Lease(HELD_BACK, context.now_ms + command.delay_ms)

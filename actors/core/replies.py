@@ -178,7 +178,7 @@ class KeylistPart(_Reply, frozen=True):
 
 
 class EnvelopeQueued(_Reply, frozen=True):
-    """The envelope is durable under this id.
+    """The envelope is durable under this id, that of the last one if a message has several.
 
     ``outbound``: its recipient has an endpoint. ``pushes``: it has a device to notify.
     """

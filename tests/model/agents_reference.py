@@ -411,7 +411,7 @@ def _queue(
     if lease is not None:
         held.leases |= dict.fromkeys(ids, lease)
         held.granted |= set(ids)
-    return r.EnvelopeQueued(ids[0], bool(agent.connection.endpoint), agent.device is not None)
+    return r.EnvelopeQueued(ids[-1], bool(agent.connection.endpoint), agent.device is not None)
 
 
 def _is_next(agent: Agent, held: Held, live: Live, size_bytes: int) -> bool:
