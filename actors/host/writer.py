@@ -292,6 +292,8 @@ class Writer:
             except LogError as error:
                 # A snapshot is a cache: without it the host reads the identity from its events.
                 _LOG.warning("could not save snapshots: %s", type(error).__name__)
+            except Exception:  # noqa: BLE001 - a defect must not end the thread: its queue would grow
+                _LOG.exception("could not save snapshots")
 
 
 def _name_of(submission: Submission) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import chain
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refus
 from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.writer import Writer
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import (
@@ -178,6 +179,35 @@ class _Broken(FaultyLog):
         if self.is_broken:
             raise ZeroDivisionError
         super().append(*args, **more)  # type: ignore[arg-type] # passed on as they came
+
+
+def test_a_defect_in_a_save_is_logged_and_later_snapshots_are_saved(
+    log: EventLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("actors.host.writer"), "disabled", False)
+    owner = host(log, limits=HostLimits(snapshot_after_events=1))
+    running = Running(owner, _BrokenAtFirstSave(log))
+    running.writer.start()
+    for did in (ME, FRIEND):
+        running.ask(submission(did, registration(did)))
+    running.writer.stop()
+    saved = log.load_snapshots([identity_stream(did) for did in (ME, FRIEND)])
+    assert list(saved) == [identity_stream(FRIEND)]
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "could not save snapshots"
+    ]
+
+
+class _BrokenAtFirstSave(FaultyLog):
+    """Fails to save snapshots once, in a way that no log should."""
+
+    has_failed = False
+
+    def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError
+        super().save_snapshots(snapshots)
 
 
 def test_stopping_answers_what_was_taken(log: EventLog, owner: Host) -> None:
