@@ -287,6 +287,7 @@ class Host:
         back_ms = self._looked_ms - now_ms
         if back_ms > 0:
             self._registry.leases.set_back(back_ms)
+            self.cache.set_back(back_ms)
             self._expected = {did: until - back_ms for did, until in self._expected.items()}
             self._swept_ms -= back_ms
             measured_ms, commits, commands = self._measured

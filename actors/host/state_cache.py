@@ -264,6 +264,11 @@ class StateCache:
             self._drop(oldest)
         return due
 
+    def set_back(self, back_ms: int) -> None:
+        """Have no identity stay longer because the clock was set back by ``back_ms``."""
+        for cached in self._cached.values():
+            cached.used_ms -= back_ms
+
     def snapshot_if_due(self, cached: CachedIdentity) -> Snapshot | None:
         """A snapshot if enough events came since the last one.
 

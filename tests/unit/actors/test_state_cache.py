@@ -205,6 +205,19 @@ def test_what_an_identity_weighs_is_taken_off_when_it_leaves(
     assert owner.snapshot_stats().cached_bytes == 0
 
 
+def test_an_idle_identity_leaves_as_soon_after_the_clock_was_set_back(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(identity_idle_s=1))
+    populate(owner, IDENTITIES)
+    clock.now_ms -= 3_600_000
+    for after_ms, cached in ((1_000, len(IDENTITIES)), (1, 0)):
+        owner.run_housekeeping()
+        clock.now_ms += after_ms
+        owner.run_housekeeping()
+        assert owner.snapshot_stats().cached_identities == cached
+
+
 def test_a_snapshot_is_due_after_enough_events_and_not_before(log: EventLog) -> None:
     owner = host(log, limits=HostLimits(snapshot_after_events=5))  # and twice the live records
     populate(owner, IDENTITIES[:1], messages=2)
