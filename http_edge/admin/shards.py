@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -64,11 +65,18 @@ class PlacementEndpoint:
         authorized = self._access.authorized
         return [
             PlainRoute("GET", "/shards", authorized(self._show)),
-            PlainRoute("POST", "/shards/{order:move|drain|undrain}", authorized(self._order)),
-            PlainRoute(
-                "POST", "/identities/{order:dedicate|release}", authorized(self._order_identity)
-            ),
+            self._ordering("/shards/move", _move),
+            self._ordering("/shards/drain", partial(_drain, draining=True)),
+            self._ordering("/shards/undrain", partial(_drain, draining=False)),
+            PlainRoute("POST", "/identities/dedicate", authorized(partial(self._own, Dedicate))),
+            PlainRoute("POST", "/identities/release", authorized(partial(self._own, Release))),
         ]
+
+    def _ordering(self, path: str, order: Callable[[Mapping[str, str]], Order]) -> Route:
+        async def ordered(request: web.Request) -> web.Response:
+            return await self._placed(order(request.query))
+
+        return PlainRoute("POST", path, self._access.authorized(ordered))
 
     async def _show(self, _: web.Request) -> web.Response:
         """``GET /shards``: every shard, every host, and every dedicated identity."""
@@ -78,21 +86,12 @@ class PlacementEndpoint:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return json_answer(msgspec.to_builtins(places))
 
-    async def _order(self, request: web.Request) -> web.Response:
-        """``POST /shards/move?shard=&to=``, ``/shards/drain?node=``, ``/shards/undrain?node=``."""
-        query = request.query
-        order = request.match_info["order"]
-        if order == "move":
-            return await self._placed(MoveShard(query.get("shard", ""), query.get("to", "")))
-        return await self._placed(DrainNode(query.get("node", ""), draining=order == "drain"))
-
-    async def _order_identity(self, request: web.Request) -> web.Response:
+    async def _own(self, order: type[Dedicate | Release], request: web.Request) -> web.Response:
         """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
         did = request.query.get("did", "")
         if not did.startswith("did:"):
             return json_answer({"placed": Placed.NO_SUCH_IDENTITY.value})
-        is_new = request.match_info["order"] == "dedicate"
-        return await self._placed(Dedicate(did) if is_new else Release(did))
+        return await self._placed(order(did))
 
     async def _placed(self, order: Order) -> web.Response:
         try:
@@ -100,3 +99,13 @@ class PlacementEndpoint:
         except PlacerUnavailable:
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return json_answer({"placed": placed.value})
+
+
+def _move(query: Mapping[str, str]) -> Order:
+    """``POST /shards/move?shard=&to=``."""
+    return MoveShard(query.get("shard", ""), query.get("to", ""))
+
+
+def _drain(query: Mapping[str, str], *, draining: bool) -> Order:
+    """``POST /shards/drain?node=``, ``/shards/undrain?node=``."""
+    return DrainNode(query.get("node", ""), draining=draining)

@@ -2,8 +2,8 @@
 
 An error is ``{"type": "ERROR", "code": …, "detail": …}``. The first eleven codes are those of
 11.2; the rest are extensions in the same form: RECIPIENT_QUEUE_FULL, QUOTA_EXCEEDED, RATE_LIMITED,
-INSUFFICIENT_STORAGE, TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED, UPGRADE_REQUIRED,
-INTERNAL_ERROR.
+INSUFFICIENT_STORAGE, TEMPORARILY_UNAVAILABLE, NOT_FOUND, METHOD_NOT_ALLOWED,
+EXPECTATION_FAILED, UPGRADE_REQUIRED, INTERNAL_ERROR.
 ``detail`` is an extension too, for a human reader: ``<member>: <rule that it breaks>``, never a
 value from the request. The codes of the protocol have a detail, also when the listener sends them.
 """

@@ -56,7 +56,7 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
             PlainRoute("GET", "/did.json", show_web_document),
             PlainRoute(
                 "GET",
-                PREFIX + "{did:.+}",
+                PREFIX,
                 public_events.handle,
                 per_address_per_s=rates.public_reads_per_address_per_s,
             ),

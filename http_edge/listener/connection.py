@@ -7,7 +7,7 @@ import math
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from aiohttp import StreamReader, web
@@ -126,6 +126,11 @@ class Connection(RequestHandler):
     def common_head(self) -> bytes:
         """Header lines of every answer of the listener."""
         return self._connections.common_head
+
+    @property
+    def common_headers(self) -> Mapping[str, str]:
+        """The same headers, by name."""
+        return self._connections.headers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -303,7 +308,6 @@ class Connection(RequestHandler):
             status=status,
             body=self._malformed,
             content_type=JSON,
-            headers=self._connections.headers,
         )
         response.force_close()
         return response

@@ -18,7 +18,8 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
+from typing_extensions import override
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
@@ -27,6 +28,7 @@ from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
+from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
     RETRY_AFTER_S,
@@ -130,29 +132,25 @@ class HttpListener:
         self._rates = AddressRates(settings.rates, settings.edges)
         self._limited: Counter[str] = Counter()
         self._upgrades = self._rate(settings.rates.sockets_auth_per_address_per_s)
-        self._group_of = {route.path: group for group in groups for route in group.routes}
+        self._router = Router()
         for group in groups:
             in_flight.sockets.setdefault(group.protocol, 0)
+            for route in group.routes:
+                self._router.add(route, group, self._handler(route, group))
         self._server: asyncio.Server | None = None
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
 
     async def start(self, listening: socket.socket) -> None:
         """Accept connections on a listening socket, within the limits."""
-        runner = web.AppRunner(
-            self._application(),
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=_SHUTDOWN_S,
-        )
-        await runner.setup()
-        assert runner.server is not None
-        self._runner = runner
-        _bound_kernel(listening, self._limits)
         loop = asyncio.get_running_loop()
+        # Not a ``web.Application``: before its middlewares it reads paths and ``Expect`` in ways
+        # that take long or fail.
+        server = web.Server(self._guard, request_factory=partial(_Request, loop=loop))
+        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
+        await self._runner.setup()
+        _bound_kernel(listening, self._limits)
         malformed = self._error_body()(Rejection.MALFORMED.value)
-        connect = partial(
-            Connection, runner.server, self.connections, self._limits, malformed, loop
-        )
+        connect = partial(Connection, server, self.connections, self._limits, malformed, loop)
         # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
         listening.listen(_BACKLOG)
@@ -166,22 +164,6 @@ class HttpListener:
             await self._runner.cleanup()
         self.connections.stop()
 
-    def _application(self) -> web.Application:
-        app = web.Application(
-            middlewares=[self._guard], client_max_size=self._limits.body_bytes_max
-        )
-        app.on_response_prepare.append(self._add_headers)
-        for group in self._groups:
-            for route in group.routes:
-                handler = self._handler(route, group)
-                if isinstance(route, BodyRoute) or (
-                    isinstance(route, PlainRoute) and route.method == hdrs.METH_POST
-                ):
-                    app.router.add_post(route.path, handler)
-                else:
-                    app.router.add_get(route.path, handler)
-        return app
-
     def _handler(self, route: Route, group: RouteGroup) -> Handler:
         """Wrap the handler of a route in the limits of its kind."""
         match route:
@@ -192,21 +174,21 @@ class HttpListener:
             case SocketRoute():
                 return self._upgrading(route, group)
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Give the request an id, and answer it whatever happens."""
+        assert isinstance(request, web.Request)
         request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
-        response = await self._guarded(request, handler)
+        response = await self._guarded(request)
         if not request.content.is_eof() and not response.prepared:
             await self._answer_unread(request, response)
         if _LOG.isEnabledFor(logging.DEBUG):
-            resource = request.match_info.route.resource
-            path = resource.canonical if resource is not None else ""
+            served = self._served(request)
+            path = "" if served is None else served.path
             about = {"method": request.method, "path": path, "status": response.status}
             _LOG.debug("request answered", extra=about)
         return response
 
-    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guarded(self, request: web.Request) -> web.StreamResponse:
         """Apply the rate limit and run the handler; exceptions become JSON errors."""
         peer = peer_of(request)
         peer.address = address = self._address.of(request)
@@ -221,21 +203,36 @@ class HttpListener:
             # a 405.
             return _preflight()
         try:
-            return await handler(request)
+            return await self._handled(request)
         except web.HTTPRequestEntityTooLarge:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
             body = self._error_body(request)(status.name)
-            response = web.Response(status=status, body=body, content_type=JSON)
-            if hdrs.ALLOW in error.headers:
-                response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
-            return response
+            return web.Response(status=status, body=body, content_type=JSON)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
             _LOG.exception("request failed")
             return self._error(Rejection.INTERNAL_ERROR, request)
+
+    async def _handled(self, request: web.Request) -> web.StreamResponse:
+        """Run the handler of the path and method, if there is one."""
+        served = self._served(request)
+        if served is None:
+            return self._error(Rejection.NOT_FOUND, request)
+        handler = served.handlers.get(request.method)
+        if handler is None:
+            response = self._error(Rejection.METHOD_NOT_ALLOWED, request)
+            response.headers[hdrs.ALLOW] = ",".join(sorted(served.handlers))
+            return response
+        if hdrs.EXPECT in request.headers:
+            if request.headers[hdrs.EXPECT].lower() != "100-continue":
+                response = self._error(Rejection.EXPECTATION_FAILED, request)
+                response.force_close()
+                return response
+            await _say_continue(request)
+        return await handler(request)
 
     async def _take_time(self, peer: Connection) -> None:
         """Delay the refusal of a request whose address exceeds its rate.
@@ -272,14 +269,6 @@ class HttpListener:
         await response.write_eof()
         await asyncio.sleep(_UNREAD_S)
         peer_of(request).cut(Cut.UNREAD)
-
-    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        if isinstance(response, web.HTTPExpectationFailed):
-            # aiohttp refuses an unknown ``Expect`` before any middleware runs.
-            self._rates.requests.charge(self._address.of(request), self._now_s(), 1)
-            response.force_close()
-        response.headers[request_id.HEADER] = request_id.current()
-        response.headers.update(self._headers)
 
     def _rated(self, route: PlainRoute) -> Handler:
         if route.per_address_per_s is None:
@@ -441,8 +430,29 @@ class HttpListener:
         return error_body
 
     def _group(self, request: web.Request) -> RouteGroup:
-        """The group that declares the path; paths with variable parts belong to the first group."""
-        return self._group_of.get(request.path, self._groups[0])
+        """The group that declares the path; unknown paths belong to the first group."""
+        served = self._served(request)
+        return self._groups[0] if served is None else served.group
+
+    def _served(self, request: web.Request) -> Served | None:
+        return self._router.find(request.rel_url.path_safe)
+
+
+class _Request(web.Request):
+    """A request whose every answer has the header lines of its listener."""
+
+    @override
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        if name := request_id.current():  # malformed HTTP has none
+            response.headers[request_id.HEADER] = name
+        response.headers.update(peer_of(self).common_headers)
+
+
+async def _say_continue(request: web.Request) -> None:
+    """Ask for the body, if the version of HTTP has a way to (RFC 9110, section 10.1.1)."""
+    if request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # a fault of the handler can still be answered
 
 
 def _bound_kernel(listening: socket.socket, limits: Limits) -> None:

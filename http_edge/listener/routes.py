@@ -3,6 +3,8 @@
 A route has a method, a path, a handler and a kind: ``PlainRoute`` for a request without a body,
 ``BodyRoute`` for a POST whose body the listener receives within its bounds, ``SocketRoute`` for a
 WebSocket. The listener adds CORS headers, the request id, rates, bounds and errors.
+
+A path that ends in ``/``, other than ``/`` itself, stands for every longer path.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class Rejection(Enum):
     """The body has a ``Content-Encoding``."""
     NOT_FOUND = "NOT_FOUND"
     METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+    EXPECTATION_FAILED = "EXPECTATION_FAILED"
+    """``Expect`` has another value than ``100-continue``."""
     UPGRADE_REQUIRED = "UPGRADE_REQUIRED"
     """The path of a WebSocket without an upgrade."""
     RATE_LIMITED = "RATE_LIMITED"
@@ -54,6 +58,7 @@ STATUS: Final[dict[Rejection, HTTPStatus]] = {
     Rejection.BODY_ENCODED: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     Rejection.NOT_FOUND: HTTPStatus.NOT_FOUND,
     Rejection.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
+    Rejection.EXPECTATION_FAILED: HTTPStatus.EXPECTATION_FAILED,
     Rejection.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
     Rejection.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
     Rejection.TOO_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -24,6 +24,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -48,6 +49,7 @@ from http_edge.settings.settings import Settings, split_listen
 
 _LOG = logging.getLogger(__name__)
 PATH: Final = "/metrics"
+_METHODS: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
 _FRESH_S: Final = 1.0
 """The processes are asked at most once in this time, however often clients scrape."""
 _ANSWER_S_MAX: Final = 3.0
@@ -430,9 +432,19 @@ async def metrics_served(
         text, content_type = exposition(await shown(), accept)
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
-    app = web.Application()
-    app.router.add_get(PATH, access.authorized(show))
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    authorized = access.authorized(show)
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.Request)
+        if request.path != PATH:
+            raise web.HTTPNotFound
+        if request.method not in _METHODS:
+            raise web.HTTPMethodNotAllowed(request.method, _METHODS)
+        return await authorized(request)
+
+    # Not a ``web.Application``: see ``http_edge.listener.router``.
+    factory = partial(web.Request, loop=asyncio.get_running_loop())
+    runner = web.ServerRunner(web.Server(answer, request_factory=factory, access_log=None))
     await runner.setup()
     try:
         await web.SockSite(runner, on).start()

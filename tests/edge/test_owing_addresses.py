@@ -11,7 +11,7 @@ import pytest
 from actors.host.clock import system_clock
 from http_edge.listener.transfers import Cut
 from http_edge.settings.settings import Rates
-from tests.edge.bare_edge import REQUESTS, edge_with, ended, served, status, until
+from tests.edge.bare_edge import REQUESTS, edge_with, served, status, until
 
 
 async def test_an_address_that_owes_its_rate_has_few_connections_and_others_as_many_as_before(
@@ -96,20 +96,6 @@ async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_u
         standing = len(edge.listener.connections)
         await edge.connect(b"", "127.0.0.2")
         await until(lambda: len(edge.listener.connections) == standing + 1)
-
-
-async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
-    tmp_path: Path,
-) -> None:
-    now_ms = system_clock()
-    request = b"GET /download HTTP/1.1\r\nHost: x\r\nExpect: much\r\n\r\n"
-    one = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
-    async with edge_with(tmp_path, lambda: now_ms, one) as edge:
-        for _ in range(2):
-            client = await edge.connect(request)
-            assert await status(client) == 417
-            await ended(client)
-        assert await status(await edge.connect(REQUESTS["POST"])) == 429
 
 
 async def test_what_comes_behind_a_declined_upgrade_ends_in_no_fault(

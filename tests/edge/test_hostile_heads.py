@@ -1,0 +1,122 @@
+"""Heads that are valid HTTP and that the HTTP library reads in ways that take long or fail."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from actors.host.clock import system_clock
+from http_edge.admin.operators import OperatorAccess
+from http_edge.server.metrics import metrics_served
+from http_edge.settings.settings import Rates
+from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, status
+
+LONG: Final = 15_000
+
+
+@pytest.fixture
+async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
+    async with edge_with(tmp_path) as edge:
+        yield edge
+
+
+@contextmanager
+def calls_counted() -> Iterator[list[int]]:
+    """Count the calls of functions in this thread within the block."""
+    counted, before = [0], sys.getprofile()
+
+    def note(_frame: FrameType, event: str, _of: object) -> None:
+        counted[0] += event in {"call", "c_call"}
+
+    sys.setprofile(note)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(before)
+
+
+async def calls_of(edge: Edge, head: bytes) -> int:
+    """The calls that it takes to answer a request with this request line and these headers."""
+    client = await edge.connect(b"")
+    with calls_counted() as counted:
+        await asyncio.get_running_loop().sock_sendall(client, head + b"Host: x\r\n\r\n")
+        assert await status(client) in {200, 404}
+    return counted[0]
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (b"GET /a HTTP/1.1\r\n", b"GET /a" + b"/" * LONG + b" HTTP/1.1\r\n"),
+        (b"GET /a HTTP/1.1\r\n", b"GET " + b"/a" * (LONG // 2) + b" HTTP/1.1\r\n"),
+        (b"GET /a HTTP/1.1\r\n", b"GET " + b"/%41" * (LONG // 4) + b" HTTP/1.1\r\n"),
+    ],
+    ids=["slashes", "segments", "escaped segments"],
+)
+async def test_a_long_head_takes_no_more_steps_than_a_short_one(
+    edge: Edge, short: bytes, long: bytes
+) -> None:
+    await calls_of(edge, short)
+    assert await calls_of(edge, long) < await calls_of(edge, short) + 200
+
+
+async def test_a_path_of_slashes_takes_no_more_steps_where_metrics_are_served() -> None:
+    async def shown() -> CollectorRegistry:
+        return CollectorRegistry()
+
+    async def calls(url: str, path: str) -> int:
+        async with aiohttp.ClientSession() as client:
+            with calls_counted() as counted:
+                async with client.get(url + path, headers={"Authorization": "Bearer t"}) as answer:
+                    assert answer.status == (200 if path == "/metrics" else 404)
+        return counted[0]
+
+    with socket.create_server(("127.0.0.1", 0)) as on:
+        url = f"http://127.0.0.1:{on.getsockname()[1]}"
+        async with metrics_served(shown, on, OperatorAccess("t")):
+            assert await calls(url, "/metrics")
+            short = await calls(url, "/a")
+            # A client that builds such a URL takes some steps itself.
+            assert await calls(url, "/a" + "/" * 7_000) < short + 2_000
+            async with aiohttp.ClientSession() as client, client.post(url + "/metrics") as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+
+
+@pytest.mark.parametrize("expected", [b"much", b"\xff", b"100-continue, \xc3\xa9"])
+async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, expected: bytes
+) -> None:
+    now_ms = system_clock()
+    request = b"GET /download HTTP/1.1\r\nHost: x\r\nExpect: " + expected + b"\r\n\r\n"
+    two = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
+    async with edge_with(tmp_path, lambda: now_ms, two) as edge:
+        for _ in range(2):
+            client = await edge.connect(request)
+            answer = await asyncio.get_running_loop().sock_recv(client, 65_536)
+            assert answer.startswith(b"HTTP/1.1 417 ")
+            assert answer.endswith(b'"EXPECTATION_FAILED"')
+            await ended(client)
+        assert await status(await edge.connect(REQUESTS["POST"])) == 429
+        assert await status(await edge.connect(request)) == 429
+    assert not caplog.records
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(edge: Edge) -> None:
+    head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nExpect: 100-Continue\r\n\r\n"
+    client = await edge.connect(head)
+    assert await status(client) == 100
+    await asyncio.get_running_loop().sock_sendall(client, b"x")
+    assert await status(client) == 200
+    # HTTP 1.0 has no interim answers.
+    client = await edge.connect(head.replace(b"HTTP/1.1", b"HTTP/1.0") + b"x")
+    assert await status(client) == 200
