@@ -280,6 +280,14 @@ class Connection(RequestHandler):
             self.leaving.end(self._unread)
             self._unread = None
 
+    async def start(self) -> None:
+        """Handle the requests; a fault outside of a handler ends the connection."""
+        try:
+            await super().start()
+        except Exception as fault:  # noqa: BLE001 - no time limit would apply to it any more
+            self.log_exception("connection failed", exc_info=fault)
+            self.force_close()
+
     def log_exception(
         self, *args: Any, exc_info: BaseException | None = None, **options: Any
     ) -> None:

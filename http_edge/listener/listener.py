@@ -28,6 +28,7 @@ from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
+from http_edge.listener.request import Request
 from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
@@ -438,7 +439,7 @@ class HttpListener:
         return self._router.find(request.rel_url.path_safe)
 
 
-class _Request(web.Request):
+class _Request(Request):
     """A request whose every answer has the header lines of its listener."""
 
     @override

@@ -42,6 +42,7 @@ from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
 from http_edge.admin.operators import OperatorAccess
 from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
+from http_edge.listener.request import Request
 from http_edge.server import archive_status, export_status
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import placement_of
@@ -442,8 +443,8 @@ async def metrics_served(
             raise web.HTTPMethodNotAllowed(request.method, _METHODS)
         return await authorized(request)
 
-    # Not a ``web.Application``: see ``http_edge.listener.router``.
-    factory = partial(web.Request, loop=asyncio.get_running_loop())
+    # Not a ``web.Application``: see ``http_edge.listener.listener``.
+    factory = partial(Request, loop=asyncio.get_running_loop())
     runner = web.ServerRunner(web.Server(answer, request_factory=factory, access_log=None))
     await runner.setup()
     try:

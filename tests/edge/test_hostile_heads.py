@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from actors.host.clock import system_clock
 from http_edge.admin.operators import OperatorAccess
+from http_edge.listener.request import Request
 from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
 from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, status
@@ -109,6 +110,26 @@ async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
         assert await status(await edge.connect(REQUESTS["POST"])) == 429
         assert await status(await edge.connect(request)) == 429
     assert not caplog.records
+
+
+async def test_the_host_of_a_target_is_not_read(
+    edge: Edge, caplog: pytest.LogCaptureFixture
+) -> None:
+    # No punycode, so that it cannot be decoded.
+    request = b"POST http://xn--a.a/brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    assert await status(await edge.connect(request)) == 200
+    assert not caplog.records
+
+
+async def test_a_fault_before_any_handler_ends_the_connection(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Request, "__init__", fail)
+    await ended(await edge.connect(REQUESTS["POST"]))
+    assert [record.message for record in caplog.records] == ["connection failed"]
 
 
 async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(edge: Edge) -> None:
