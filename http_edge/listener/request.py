@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_parser import RawRequestMessage
+from typing_extensions import override
 
 
 class Request(web.Request):
@@ -16,3 +17,10 @@ class Request(web.Request):
         if message.url.absolute:
             message = message._replace(url=message.url.relative())
         super().__init__(message, *args, **options)
+
+    @property
+    @override
+    def content_type(self) -> str:
+        """The media type without parameters; aiohttp takes 3 s to parse 16 KB of semicolons."""
+        named = self.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
+        return named or "application/octet-stream"

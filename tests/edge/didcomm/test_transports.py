@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiohttp import WSMsgType
+from aiohttp import WSMsgType, web
 
 from http_edge.clients.didcomm import ProblemReported
 from http_edge.clients.didcomm.pickup import delivered
@@ -74,6 +74,21 @@ async def test_another_content_type_is_refused(network: WalletNetwork, bob: Bob)
         answer = await network.post(envelope_of(bob.key, "one"), content_type=content_type)
         assert (answer.status, answer.json) == (415, {"error": "unsupported-media-type"})
         assert await bob.drained() == []
+
+
+async def test_the_parameters_of_a_content_type_are_not_parsed(
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(_request: web.BaseRequest, raw: str) -> None:
+        pytest.fail(f"{raw} is parsed")
+
+    monkeypatch.setattr(web.BaseRequest, "_parse_content_type", parsed)
+    for semicolons in (";", ";" * 15_000, ';="' * 5_000):
+        for media_type, status in (("Application/JSON ", 200), ("a/b", 415), (" ", 200)):
+            answer = await network.post(
+                sealed(bob.connection, PING, **routed()), content_type=media_type + semicolons
+            )
+            assert answer.status == status
 
 
 async def test_a_compressed_body_is_refused(network: WalletNetwork, bob: Bob) -> None:
