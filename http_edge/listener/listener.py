@@ -51,6 +51,8 @@ from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import RefusalCounts
 
 _LOG = logging.getLogger(__name__)
+# aiohttp logs the text of each client that names sub-protocols, of which this server has none.
+logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
 _BACKLOG: Final = 1_024
 _ACCEPTED_AT_ONCE: Final = 64
 _KERNEL_BYTES: Final = 64 * 1024
@@ -377,14 +379,14 @@ class HttpListener:
             refused = None if refuse is None else refuse(request)
             if refused is not None:
                 return refused
-            if not web.WebSocketResponse().can_prepare(request).ok:
-                response = self._error(Rejection.UPGRADE_REQUIRED, request)
-                response.headers[hdrs.UPGRADE] = "websocket"
-                return response
             address = peer_of(request).address
             limited = self._take(self._upgrades, address, request)
             if limited is not None:
                 return limited
+            if not web.WebSocketResponse().can_prepare(request).ok:
+                response = self._error(Rejection.UPGRADE_REQUIRED, request)
+                response.headers[hdrs.UPGRADE] = "websocket"
+                return response
             if not in_flight.has_room_for_socket(address):
                 return self._reject(request, Rejection.TOO_BUSY)
             with in_flight.socket_of(address, group.protocol):

@@ -13,6 +13,7 @@ from typing import Final
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from actors.host.clock import system_clock
@@ -109,6 +110,26 @@ async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
             await ended(client)
         assert await status(await edge.connect(REQUESTS["POST"])) == 429
         assert await status(await edge.connect(request)) == 429
+    assert not caplog.records
+
+
+async def test_upgrades_beyond_their_rate_are_not_read_and_none_writes_the_clients_text_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked, check = list[object](), web.WebSocketResponse.can_prepare
+
+    def noted(socket: web.WebSocketResponse, request: web.BaseRequest) -> web.WebSocketReady:
+        checked.append(request)
+        return check(socket, request)
+
+    monkeypatch.setattr(web.WebSocketResponse, "can_prepare", noted)
+    now_ms, one = system_clock(), Rates(sockets_auth_per_address_per_s=1, burst_s=1)
+    request = REQUESTS["WebSocket"][:-2] + b"Sec-WebSocket-Protocol: text\r\n\r\n"
+    async with edge_with(tmp_path, lambda: now_ms, one) as edge:
+        assert await status(await edge.connect(request)) == 101
+        assert len(checked) == 1
+        assert await status(await edge.connect(request)) == 429
+        assert len(checked) == 1
     assert not caplog.records
 
 
