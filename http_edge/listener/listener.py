@@ -184,6 +184,10 @@ class HttpListener:
         response = await self._guarded(request)
         if not request.content.is_eof() and not response.prepared:
             await self._answer_unread(request, response)
+        if hdrs.UPGRADE in request.headers:
+            # Of what comes behind it, the parser of aiohttp drops the bytes of the same read.
+            response.force_close()
+            peer_of(request).close()
         if _LOG.isEnabledFor(logging.DEBUG):
             served = self._served(request)
             path = "" if served is None else served.path

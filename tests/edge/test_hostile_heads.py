@@ -21,7 +21,7 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.listener.request import Request
 from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
-from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, status
+from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, served, status
 
 LONG: Final = 15_000
 
@@ -130,6 +130,20 @@ async def test_upgrades_beyond_their_rate_are_not_read_and_none_writes_the_clien
         assert len(checked) == 1
         assert await status(await edge.connect(request)) == 429
         assert len(checked) == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp"])
+@pytest.mark.parametrize("path", [b"/brief", b"/ahead"])
+async def test_a_declined_upgrade_is_answered_and_ends_the_connection(
+    edge: Edge, caplog: pytest.LogCaptureFixture, protocol: bytes, path: bytes
+) -> None:
+    brief = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+    upgrade = brief[:-2] + b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
+    client = await edge.connect(upgrade + b"x" + brief)
+    assert await status(client) == 200
+    await ended(client)
+    assert await served(edge) == b"x"
     assert not caplog.records
 
 

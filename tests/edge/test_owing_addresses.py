@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 import pytest
@@ -96,17 +95,3 @@ async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_u
         standing = len(edge.listener.connections)
         await edge.connect(b"", "127.0.0.2")
         await until(lambda: len(edge.listener.connections) == standing + 1)
-
-
-async def test_what_comes_behind_a_declined_upgrade_ends_in_no_fault(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    declined = REQUESTS["WebSocket"].replace(b"/push", b"/brief")
-    brief = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
-    async with edge_with(tmp_path) as edge:
-        client = await edge.connect(declined + brief)
-        assert await status(client) == 405
-        assert await status(client) == 200
-        await asyncio.get_running_loop().sock_sendall(client, b"G")
-        assert await served(edge) == b"x"
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
