@@ -160,6 +160,14 @@ class Connection(RequestHandler):
             # Otherwise the rest of a body would stay in memory until a garbage collection.
             getattr(arriving, "_buffer", deque[bytes]()).clear()
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio takes the answer
+        """The client sends no more: only the answer to a whole request keeps the connection."""
+        is_answering = self._heads and self.idle_since_s is None and not self._upgraded
+        if not is_answering or not (self._arriving is None or self._arriving.is_eof()):
+            return None
+        self.close()
+        return True
+
     @property
     def idle_since_s(self) -> float | None:
         """The loop time since which the connection has waited for a request; None while it has one.

@@ -71,6 +71,14 @@ async def push(request: web.Request) -> web.WebSocketResponse:
     return pushed
 
 
+async def silent(request: web.Request) -> web.WebSocketResponse:
+    """A socket that is sent nothing."""
+    opened = web.WebSocketResponse()
+    await opened.prepare(request)
+    await opened.receive()
+    return opened
+
+
 ROUTES: Final[list[Route]] = [
     PlainRoute("GET", "/download", download),
     PlainRoute("GET", "/pieces", pieces),
@@ -78,6 +86,7 @@ ROUTES: Final[list[Route]] = [
     BodyRoute("/brief", brief),
     BodyRoute("/ahead", ahead),
     SocketRoute("/push", push),
+    SocketRoute("/silent", silent),
 ]
 REQUESTS: Final = {
     "GET": b"GET /download HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -283,3 +284,38 @@ async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path)
         assert arriving.total_bytes < 4_096
         assert not arriving._buffer
         assert await served(edge) == b"x"
+
+
+async def test_a_client_that_sends_no_more_gets_the_answer_that_it_waits_for(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS["in pieces"])
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        async with asyncio.timeout(WAIT_S):
+            while received := await loop.sock_recv(client, 65_536):
+                answer += received
+        assert answer.endswith(ANSWER)
+        await until(lambda: not len(edge.listener.connections))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /brief HT",
+        b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx",
+        REQUESTS["WebSocket"].replace(b"/push", b"/silent"),
+    ],
+    ids=["nothing", "a part of a head", "a part of a body", "an upgrade"],
+)
+async def test_a_client_that_sends_no_more_and_waits_for_no_answer_is_gone(
+    tmp_path: Path, sent: bytes
+) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(sent)
+        client.shutdown(socket.SHUT_WR)
+        await ended(client)
+        await until(lambda: not len(edge.listener.connections))
