@@ -74,6 +74,8 @@ def _as_written(value: Any) -> Any:
             for each in value
         ]
     if type(value) is dict:
+        if not value:
+            return value
         is_ascii = "".join(value).isascii()
         names = sorted(value) if is_ascii else sorted(value, key=_utf_16)
         return {name: _as_written(value[name]) for name in names}

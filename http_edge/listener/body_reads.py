@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from http_edge.listener.large_bodies import read_apart
 
 LARGE_BYTES: Final = 32_768
-"""Reading the worst body of this size and writing its canonical form takes about 4 ms."""
+"""Reading the worst body of this size (3,600 objects of one fraction each) and writing its
+canonical form takes 6 ms. The rate of an address allows 40 unproven ones a second."""
 _T = TypeVar("_T")
 
 
