@@ -20,6 +20,7 @@ from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
 from tests.calls import calls_counted
 from tests.edge.bare_edge import REQUESTS, Edge, edge_with, ended, served, status
+from tests.edge.mediator import WAIT_S
 
 LONG: Final = 15_000
 HEADERS: Final = (
@@ -95,6 +96,19 @@ async def test_a_path_of_slashes_takes_no_more_steps_where_metrics_are_served() 
             assert await calls(url, "/a" + "/" * 7_000) < short + 2_000
             async with aiohttp.ClientSession() as client, client.post(url + "/metrics") as answer:
                 assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+
+
+async def test_the_host_of_a_target_is_not_read_where_metrics_are_served() -> None:
+    async def shown() -> CollectorRegistry:
+        return CollectorRegistry()
+
+    with socket.create_server(("127.0.0.1", 0)) as on:
+        async with metrics_served(shown, on, OperatorAccess("t")):
+            reader, writer = await asyncio.open_connection(*on.getsockname())
+            writer.write(b"GET http://xn--a.a/metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(WAIT_S):
+                assert (await reader.readline()).split()[1] == b"401"
+            writer.close()
 
 
 @pytest.mark.parametrize("expected", [b"much", b"\xff", b"100-continue, \xc3\xa9"])
