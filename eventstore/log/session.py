@@ -86,7 +86,7 @@ class LogSession(Session, Protocol):
         """Remove all rows, contents, read models and snapshots; constants stay."""
 
     def overwriting(self) -> AbstractContextManager[None]:
-        """Overwrite the old bytes of rows that change or leave (PostgreSQL: VACUUM does that)."""
+        """Overwrite the old bytes of rows that change or leave (PostgreSQL does that by itself)."""
         return nullcontext()
 
     def recount(self) -> None:
