@@ -23,7 +23,9 @@ from eventstore.log.codec import state_of
 from eventstore.log.content import SALT_BYTES
 from eventstore.log.event_log import ChangedRow, Departure, EventLog, Snapshot
 from eventstore.log.events import MessageQueued
+from eventstore.log.faults import Fault, Finding
 from eventstore.log.seam import SEAM
+from eventstore.log.verify import verify
 from eventstore.stores import sqlite_contents, sqlite_erasure
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models
@@ -150,6 +152,29 @@ def test_what_leaves_as_the_last_of_its_neighbours_takes_their_row_with_it(path:
         append(log, OWNER, message(b"three"))
         until(lambda: not found_in(path, *gone))
         assert len(log.read_contents(after=0, until=100)) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE content_keys SET keys = hex(zeroblob(1992))",  # text as long as the keys
+        "UPDATE content_keys SET keys = substr(keys, 1, 20)",
+        "UPDATE content_keys SET keys = 7",
+        "DELETE FROM content_keys",
+        "UPDATE contents SET content = 'text'",
+        "UPDATE contents SET content = 7",
+        "UPDATE contents SET content = substr(content, 1, 11)",
+    ],
+)
+def test_a_changed_content_or_key_is_named_whatever_its_type(path: Path, change: str) -> None:
+    with closing(opened(path)) as log:
+        append(log, OWNER, message())
+        with closing(connect(path)) as beside:
+            beside.execute(change)
+        assert [found.fault for found in verify(log) if isinstance(found, Finding)] == [
+            Fault.WRONG_CONTENT,
+            Fault.UNSEALED_ROWS,
+        ]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from eventstore.log.event_log import Due, QueueDepth, WaitingQueue
 from eventstore.log.session import Session
 from eventstore.log.streams import identity_stream
 from eventstore.read_models import due_identities, queue_depths
+from eventstore.stores import sqlite_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
@@ -95,6 +96,17 @@ def _count_heartbeats(store: SqliteStore) -> int:
     with store.reading() as session:
         count: int = session.rows("SELECT count(*) FROM heartbeat")[0][0]
         return count
+
+
+def test_only_so_many_reads_are_in_progress_at_once(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_connections, "READERS_MAX", 2)
+    monkeypatch.setattr(sqlite_connections, "READER_WAIT_S", 0.0)
+    with store.reading():
+        with store.reading(), pytest.raises(OperationalError, match="2 reads"), store.reading():
+            pass
+        assert _count_heartbeats(store) == 0
 
 
 def test_closing_waits_for_the_reads_that_are_under_way(store: SqliteStore) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -127,6 +127,17 @@ class Agents(Identities):
             by_mediator=by_mediator,
         )
         return Refusal.TEMPORARILY_UNAVAILABLE if type(command) in self.lost else answered
+
+    @contextmanager
+    def cut_off(self, command: type[Command], *, is_lost: bool) -> Iterator[None]:
+        """The answers to these commands are lost meanwhile, or the commands are refused."""
+        if is_lost:
+            self.lost.add(command)
+        else:
+            self.refused[command] = Refusal.TEMPORARILY_UNAVAILABLE
+        yield
+        self.lost.clear()
+        self.refused.clear()
 
     async def connect(self, *raw_keys: bytes) -> None:
         """The agents with these keys connect."""

@@ -187,14 +187,9 @@ async def test_the_same_rotation_many_times_stores_nothing_more(mediator: Mediat
 async def test_a_rotation_that_is_cut_off_anywhere_is_finished_by_the_next_message(
     mediator: Mediator, lost: type[Command], how: str
 ) -> None:
-    agents = mediator.agents
-    if how == "lost":
-        agents.lost.add(lost)
-    else:
-        agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
-    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.TEMPORARILY_UNAVAILABLE
-    agents.lost.clear()
-    agents.refused.clear()
+    with mediator.agents.cut_off(lost, is_lost=how == "lost"):
+        assert await mediator.rotate(NEW_PEER, OLD) is Refusal.TEMPORARILY_UNAVAILABLE
+    assert mediator.count(RotateAccount) == (lost is RotateAccount), "nothing follows"
     assert await mediator.rotate(NEW_PEER, OLD) is None
     assert isinstance(await mediator.ask_as(NEW_PEER.name, OLD), Connected)
     assert await mediator.ask_as(OLD, OLD) is Refusal.NOT_SPEAKING

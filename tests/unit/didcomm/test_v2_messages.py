@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.signatures import sign
 from http_edge.didcomm.envelopes.did_documents import read_agent_document
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
@@ -325,6 +327,16 @@ def signed_by(key: KeyPair, did: str, **members: Any) -> dict[str, Any]:
     return write_signed(orjson.dumps(plain), f"{did}#{fragment}", key)
 
 
+def naming_another(key: KeyPair, did: str) -> dict[str, Any]:
+    """A signature whose protected header names its key, and the header beside it another one."""
+    kid = f"{did}#{did.split(':')[2]}"
+    protected = b64encode(orjson.dumps({"alg": "EdDSA", "kid": kid}))
+    text = b64encode(orjson.dumps({**ALICE.plaintext(did), "to": [OWN.peer2]}))
+    signature = b64encode(sign(key.seed, f"{protected}.{text}".encode()))
+    one = {"protected": protected, "signature": signature, "header": {"kid": f"{PEER4}#key-1"}}
+    return {"payload": text, "signatures": [one]}
+
+
 def test_what_may_stand_in_one_another_is_read() -> None:
     to, did = recipient(OWN, OWN.peer2), ALICE.dids.did_key
     inner = ALICE.pack(ALICE.plaintext(did), to, did)
@@ -362,6 +374,7 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
         (nowhere, did),
         (nowhere, None),
         ({**signed_by(AGENT, did), "payload": "e30"}, did),
+        (naming_another(AGENT, did), did),
     ]
     for content, sender in cases:
         found = ENVELOPES.unpack(ALICE.pack(content, to, sender))
