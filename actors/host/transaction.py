@@ -59,7 +59,7 @@ class Transaction:
 
     Attributes:
         items: The submissions, each with the edge that sent it.
-        log_failed: Could the log not be read or written? Then the transaction asks it nothing more:
+        log_failed: Could the log not be read or written? Then no further identity or page is read:
             each question may take as long as the log's time-out, and all clients wait for the sum.
         is_short_of_disk: Does it accept only commands that store next to nothing?
     """

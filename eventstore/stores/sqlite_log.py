@@ -220,7 +220,7 @@ class SqliteRecorder(SqlRecorder):
             if depths:
                 _save_depths(session, depths)
         self.unsaved = unsaved
-        if gone:
+        if session.has_removed:
             self._writer.erased()
         return list(range(first, newest + 1))
 

@@ -362,6 +362,21 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
     assert wrong(log_url) == []
 
 
+@pytest.mark.parametrize("change", ["state = 'text'", "originator_id = upper(originator_id)"])
+def test_names_leave_a_sqlite_log_that_has_a_changed_row_too(tmp_path: Path, change: str) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        mediator = Mediator(log)
+        settle(mediator, STAYS)
+        changed = log.position()
+        settle(mediator, GONE)
+        erase(mediator, GONE)
+        run_sql(url, f"UPDATE stored_events SET {change} WHERE rowid = {changed}")
+        assert take_out_names(log) > 0
+    named = f"SELECT topic FROM stored_events WHERE instr(state, CAST('{GONE}' AS BLOB))"
+    assert run_sql(url, named) == []
+
+
 def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:
     gone = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:

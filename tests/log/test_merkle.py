@@ -194,6 +194,18 @@ def test_no_proof_of_what_cannot_be_is_made_or_believed() -> None:
     assert not is_consistent(0, 0, EMPTY_ROOT, LEAVES[0], [])
 
 
+def test_a_proof_for_a_tree_of_another_size_is_none() -> None:
+    first, second, third, fourth = LEAVES[:4]
+    pair = node_hash(first, second)
+    assert not is_included(first, 0, 2, [], first)
+    assert not is_included(second, 0, 1, [first], pair)
+    assert not is_consistent(1, 8, first, first, [])
+    old, new = node_hash(pair, third), node_hash(pair, node_hash(third, fourth))
+    assert is_consistent(3, 4, old, new, [third, fourth, pair])
+    old, new = node_hash(first, old), node_hash(first, new)
+    assert not is_consistent(3, 4, old, new, [third, fourth, pair, first])
+
+
 @pytest.mark.parametrize("size", [255, 256, 257, 511, 65_536, 65_537, 70_000])
 def test_large_trees_are_whole_tiles_and_one_that_is_not_for_each_level(size: int) -> None:
     leaves = NUMBERED[:size]

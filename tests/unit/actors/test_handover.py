@@ -12,6 +12,7 @@ from actors.core.commands import (
     QueryMessages,
     QueueEnvelope,
     QueueMessage,
+    RemoveMessages,
     SaveContract,
     StartLive,
 )
@@ -69,6 +70,19 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     assert len(former.sessions) == 0
     assert former.cache.dids() == []
     assert MINE not in former.holdings
+
+
+def test_who_gets_a_shard_back_without_knowing_that_it_was_gone_reads_it_again(
+    log: EventLog,
+) -> None:
+    first, second = host(log, name="first", shards=[]), host(log, name="second", shards=[])
+    first.adopt([MINE], None)
+    queue(first, b"1")
+    second.adopt([MINE], None)
+    taken = take(second, delivery("phone"))
+    run(second, unclaimed(ME, RemoveMessages(taken[0], "delivered")))
+    first.adopt([MINE], None)
+    assert take(first, delivery("phone")) == [[]]
 
 
 def test_the_sessions_of_other_shards_stay(log: EventLog) -> None:

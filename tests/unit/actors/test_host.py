@@ -20,6 +20,7 @@ from actors.core.commands import (
 )
 from actors.core.limits import HostLimits
 from actors.core.nonces import Proof
+from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     ContractRequestsPage,
@@ -43,6 +44,7 @@ from eventstore.log.streams import identity_stream, partition_stream
 from tests.unit.actors.given import (
     EDGE,
     NOW_S,
+    SHARDS,
     HandClock,
     contract,
     host,
@@ -55,6 +57,7 @@ from tests.unit.actors.given import (
 
 ME, FRIEND = "did:x:me", "did:x:friend"
 ALL = Page(0, 100)
+MINE = shard_of(ME, SHARDS)
 DUPLICATE = Refused(Refusal.DUPLICATE_NONCE)
 
 
@@ -227,6 +230,17 @@ def test_a_partition_that_is_not_owned_is_not_served(log: EventLog) -> None:
     owner = host(log, shards=[])
     assert run(owner, submission(ME, registration(ME))) == [Refused(Refusal.NOT_OWNER)]
     assert log.position() == 0
+
+
+def test_a_command_is_not_served_without_the_partition_that_knows_its_nonces(
+    log: EventLog,
+) -> None:
+    sender = next(f"did:x:{n}" for n in range(9) if shard_of(f"did:x:{n}", SHARDS) != MINE)
+    owner = host(log, shards=[MINE])
+    before = log.position()
+    for command in (SaveContract(contract(sender, ME)), QueryMessages(ALL)):
+        assert run(owner, submission(ME, command, sender=sender)) == [Refused(Refusal.NOT_OWNER)]
+    assert log.position() == before
 
 
 def test_pushes_go_to_the_edges_that_hold_sockets_of_the_target(log: EventLog) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
+from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
 from actors.core.refusals import Refusal
 from actors.core.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
-from eventstore.log.errors import LogError
+from eventstore.log.errors import LogError, LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream, partition_stream
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
@@ -189,6 +193,37 @@ def test_a_failed_first_command_leaves_no_identity_behind(faulty: FaultyLog) -> 
     (reply,) = run(owner, submission(ME, QueryMessages(ALL)))
     assert reply == Refused(Refusal.UNAUTHORIZED_COMMAND)
     assert run(owner, submission(ME, registration(ME))) == [Registered(NOW_S + 60)]
+
+
+def test_an_outage_costs_a_transaction_no_more_questions_than_a_command(log: EventLog) -> None:
+    unreachable = _Unreachable(log)
+    owner = host(unreachable)
+    unreachable.is_over = True
+    asked = [submission(f"did:x:{number}", QueryMessages(ALL)) for number in range(8)]
+    assert run(owner, *asked) == [UNAVAILABLE] * 8
+    # Identities are read ahead together, then the first one, and then who owns the partition.
+    assert unreachable.asked == ["read_streams", "read_stream", "read_stream"]
+
+
+class _Unreachable(FaultyLog):
+    is_over = False
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__(log)
+        self.asked: list[str] = []
+
+    def read_stream(self, *args: Any, **more: Any) -> Sequence[StoredEvent]:
+        self._ask("read_stream")
+        return super().read_stream(*args, **more)
+
+    def read_streams(self, *args: Any, **more: Any) -> dict[UUID, list[StoredEvent]]:
+        self._ask("read_streams")
+        return super().read_streams(*args, **more)
+
+    def _ask(self, what: str) -> None:
+        if self.is_over:
+            self.asked.append(what)
+            raise LogUnavailable("planned")
 
 
 def test_a_failure_pushes_nothing_and_the_sessions_stay(faulty: FaultyLog) -> None:
