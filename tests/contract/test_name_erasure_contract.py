@@ -200,6 +200,18 @@ def test_who_has_come_back_keeps_its_new_names(
     assert wrong(log_url) == []
 
 
+def test_who_comes_back_as_a_pass_begins_is_not_erased(mediator: Mediator, log: EventLog) -> None:
+    class Returning(FaultyLog):
+        def nameless(self) -> Sequence[bytes]:
+            found = super().nameless()
+            settle(mediator, GONE)
+            return found
+
+    erase(mediator, GONE)
+    assert erased_identities(log)
+    assert erased_identities(Returning(log)) == {}
+
+
 def test_no_name_leaves_of_who_was_not_erased(mediator: Mediator, log: EventLog) -> None:
     rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
     for row in rows:

@@ -233,6 +233,11 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
         assert changed != commit
         place.write(path, changed)
         assert {(one.fault, one.path) for one in findings(place)} == {(Damage.BROKEN_COMMIT, path)}
+    added = [line for line in commit.splitlines(keepends=True) if line.startswith(b'{"add"')]
+    place.write(path, commit.replace(added[-1], b""))
+    (finding,) = findings(place)
+    assert finding.fault is Damage.BROKEN_COMMIT
+    assert finding.path.removeprefix("events/").encode() in added[-1]
 
 
 def test_a_commit_of_another_program_is_refused_and_named(

@@ -35,7 +35,7 @@ from tests.unit.actors.given import (
     submission,
     unclaimed,
 )
-from tests.unit.actors.test_leases import queue, take
+from tests.unit.actors.test_leases import WAITING, queue, take
 
 MINE = shard_of(ME, SHARDS)
 ALL = ["shard-0", "shard-1"]
@@ -58,6 +58,18 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     assert set(new.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
     clock.now_ms += 60_000
     assert take(new, delivery("laptop"))[0][0] == waiting
+
+
+def test_a_session_without_a_lease_goes_with_its_shard_however_old_it_is(log: EventLog) -> None:
+    clock = HandClock()
+    former = host(log, name="former", clock=clock)
+    queue(former)
+    run(former, unclaimed(ME, Listen("edge-1")))
+    clock.now_ms += 3_600_000
+    former.run_housekeeping()
+    new = host(log, name="new", shards=[], clock=clock)
+    new.adopt([MINE], former.release([MINE]))
+    assert pushed(new, ENVELOPE) == [("edge-1", WAITING)]
 
 
 def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:

@@ -337,6 +337,12 @@ def test_deliveries_that_are_too_large_together_are_not_leased(log: EventLog) ->
     assert available(owner) == 1
 
 
+def test_a_delivery_that_is_too_large_alone_is_handed_out(log: EventLog) -> None:
+    owner = host(log, limits=HostLimits(pages_bytes_max=100))
+    ids = queue(owner, b"1" * 180)
+    assert take(owner, delivery(limit=1)) == [ids]
+
+
 def test_what_has_no_page_is_answered_beside_pages_that_are_too_large_together(
     log: EventLog,
 ) -> None:
