@@ -36,7 +36,15 @@ from eventstore.log.streams import erased_name
 from eventstore.log.tree_head import TreeHead, read_head, sign_head
 from eventstore.stores.open_log import open_log
 from tests.log.proofs import KEY, MESSAGE_ID, ORIGIN, SIGN, Sealed, filled
-from tests.log.samples import AT_MS, OTHER_DID, OWNER_DID
+from tests.log.samples import (
+    AT_MS,
+    OTHER_DID,
+    OWNER,
+    OWNER_DID,
+    SealedWriter,
+    message,
+    removed,
+)
 
 OTHER_KEY = PublicKey(bytes(range(1, 33)))
 GOLDEN = Path(__file__).parents[1] / "golden" / "proofs"
@@ -196,6 +204,14 @@ def test_a_seal_that_is_not_in_the_tree_proves_nothing(sealed: Sealed) -> None:
         assert fault_of(replace(proof, seals=[changed, *others])) is ProofFault.NOT_IN_TREE
     later = replace(proof, head=sealed.note(first.index))
     assert fault_of(later) is ProofFault.NOT_IN_TREE
+
+
+def test_a_life_that_ends_before_it_begins_is_none(tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        writer = SealedWriter(log)
+        writer.commit({"shard-0": [(OWNER, removed([2], MESSAGE_ID))]})
+        writer.commit({"shard-0": [(OWNER, message(b"later", MESSAGE_ID))]})
+        assert fault_of(Sealed(log).message_proof()) is ProofFault.OTHER_MESSAGE
 
 
 def test_rows_of_another_message_or_identity_are_not_its_life(sealed: Sealed) -> None:

@@ -26,12 +26,15 @@ from actors.core.commands import (
 from actors.core.replies import MessagesPage
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log.errors import ReadModelsMissing
+from eventstore.log.events import IdentityRegistered
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
+from eventstore.read_models.queue_depths import QueueFold
 from eventstore.read_models.remake import Difference, remake
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
 from tests.log.raw_sql import run_sql
+from tests.log.samples import COMMAND, message
 from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
 
 ME, FRIEND, THIRD = "did:x:me", "did:x:friend", "did:x:third"
@@ -155,6 +158,23 @@ def test_queues_that_do_not_fit_into_memory_are_folded_in_several_passes(
             f" INTERSECT SELECT * FROM {stored_in}.queue_depths)"
         )
     assert same == counts(url)["queue_depths"]
+
+
+def test_a_pass_over_the_queues_has_as_many_in_memory_as_fit() -> None:
+    fold = QueueFold(entries_max=10)
+    for number in range(100):
+        did = f"did:x:{number}"
+        registered = IdentityRegistered(
+            at_ms=1, command=COMMAND, did=did, expires_at_s=1, contract=b""
+        )
+        fold.take(number.to_bytes(16), registered)
+    fold.take(bytes(16), message(message_id="first"))
+    assert 5 <= len(list(fold.depths())) <= 10
+    for number in range(99):
+        fold.take(bytes(16), message(message_id=str(number)))
+    (first,) = fold.depths()
+    assert (first.did, first.messages) == ("did:x:0", 100)
+    assert fold.rest == (1).to_bytes(16)
 
 
 def test_a_snapshot_that_its_events_do_not_make_is_named(url: str, store: Store) -> None:
