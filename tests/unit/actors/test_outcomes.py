@@ -199,10 +199,10 @@ def test_an_outage_costs_a_transaction_no_more_questions_than_a_command(log: Eve
     unreachable = _Unreachable(log)
     owner = host(unreachable)
     unreachable.is_over = True
-    asked = [submission(f"did:x:{number}", QueryMessages(ALL)) for number in range(8)]
-    assert run(owner, *asked) == [UNAVAILABLE] * 8
+    commands = [submission(f"did:x:{number}", QueryMessages(ALL)) for number in range(8)]
+    assert run(owner, *commands) == [UNAVAILABLE] * 8
     # Identities are read ahead together, then the first one, and then who owns the partition.
-    assert unreachable.asked == ["read_streams", "read_stream", "read_stream"]
+    assert unreachable.questions == ["read_streams", "read_stream", "read_stream"]
 
 
 class _Unreachable(FaultyLog):
@@ -210,7 +210,7 @@ class _Unreachable(FaultyLog):
 
     def __init__(self, log: EventLog) -> None:
         super().__init__(log)
-        self.asked: list[str] = []
+        self.questions: list[str] = []
 
     def read_stream(self, *args: Any, **more: Any) -> Sequence[StoredEvent]:
         self._ask("read_stream")
@@ -222,7 +222,7 @@ class _Unreachable(FaultyLog):
 
     def _ask(self, what: str) -> None:
         if self.is_over:
-            self.asked.append(what)
+            self.questions.append(what)
             raise LogUnavailable("planned")
 
 
