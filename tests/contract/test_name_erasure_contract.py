@@ -200,6 +200,17 @@ def test_who_has_come_back_keeps_its_new_names(
     assert wrong(log_url) == []
 
 
+def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(
+    mediator: Mediator, log: EventLog
+) -> None:
+    erase(mediator, STAYS)
+    settle(mediator, STAYS)
+    send(mediator, STAYS, GONE, b"from who goes, again")
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
+
+
 def test_who_comes_back_as_a_pass_begins_is_not_erased(mediator: Mediator, log: EventLog) -> None:
     class Returning(FaultyLog):
         def nameless(self) -> Sequence[bytes]:
@@ -307,6 +318,8 @@ def test_a_key_called_by_the_name_of_who_was_erased_stays_its_owners(
     erase(mediator, GONE)
     take_out_names(log)
     assert faults(log) == []
+    (claimed_key,) = log.read_stream(identity_stream(f"key:{GONE}"))
+    assert GONE.encode() in claimed_key.state
     log.save_snapshots([])
     again = Mediator(open_another(), name="again")
     assert run(again.host, unclaimed(f"key:{GONE}", FindKeyOwner())) == [KeyOwner(STAYS)]
