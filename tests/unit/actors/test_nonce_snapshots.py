@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from actors.host.owned_partition import OwnedPartition, load
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.stores.open_log import open_log
 
 WINDOW_MS = 300_000
@@ -93,3 +94,15 @@ def test_without_the_snapshot_the_seals_tell_the_same(log: EventLog) -> None:
     log.save_snapshots([(partition.stream, unreadable)])
     again = load(log, "shard-0", window_ms=WINDOW_MS)
     assert all(again.nonces.holds(key(number), NOW_MS) for number in range(SEALS))
+
+
+def test_a_snapshot_of_another_form_is_not_used(log: EventLog) -> None:
+    partition = OwnedPartition("shard-0", None, 0)
+    claim_nonces(log, partition)
+    saved = log.load_snapshot(partition.stream)
+    assert saved is not None
+    without = msgspec.msgpack.encode({**msgspec.msgpack.decode(saved.state), "packed": {}})
+    other = Snapshot(saved.version, saved.fold + 1, without)
+    log.save_snapshots([(partition.stream, other)])
+    again = load(log, "shard-0", window_ms=WINDOW_MS)
+    assert len(again.nonces) == SEALS
