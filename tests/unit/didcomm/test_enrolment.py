@@ -50,14 +50,9 @@ async def test_an_enrolment_that_is_cut_off_anywhere_succeeds_with_the_next_try(
     mediator: Mediator, lost: type[Command], how: str
 ) -> None:
     agents, name = mediator.agents, NEW_PEER.name
-    if how == "lost":
-        agents.lost.add(lost)
-    else:
-        agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
     enrol = (name, COMMAND, SAID, [name])
-    assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
-    agents.lost.clear()
-    agents.refused.clear()
+    with agents.cut_off(lost, is_lost=how == "lost"):
+        assert await mediator.keylists.enrol(*enrol) is Refusal.TEMPORARILY_UNAVAILABLE
     assert await mediator.keylists.enrol(*enrol) is None
     assert await mediator.has(name, name) == [name]
     assert await mediator.owner(name) == name
