@@ -200,29 +200,6 @@ def test_who_has_come_back_keeps_its_new_names(
     assert wrong(log_url) == []
 
 
-def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(
-    mediator: Mediator, log: EventLog
-) -> None:
-    erase(mediator, STAYS)
-    settle(mediator, STAYS)
-    send(mediator, STAYS, GONE, b"from who goes, again")
-    erase(mediator, GONE)
-    take_out_names(log)
-    assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
-
-
-def test_who_comes_back_as_a_pass_begins_is_not_erased(mediator: Mediator, log: EventLog) -> None:
-    class Returning(FaultyLog):
-        def nameless(self) -> Sequence[bytes]:
-            found = super().nameless()
-            settle(mediator, GONE)
-            return found
-
-    erase(mediator, GONE)
-    assert erased_identities(log)
-    assert erased_identities(Returning(log)) == {}
-
-
 def test_no_name_leaves_of_who_was_not_erased(mediator: Mediator, log: EventLog) -> None:
     rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
     for row in rows:
@@ -385,21 +362,6 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
     assert faults(log) == []
     assert is_sound(log)
     assert wrong(log_url) == []
-
-
-@pytest.mark.parametrize("change", ["state = 'text'", "originator_id = upper(originator_id)"])
-def test_names_leave_a_sqlite_log_that_has_a_changed_row_too(tmp_path: Path, change: str) -> None:
-    url = f"sqlite:{tmp_path / 'log.db'}"
-    with closing(open_log(url)) as log:
-        mediator = Mediator(log)
-        settle(mediator, STAYS)
-        changed = log.position()
-        settle(mediator, GONE)
-        erase(mediator, GONE)
-        run_sql(url, f"UPDATE stored_events SET {change} WHERE rowid = {changed}")
-        assert take_out_names(log) > 0
-    named = f"SELECT topic FROM stored_events WHERE instr(state, CAST('{GONE}' AS BLOB))"
-    assert run_sql(url, named) == []
 
 
 def test_no_file_of_a_sqlite_log_has_the_name_of_who_was_erased(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""A pass that takes out names, beside who comes back and over rows that someone changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.log.name_erasure import erased_identities
+from eventstore.stores.open_log import open_log
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
+from tests.contract.test_name_erasure_contract import naming, send, take_out_names
+from tests.contract.test_retention_contract import Mediator
+from tests.log.faulty_log import FaultyLog
+from tests.log.raw_sql import run_sql
+
+
+def test_who_comes_back_as_a_pass_begins_is_not_erased(log: EventLog) -> None:
+    class Returning(FaultyLog):
+        def nameless(self) -> Sequence[bytes]:
+            found = super().nameless()
+            settle(mediator, GONE)
+            return found
+
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    erase(mediator, GONE)
+    assert erased_identities(log)
+    assert erased_identities(Returning(log)) == {}
+
+
+@pytest.mark.parametrize("change", ["state = 'text'", "originator_id = upper(originator_id)"])
+def test_names_leave_a_sqlite_log_that_has_a_changed_row_too(tmp_path: Path, change: str) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        mediator = Mediator(log)
+        settle(mediator, STAYS)
+        changed = log.position()
+        settle(mediator, GONE)
+        erase(mediator, GONE)
+        run_sql(url, f"UPDATE stored_events SET {change} WHERE rowid = {changed}")
+        assert take_out_names(log) > 0
+    named = f"SELECT topic FROM stored_events WHERE instr(state, CAST('{GONE}' AS BLOB))"
+    assert run_sql(url, named) == []
+
+
+def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(log: EventLog) -> None:
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    settle(mediator, STAYS)
+    erase(mediator, STAYS)
+    settle(mediator, STAYS)
+    send(mediator, STAYS, GONE, b"from who goes, again")
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
