@@ -5,10 +5,12 @@ LogError
 ├── AppendUnknown    the store failed: the batch may or may not have been stored
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
+│   └── LogMissing   there is no log where one is to be read
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
 ├── LogOfLaterRelease  a later release stored what this one does not know
 ├── ReadModelsMissing  tables that are made from the rows are not there
+├── NotComparable    the store cannot hold tables to compare those of the log with
 ├── LockedElsewhere  another process has the advisory lock that was asked for
 ├── WrongDatabase    a database has another place among those of its log
 ├── ImportRefused    this log must not be restored into
@@ -53,6 +55,10 @@ class LogUnavailable(LogError):
     """Reading the log failed; nothing is known to be wrong with its content."""
 
 
+class LogMissing(LogUnavailable):
+    """There is no log at the place where one is to be read."""
+
+
 class UnsafeLog(LogError):
     """The store's durability settings do not keep what an acknowledgement promises."""
 
@@ -66,13 +72,22 @@ class LogOfLaterRelease(LogError):
 
 
 class ReadModelsMissing(LogError):
-    """Tables that are made from the rows of the log are not there."""
+    """Tables that are made from the rows of the log are not there.
+
+    Attributes:
+        tables: Their names.
+    """
 
     def __init__(self, tables: Sequence[str]) -> None:
+        self.tables = tables
         super().__init__(
             f"its tables {', '.join(tables)} are missing; rebuild them from its rows with"
             " poste log rebuild-read-models"
         )
+
+
+class NotComparable(LogError):
+    """The store cannot hold temporary tables, with which those of the log would be compared."""
 
 
 class LockedElsewhere(LogError):

@@ -29,11 +29,11 @@ def open_log(
     PostgreSQL server that loses confirmed commits in a power cut; SQLite is always made safe.
     ``postgres`` bounds the connections to PostgreSQL; its URL may have every parameter of libpq
     (``?sslmode=verify-full&sslrootcert=...``), and several servers with commas between them.
-    ``to_read``: the caller writes nothing, so the store need not be durable, and a file may be
-    read-only.
+    ``to_read``: the store need not be durable, may be read-only, and must have a log: none is made.
 
     Raises:
         LogUnavailable: the store cannot be opened, or the URL names none.
+        LogMissing: there is no log in it, with ``to_read``.
         LogUnfinished: a restore into it has not come to its end.
         LogOfLaterRelease: a later release has written to it.
         ReadModelsMissing: it has rows and lacks a table that is made from them.
@@ -58,10 +58,10 @@ def open_store(
 ) -> Store:
     """Open the store of a log, whatever it holds.
 
-    ``makes_missing``: make missing read models, which are empty then.
+    ``makes_missing``: accept a log that lacks read models; unless ``to_read``, make them, empty.
 
     Raises:
-        LogUnavailable, UnsafeLog: as ``open_log``.
+        LogUnavailable, LogMissing, ReadModelsMissing, UnsafeLog: as ``open_log``.
     """
     try:
         url = urlsplit(dsn)
@@ -80,6 +80,7 @@ def open_store(
                 allow_unsafe=allow_unsafe or to_read,
                 bounds=postgres,
                 makes_missing=makes_missing,
+                to_read=to_read,
             )
         case scheme:
             # The message leaves out the URL, which may hold a password.

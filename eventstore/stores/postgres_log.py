@@ -16,11 +16,12 @@ from uuid import UUID
 from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
 from psycopg import Connection, Cursor, ProgrammingError
+from psycopg.errors import FeatureNotSupported
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LogUnavailable, NotComparable
 from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
@@ -30,7 +31,7 @@ from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_rea
 from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, PostgresConnections
-from eventstore.stores.postgres_tables import make_tables
+from eventstore.stores.postgres_tables import make_tables, require_log, require_read_models
 from eventstore.stores.sql_recorder import SqlRecorder
 
 _BOUNDS: Final = PostgresBounds()
@@ -58,19 +59,26 @@ def open_postgres_store(
     allow_unsafe: bool = False,
     bounds: PostgresBounds = _BOUNDS,
     makes_missing: bool = False,
+    to_read: bool = False,
 ) -> Store:
     """Open the store in this database (a ``postgresql://`` URL), and make missing tables.
 
-    ``makes_missing``: make missing read models of a log that has rows, too.
+    ``makes_missing``: also accept a log that lacks read models. ``to_read``: make no tables, so
+    the server may be a standby.
 
     Raises:
+        LogMissing: there is no log in the database, with ``to_read``.
         ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: no server can be reached, or it refuses.
         UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
     """
     try:
         return PostgresStore(
-            conninfo, allow_unsafe=allow_unsafe, bounds=bounds, makes_missing=makes_missing
+            conninfo,
+            allow_unsafe=allow_unsafe,
+            bounds=bounds,
+            makes_missing=makes_missing,
+            to_read=to_read,
         )
     except (EventSourcingError, ProgrammingError) as error:
         raise LogUnavailable(f"PostgreSQL: {error}") from error
@@ -86,11 +94,17 @@ class PostgresStore(Store):
         allow_unsafe: bool = False,
         bounds: PostgresBounds = _BOUNDS,
         makes_missing: bool = False,
+        to_read: bool = False,
     ) -> None:
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
             with self._connections.connection() as connection:
-                make_tables(connection, makes_missing=makes_missing)
+                if to_read:
+                    require_log(connection)
+                if not makes_missing:
+                    require_read_models(connection)
+                if not to_read:
+                    make_tables(connection)
         except BaseException:
             self._connections.close()
             raise
@@ -125,7 +139,11 @@ class PostgresStore(Store):
     def scratch(self) -> Iterator[tuple[LogSession, str]]:
         with self._connections.connection() as connection, connection.transaction():
             connection.answer_s_max = None
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            try:
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE")
+            except FeatureNotSupported as error:
+                raise NotComparable("a standby can make no temporary tables") from error
+            require_read_models(connection)
             session = _Session(_cursor(connection))
             found = session.rows("SELECT current_schema(), quote_ident(current_schema())")
             schema, quoted = found[0]

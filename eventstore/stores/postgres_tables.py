@@ -7,7 +7,7 @@ from typing import Any, Final
 from psycopg import Connection
 from psycopg.rows import tuple_row
 
-from eventstore.log.errors import LogUnavailable, ReadModelsMissing
+from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.queue_depths import INDEXES, MADE_LAST
 from eventstore.read_models.update import MADE
@@ -129,26 +129,20 @@ _FINDS_ROWS: Final = (
 _MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
 
 
-def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
+def make_tables(connection: BoundedConnection) -> None:
     """Make missing tables, indexes, functions and triggers.
 
-    ``makes_missing``: make missing read models of a log that has rows, too.
-
     Raises:
-        ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: the schema of the rows is not in the search path of the connection.
         psycopg.Error: the server failed.
     """
     # IF NOT EXISTS does not keep two processes from making the same table at the same time.
     connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
     try:
-        if not makes_missing:
-            _require_read_models(connection)
         with connection.transaction():
             for statement in _TABLES:
                 connection.execute(statement)
-            if not connection.execute(_FINDS_ROWS).fetchone():
-                raise LogUnavailable("PostgreSQL: the search_path lacks the schema public")
+            _require_search_path(connection)
         (made,) = connection.cursor(row_factory=tuple_row).execute(_MADE).fetchall()
         for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
             for statement in () if is_made else later:
@@ -159,7 +153,25 @@ def make_tables(connection: BoundedConnection, *, makes_missing: bool) -> None:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
 
 
-def _require_read_models(connection: Connection[Any]) -> None:
+def require_log(connection: Connection[Any]) -> None:
+    """Refuse a database without the table of rows.
+
+    Raises:
+        LogMissing: there is no log in it.
+        LogUnavailable: as ``make_tables``.
+    """
+    find = "SELECT 1 WHERE to_regclass('public.stored_events') IS NOT NULL"
+    if not connection.execute(find).fetchone():
+        raise LogMissing(f"there is no log in the PostgreSQL database {connection.info.dbname}")
+    _require_search_path(connection)
+
+
+def _require_search_path(connection: Connection[Any]) -> None:
+    if not connection.execute(_FINDS_ROWS).fetchone():
+        raise LogUnavailable("PostgreSQL: the search_path lacks the schema public")
+
+
+def require_read_models(connection: Connection[Any]) -> None:
     """Refuse a log that lacks a read model, which would otherwise be made empty.
 
     Raises:

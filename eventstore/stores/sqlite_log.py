@@ -44,6 +44,7 @@ from eventstore.stores.sqlite_connections import (
     SqliteWriter,
     can_be_written,
     connect,
+    connect_to_read,
     create_file,
     denied,
     library_errors,
@@ -53,8 +54,9 @@ from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_sizes import UnsavedBytes
 from eventstore.stores.sqlite_tables import (
     TABLES,
-    connect_to_fixed,
+    connect_with_stand_ins,
     make_tables,
+    require_log,
     require_read_models,
     stand_in,
 )
@@ -76,17 +78,20 @@ _RESIZE: Final = {
 def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool = False) -> Store:
     """Open the store in this file; make a missing file, readable by its owner only.
 
-    ``makes_missing``: make missing read models of a log that has rows, too. ``to_read``: the
-    caller writes nothing, so the file may be read-only.
+    ``makes_missing``: also accept a log that lacks read models. ``to_read``: make no log, and no
+    read models; the file may be read-only.
 
     Raises:
+        LogMissing: there is no log in the file, with ``to_read``.
         ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: the file cannot be opened or is not a database.
         UnsafeLog: it cannot be used with WAL and full synchronisation.
     """
     path = path.absolute()
     try:
-        if not path.exists():
+        if to_read:
+            require_log(path)
+        elif not path.exists():
             create_file(path)
         return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
@@ -109,8 +114,11 @@ class SqliteStore(Store):
 
         Erased contents that an earlier process left in the WAL are then left there, too.
         """
-        is_fixed = to_read and not can_be_written(path)
-        self._connect = partial(connect_to_fixed if is_fixed else connect, path)
+        connects = connect_to_read if to_read and not can_be_written(path) else connect
+        leaves_tables = connects is connect_to_read or (to_read and makes_missing)
+        self._connect = partial(connects, path)
+        if leaves_tables:
+            self._connect = partial(connect_with_stand_ins, self._connect)
         if not makes_missing:
             require_read_models(self._connect)
         self._path = path
@@ -121,7 +129,7 @@ class SqliteStore(Store):
         self._readers = SqliteReaders(self._connect)
         self.recorder = SqliteRecorder(self.writer, self._readers)
         with self.writer.transaction() as cursor:
-            if not is_fixed:
+            if not leaves_tables:
                 make_tables(cursor)
             erased = cursor.execute("SELECT 1 FROM erased LIMIT 1").fetchone()
         if is_left or (erased and not to_read):
@@ -151,6 +159,7 @@ class SqliteStore(Store):
             closing(self._connect()) as connection,
             closing(connection.cursor()) as cursor,
         ):
+            require_read_models(self._connect)
             cursor.execute("PRAGMA temp_store = FILE")
             cursor.execute("BEGIN")
             for name in MADE:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from eventstore.log.errors import ReadModelsMissing
+from eventstore.log.errors import LogMissing, ReadModelsMissing
 from eventstore.read_models import queue_depths
 from eventstore.read_models.due_identities import DUE_COLUMNS
 from eventstore.read_models.update import MADE
@@ -79,21 +80,37 @@ def require_read_models(connect: Connect) -> None:
     Raises:
         ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
-    with closing(connect()) as connection:
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    there = _names(connect)
     missing = [name for name in MADE if name not in there]
     if missing and "stored_events" in there:
         raise ReadModelsMissing(missing)
 
 
-def connect_to_fixed(path: Path) -> sqlite3.Connection:
-    """A connection to a log that cannot be written, with temporary tables in place of missing ones.
+def _names(connect: Connect) -> set[str]:
+    with closing(connect()) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+
+
+def require_log(path: Path) -> None:
+    """Refuse a file without the table of rows, and leave it as it is.
+
+    Raises:
+        LogMissing: there is no log in it.
+        sqlite3.Error: as ``connect_to_read``; or it is no database.
+    """
+    there = path.exists() and "stored_events" in _names(partial(connect_to_read, path))
+    if not there:
+        raise LogMissing(f"there is no log in {path}")
+
+
+def connect_with_stand_ins(connect: Connect) -> sqlite3.Connection:
+    """A connection to a log that is left as it is, with temporary tables in place of missing ones.
 
     An earlier release may have written it. Missing read models stay missing.
 
-    Raises: as ``connect_to_read``.
+    Raises: as ``connect``.
     """
-    connection = connect_to_read(path)
+    connection = connect()
     # Before there is a temporary table: a change of the setting would remove it.
     connection.execute("PRAGMA temp_store = FILE")
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

@@ -13,7 +13,13 @@ import msgspec
 
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log import verify as verification
-from eventstore.log.errors import CorruptRow, SeamRefused, UnknownTopic
+from eventstore.log.errors import (
+    CorruptRow,
+    NotComparable,
+    ReadModelsMissing,
+    SeamRefused,
+    UnknownTopic,
+)
 from eventstore.log.public_key import PublicKey
 from eventstore.log.session import Store
 from eventstore.log.verify import Finding, Head, Summary
@@ -21,7 +27,12 @@ from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import open_place
 from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.stores.open_log import open_store
-from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models, wrong_read_models
+from eventstore.stores.recorder_log import (
+    RecorderLog,
+    opened,
+    rebuild_read_models,
+    wrong_read_models,
+)
 from http_edge.cli.archive import archive
 from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import (
@@ -36,7 +47,6 @@ from http_edge.cli.public_key import NAME_IT, own_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.mediator_log import opened_to_read
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
@@ -47,6 +57,7 @@ _UNPROVEN: Final = (
     "rows have left this log, but no key was named: the signer of their replacement is"
     " unknown, and their archive was not checked"
 )
+_REBUILD: Final = "Rebuild it with: poste log rebuild-read-models"
 _NOT_CHECKED: Final = "no rows have left this log, so its export was not checked"
 
 
@@ -146,15 +157,16 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
         Stop: the archive cannot be read now.
     """
     place = open_place(settings.archive_place)
-    with closing(opened_to_read(settings)) as opened:
+    with _store(settings, to_read=True) as store:
         try:
-            seam = seam_of(opened, key)
+            seam = seam_of(opened(store), key)
         except SeamRefused:
             return None  # the check of the log reports it
     assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
     try:
-        with closing(opened_to_read(settings)) as log, progress_bar("Checking the archive") as at:
+        with _store(settings, to_read=True) as store, progress_bar("Checking the archive") as at:
+            log = opened(store)
             *findings, summary = check_archive(log, place, seam, key, marks=marks, progress=at)
     except ExportError as error:
         remedy = "To check only the log: poste log verify --without-archive."
@@ -188,9 +200,9 @@ def _check(
 ) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []
     summary: Summary | None = None
-    with closing(opened_to_read(settings)) as opened, progress_bar("Checking") as progress:
+    with _store(settings, to_read=True) as store, progress_bar("Checking") as progress:
         for item in verification.verify(
-            opened, known_heads=known_heads, key=key, progress=progress
+            opened(store), known_heads=known_heads, key=key, progress=progress
         ):
             match item:
                 case Finding() if len(findings) < _KEPT_MAX:
@@ -206,20 +218,27 @@ def _check(
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
     """The faults of the tables and snapshots that are made from the rows."""
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
-        tables = wrong_read_models(store, progress=progress)
+        tables: list[dict[str, Any]] = []
+        try:
+            tables = [
+                msgspec.to_builtins(one) for one in wrong_read_models(store, progress=progress)
+            ]
+        except ReadModelsMissing as error:
+            tables = [{"table": name, "is_missing": True} for name in error.tables]
+        except NotComparable as error:
+            click.echo(f"poste: the tables for queries were not checked: {error}", err=True)
         snapshots = wrong_snapshots(RecorderLog(store))
-        return [
-            *[{"table": t.table, "missing": t.missing, "surplus": t.surplus} for t in tables],
-            *[{"snapshot": str(stream)} for stream in snapshots],
-        ]
+        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots]]
 
 
 def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
     for one in wrong:
-        if "table" in one:
+        if "is_missing" in one:
+            click.echo(f"Table {one['table']} is missing. {_REBUILD}")
+        elif "table" in one:
             click.echo(
                 f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']}"
-                " too many. Rebuild it with: poste log rebuild-read-models"
+                f" too many. {_REBUILD}"
             )
         else:
             click.echo(f"Snapshot of stream {one['snapshot']}: does not match the rows.")
@@ -227,7 +246,7 @@ def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def _store(settings: Settings, *, to_read: bool = False) -> Iterator[Store]:
-    """Open the store of one database, with empty tables in place of missing ones."""
+    """Open the store of one database, whatever tables for queries it lacks."""
     with closing(
         open_store(
             settings.log_dsn,

@@ -10,12 +10,15 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
 from http_edge.cli import projections_program
 from http_edge.server.exits import Exit, Stop, unusable
+
+if TYPE_CHECKING:
+    from eventstore.log import errors
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
@@ -85,12 +88,8 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.USAGE, str(error), "All settings: poste config reference")
         case KeyFileRefused():
             return Stop(Exit.UNSAFE, str(error))
-        case errors.LogUnfinished() | errors.LogOfLaterRelease():
-            return unusable(error)
-        case errors.LogUnavailable():
-            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
-        case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
-            return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
+        case errors.LogError():
+            return _explained_of_log(error)
         case BrokenPipeError():
             return None  # the reader of the output has ended; click and rich handle that
         case PermissionError(filename=str(path)):
@@ -100,6 +99,27 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")
         case OSError():
             return Stop(Exit.USAGE, str(error))
+        case _:
+            return None
+
+
+def _explained_of_log(error: errors.LogError) -> Stop | None:
+    from eventstore.log import errors  # noqa: PLC0415
+
+    match error:
+        case errors.LogUnfinished() | errors.LogOfLaterRelease():
+            return unusable(error)
+        case errors.LogMissing():
+            remedy = "Name the log with --log, --data-dir or --from."
+            return Stop(Exit.UNREACHABLE, str(error), remedy)
+        case errors.LogUnavailable():
+            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
+        case errors.ReadModelsMissing():
+            return Stop(Exit.UNSAFE, f"the log cannot be used: {error}")
+        case errors.SeamRefused():
+            return Stop(Exit.UNSAFE, f"the seam of the log: {error}", "See: poste log verify")
+        case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
+            return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
         case _:
             return None
 

@@ -19,12 +19,15 @@ from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import identity_stream, partition_stream
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
+from tests.contract.conftest import log_url
+from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 from tests.log.samples import content
 from tests.unit.actors.given import host, registration, submission
 from tests.unit.actors.given import run as replies
 from tests.unit.cli.conftest import Run
 
+__all__ = ["log_url"]  # a fixture
 BATCHES = 3
 
 
@@ -128,6 +131,64 @@ def test_a_log_that_is_not_there_is_not_made(run: Run, tmp_path: Path) -> None:
     assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
     assert f"there is no log at {tmp_path}/data/log.db" in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_log_is_refused_and_left_as_it_is(
+    run: Run, tmp_path: Path, log_url: str
+) -> None:
+    run_sql(log_url, "CREATE TABLE salaries (name TEXT)")
+    (tmp_path / "empty.db").touch()
+    for url in (log_url, f"sqlite:{tmp_path}/empty.db"):
+        for command in ("verify", "erase-names"):
+            ran = run("log", command, "--log", url)
+            assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+            assert "there is no log in" in ran.err
+    assert (tmp_path / "empty.db").stat().st_size == 0
+    with pytest.raises(Exception, match="settings"):
+        run_sql(log_url, "DROP TABLE settings")
+
+
+def test_a_table_that_is_missing_is_named_and_not_made(
+    run: Run, tmp_path: Path, log_url: str
+) -> None:
+    with closing(open_log(log_url)) as log:
+        replies(host(log), submission("did:x:me", registration("did:x:me")))
+    run_sql(log_url, "DROP TABLE postings")
+    for _ in range(2):
+        ran = run("log", "verify", "--log", log_url)
+        assert (ran.code, ran.err) == (Exit.FINDING, "")
+        assert "Every row is as it was sealed" in ran.out
+        assert "Table postings is missing. Rebuild it" in ran.out
+    checked = json.loads(run("log", "verify", "--log", log_url, "--json").out)
+    assert checked["made_from_rows"] == [{"table": "postings", "is_missing": True}]
+    ran = run("log", "erase-names", "--log", log_url)
+    assert (ran.code, ran.out) == (Exit.UNSAFE, "")
+    assert "its tables postings are missing" in ran.err
+    assert run("log", "rebuild-read-models", "--log", log_url).code == Exit.OK
+    assert run("log", "verify", "--log", log_url).code == Exit.OK
+
+
+@pytest.mark.postgres
+def test_a_log_in_a_session_or_on_a_standby_that_writes_nothing_is_verified(run: Run) -> None:
+    with database_directory() as directory:
+        server = DatabaseServer.new(directory / "primary")
+        server.start()
+        try:
+            with closing(open_log(server.url)) as log:
+                replies(host(log), submission("did:x:me", registration("did:x:me")))
+            standby = server.standby(directory / "standby")
+            standby.start()
+            try:
+                ran = run("log", "verify", "--log", standby.url)
+            finally:
+                standby.stop()
+            assert (ran.code, "Every row is as it was sealed" in ran.out) == (Exit.OK, True)
+            assert "the tables for queries were not checked: a standby" in ran.err
+            server.run("ALTER DATABASE postgres SET default_transaction_read_only = on")
+            ran = run("log", "verify", "--log", server.url)
+            assert (ran.code, ran.err) == (Exit.OK, "")
+        finally:
+            server.stop()
 
 
 def test_tables_and_snapshots_that_were_changed_are_named_and_made_anew(
