@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ import pytest
 
 from eventstore.log.proof import ProvenMessage, check_proof
 from eventstore.log.public_key import PublicKey
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import (
     IdentityRecords,
@@ -37,10 +39,11 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
 from tests.export.forging import TRUSTED, SampleExport, with_value
-from tests.export.samples import without_table
+from tests.export.samples import SIGNED_BY, export_all, registered, without_table
 from tests.export.test_earlier_release import golden
 from tests.export.test_proofs import lives_in
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR
+from tests.log.samples import SealedWriter, message
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -110,6 +113,30 @@ def test_without_an_index_the_same_is_found_in_all_files(
     (old / path).write_bytes(bytes(content))
     with pytest.raises(ExportDamaged, match="SHA-256"):
         life_of(str(old), message_id)
+
+
+def test_the_contents_of_an_identity_are_in_memory_a_page_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
+        writer = SealedWriter(log)
+        writer.commit({"shard-0": [registered(1)]})
+        stream, content = identity_stream("did:example:1"), bytes(64 * 1024)
+        for number in range(40):
+            ids = [f"m-{number}-{i}" for i in range(5)]
+            writer.commit({"shard-0": [(stream, message(content, one)) for one in ids]})
+        export_all(log, open_place(str(tmp_path / "export")), Bounds())
+    [export] = open_exports(str(tmp_path / "export"), SIGNED_BY).parts
+    monkeypatch.setattr("eventstore.parquet.audit.lookup._PAGE_BYTES", 1024 * 1024, raising=False)
+    with Lookup(export, export.catalog.last) as found:
+        tracemalloc.start()
+        try:
+            records = identity_records([found], "did:example:1")
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert [day["count"] for day in records.traffic] == [200]
+    assert peak_bytes < 200 * len(content) / 3
 
 
 def test_a_flipped_bit_in_a_data_file_is_no_other_answer(sample: SampleExport) -> None:

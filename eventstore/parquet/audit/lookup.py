@@ -22,7 +22,7 @@ from eventstore.log.event_log import LogRow
 from eventstore.log.events import BatchSealed, type_name
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
-from eventstore.parquet.audit.sealed import SealedRows, Transaction
+from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.columns import event_columns, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
@@ -50,17 +50,28 @@ _OF_REST: Final = (
 )
 _REST_FILES_KEPT: Final = 4
 """Pruned files, of one day each, that stay in memory: some 20 MB each."""
+_PAGE_ROWS: Final = 2_000
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+"""Found rows are decoded together up to these bounds, and then kept without their contents."""
 _OF_NAMES: Final = ("identity", *_NAMED_BY, "refusals")
 
 
-class FoundRow(NamedTuple):
-    """A row that was found, and the transaction that proves it.
+class FoundSeal(NamedTuple):
+    """The seal that proves a row: where it is, and its digest."""
 
-    The transaction is None for a row between pruned ones: the signature of its file proves it.
+    position: int
+    version: int
+    digest: bytes
+
+
+class FoundRow(NamedTuple):
+    """A row that was found, and the seal that proves it.
+
+    The seal is None for a row between pruned ones: the signature of its file proves it.
     """
 
     row: Row
-    transaction: Transaction | None
+    seal: FoundSeal | None
 
 
 class _Proven(NamedTuple):
@@ -70,7 +81,7 @@ class _Proven(NamedTuple):
     identity: str | None
     partition: str
     path: str
-    transaction: Transaction | None
+    seal: FoundSeal | None
 
 
 class Lookup:
@@ -104,30 +115,38 @@ class Lookup:
         found = self._at({message_key(message_id)})
         return [one for one in found if message_id in _messages_of(one.row)]
 
-    def of_identities(self, names: Collection[str]) -> list[FoundRow]:
-        """The rows of identities, and the rows that name one, in the order of the log.
+    def of_identities(self, names: Collection[str]) -> Iterator[FoundRow]:
+        """Yield the rows of identities, and the rows that name one, in the order of the log.
 
         Raises as ``of_message``. A name is a DID, or ``key:…``, ``invitation:…``, ``edge:…``.
         """
         found = self._at({identity_key(name) for name in names})
         wanted = set(names)
-        return [one for one in found if not wanted.isdisjoint(_names_of(one.row))]
+        return (one for one in found if not wanted.isdisjoint(_names_of(one.row)))
 
-    def _at(self, keys: Collection[int]) -> list[FoundRow]:
+    def _at(self, keys: Collection[int]) -> Iterator[FoundRow]:
+        """Yield the rows at the positions that the index names, a page at a time."""
         rows: list[_Proven] = []
+        size_bytes = 0
         for position in self._positions(keys):
-            if position > self._catalog.pruned_to:
-                rows.append(self._sealed(position))
-            elif (stayed := self._stayed(position)) is not None:
-                rows.append(stayed)
-            else:
+            is_sealed = position > self._catalog.pruned_to
+            found = self._sealed(position) if is_sealed else self._stayed(position)
+            if found is None:
                 self.removed += 1
-        decoded = list(self._decoded(rows))
-        for one in decoded:
-            if _keys_of(one).isdisjoint(keys):
-                why = f"names position {one['position']}, whose row is of something else"
-                raise ExportDamaged(self._index_path(one["position"]), Damage.CHANGED, why)
-        return [FoundRow(row, one.transaction) for row, one in zip(decoded, rows, strict=True)]
+                continue
+            rows.append(found)
+            size_bytes += len(found.row.state) + len(found.row.content or b"")
+            if len(rows) >= _PAGE_ROWS or size_bytes >= _PAGE_BYTES:
+                yield from self._page(rows, keys)
+                rows, size_bytes = [], 0
+        yield from self._page(rows, keys)
+
+    def _page(self, rows: Sequence[_Proven], keys: Collection[int]) -> Iterator[FoundRow]:
+        for row, one in zip(self._decoded(rows), rows, strict=True):
+            if _keys_of(row).isdisjoint(keys):
+                why = f"names position {row['position']}, whose row is of something else"
+                raise ExportDamaged(self._index_path(row["position"]), Damage.CHANGED, why)
+            yield FoundRow(row, one.seal)
 
     def _sealed(self, position: int) -> _Proven:
         """Read the row at a position, and prove it by its seal."""
@@ -137,7 +156,10 @@ class Lookup:
             why = f"names position {position}, where a seal is"
             raise ExportDamaged(self._index_path(position), Damage.CHANGED, why)
         named, partition = transaction.identities[position], transaction.sealed.partition
-        return _Proven(row, named, partition, transaction.path, transaction)
+        seal = FoundSeal(
+            transaction.seal.position, transaction.seal.version, transaction.sealed.digest
+        )
+        return _Proven(row, named, partition, transaction.path, seal)
 
     def _stayed(self, position: int) -> _Proven | None:
         """Read the row at a position in the pruned part; None if it was pruned.

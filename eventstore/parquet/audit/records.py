@@ -77,8 +77,7 @@ def whole_life(events: list[Record]) -> list[Record]:
 
 
 def _event(placed: PlacedRow, until: int | None) -> Record:
-    row, transaction = placed.row, placed.found.transaction
-    seal = None if transaction is None else transaction.seal
+    row, seal = placed.row, placed.found.seal
     is_shown = seal is not None and (until is None or seal.position <= until)
     return {
         **placed.place(),
@@ -90,7 +89,7 @@ def _event(placed: PlacedRow, until: int | None) -> Record:
         "seal_partition": row["shard"],
         "seal_position": seal.position if seal and is_shown else None,
         "seal_version": seal.version if seal and is_shown else None,
-        "seal_digest": transaction.sealed.digest.hex() if transaction and is_shown else None,
+        "seal_digest": seal.digest.hex() if seal and is_shown else None,
     }
 
 
@@ -100,19 +99,27 @@ def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
     Args and errors as ``message_records``.
     """
     names = {did, erased_name(did)}
-    placed = list(_placed([lookup.of_identities(names) for lookup in lookups]))
-    claimed = {p.row["identity"] for p in placed
-               if p.row["type"] == "key-claimed" and p.row.get("owner_did") in names}  # fmt: skip
+    history: list[PlacedRow] = []
+    claimed: set[str] = set()
+    traffic, refused = _Traffic(names), _Refusals(names)
+    for placed in _placed([lookup.of_identities(names) for lookup in lookups]):
+        row = placed.row
+        if row["type"] == "key-claimed" and row.get("owner_did") in names:
+            claimed.add(row["identity"])
+        if _is_history(row, names):
+            history.append(placed)
+        traffic.add(row)
+        refused.add(row)
     keys = _placed([lookup.of_identities(claimed) for lookup in lookups] if claimed else [])
-    history = [p for p in placed if _is_history(p.row, names)] + _of_keys(keys, names)
+    history += _of_keys(keys, names)
     return IdentityRecords(
         [_happened(one) for one in sorted(history, key=_order, reverse=True)],
-        _by_day([one.row for one in placed], names),
-        _refused([one.row for one in placed], names),
+        traffic.records(),
+        refused.records(),
     )
 
 
-def _placed(found: Sequence[Sequence[FoundRow]]) -> Iterable[PlacedRow]:
+def _placed(found: Sequence[Iterable[FoundRow]]) -> Iterable[PlacedRow]:
     for number, rows in enumerate(found):
         yield from (PlacedRow(number if len(found) > 1 else None, row) for row in rows)
 
@@ -156,51 +163,69 @@ def _happened(placed: PlacedRow) -> Record:
     }
 
 
-def _by_day(rows: Iterable[Row], names: Collection[str]) -> list[Record]:
-    counts: dict[tuple[str, str, str], int] = defaultdict(int)
-    sizes: dict[tuple[str, str, str], int | None] = {}
-    for row in rows:
+class _Traffic:
+    """Counts what an identity sent, received, fetched and kept, by day."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._counts: dict[tuple[str, str, str], int] = defaultdict(int)
+        self._sizes: dict[tuple[str, str, str], int | None] = {}
+
+    def add(self, row: Row) -> None:
         if row["type"] not in TRAFFIC:
-            continue
+            return
         day = row["recorded_at"].astimezone(UTC).date().isoformat()
         by = row.get("protocol") or row.get("channel") or row.get("reason") or ""
-        own = [_last_word(row["type"])] if row["identity"] in names else []
-        is_sent = row["type"] == "message-queued" and row.get("sender_did") in names
+        own = [_last_word(row["type"])] if row["identity"] in self._names else []
+        is_sent = row["type"] == "message-queued" and row.get("sender_did") in self._names
         ids, size = row.get("message_ids"), row.get(SIZE)
         for what in [*own, *(["sent"] if is_sent else [])]:
             key = day, what, by
-            counts[key] += 1 if ids is None else len(ids)
-            known = [one for one in (sizes.get(key), size) if one is not None]
-            sizes[key] = sum(known) if known else None
-    order = sorted(sorted(counts, key=lambda key: key[1:]), key=lambda key: key[0], reverse=True)
-    return [
-        {"day": key[0], "what": key[1], "by": key[2], "count": counts[key], SIZE: sizes[key]}
-        for key in order
-    ]
+            self._counts[key] += 1 if ids is None else len(ids)
+            known = [one for one in (self._sizes.get(key), size) if one is not None]
+            self._sizes[key] = sum(known) if known else None
+
+    def records(self) -> list[Record]:
+        counts = self._counts
+        order = sorted(
+            sorted(counts, key=lambda key: key[1:]), key=lambda key: key[0], reverse=True
+        )
+        return [
+            {"day": k[0], "what": k[1], "by": k[2], "count": counts[k], SIZE: self._sizes[k]}
+            for k in order
+        ]
 
 
-def _refused(rows: Iterable[Row], names: Collection[str]) -> list[Record]:
-    found: dict[tuple[str, ...], Record] = {}
-    edges: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for row in rows:
+class _Refusals:
+    """Counts the refused commands of an identity."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._found: dict[tuple[str, ...], Record] = {}
+        self._edges: dict[tuple[str, ...], set[str]] = defaultdict(set)
+
+    def add(self, row: Row) -> None:
         for one in row.get("refusals") or ():
-            if one["sender_did"] not in names:
+            if one["sender_did"] not in self._names:
                 continue
             key = tuple(one[name] for name in _COUNTED_BY)
             first, last = one["first_at"], one["last_at"]
-            before = found.get(key, {"count": 0, "first_at": first, "last_at": last})
-            edges[key].add(row["edge"])
-            found[key] = dict(zip(_COUNTED_BY, key, strict=True)) | {
+            before = self._found.get(key, {"count": 0, "first_at": first, "last_at": last})
+            self._edges[key].add(row["edge"])
+            self._found[key] = dict(zip(_COUNTED_BY, key, strict=True)) | {
                 "count": before["count"] + one["count"],
                 "first_at": min(before["first_at"], first),
                 "last_at": max(before["last_at"], last),
-                "edges": len(edges[key]),
+                "edges": len(self._edges[key]),
             }
-    order = sorted(found, key=lambda key: (-found[key]["count"], key))
-    return [
-        found[key] | {name: time_text(found[key][name]) for name in ("first_at", "last_at")}
-        for key in order
-    ]
+
+    def records(self) -> list[Record]:
+        found = self._found
+        order = sorted(found, key=lambda key: (-found[key]["count"], key))
+        return [
+            found[key] | {name: time_text(found[key][name]) for name in ("first_at", "last_at")}
+            for key in order
+        ]
 
 
 def _last_word(kind: str) -> str:

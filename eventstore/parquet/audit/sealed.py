@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +44,7 @@ _OF_SEALS_ALONE: Final = "epoch"
 _OPEN_MAX: Final = 4
 """The most manifests whose files are open at once."""
 _GROUPS_KEPT: Final = 2
-"""The row groups of each manifest that stay in memory, some 20 MB each."""
+"""The row groups that stay in memory: some 20 MB each, or as many as a file with contents has."""
 
 
 class Transaction(NamedTuple):
@@ -74,7 +74,8 @@ class SealedRows:
         self._tree = said if isinstance(said, ManifestTree) else None
         self._subtree: Subtrees = cache(tiles_in(place, self._tree.size if self._tree else 0))
         self._opened: OrderedDict[int, _ManifestRows] = OrderedDict()
-        self._found: dict[int, Transaction] = {}
+        self._read: _ChunksRead = OrderedDict()
+        self._found: Transaction | None = None  # only the last: each has all contents of its rows
 
     def at(self, position: int) -> Transaction:
         """The transaction with the row at a position of the export.
@@ -86,10 +87,9 @@ class SealedRows:
         number = bisect_left(self._lasts, position)
         with self._rows_of(number) as rows, _readable(self._place, self._manifests[number]):
             window = rows.around(position)
-            found = self._found.get(window.seal_position)
-            if found is None:
-                found = self._proven(window, self._seals[number])
-                self._found[window.seal_position] = found
+            found = self._found
+            if found is None or found.seal.position != window.seal_position:
+                found = self._found = self._proven(window, self._seals[number])
         if position != found.seal.position and position not in found.identities:
             why = f"position {position} is not there, between others of its transaction"
             raise ExportDamaged(found.path, Damage.CHANGED, why)
@@ -106,7 +106,8 @@ class SealedRows:
         if rows is None:
             manifest = self._manifests[number]
             with _readable(self._place, manifest):
-                rows = _ManifestRows(self._place, manifest, is_hashed=self._tree is None)
+                is_hashed = self._tree is None
+                rows = _ManifestRows(self._place, manifest, self._read, is_hashed=is_hashed)
             while len(self._opened) >= _OPEN_MAX:
                 self._opened.popitem(last=False)[1].close()
         self._opened[number] = rows
@@ -191,11 +192,18 @@ class _Chunk(NamedTuple):
     """The numbers of the rows that are seals."""
 
 
+_ChunksRead: TypeAlias = OrderedDict[tuple[str, int], _Chunk]
+"""The chunks read last, of any manifest, by its path and their number in it."""
+
+
 class _ManifestRows:
     """The rows of one manifest, read in parts."""
 
-    def __init__(self, place: ExportPlace, manifest: Manifest, *, is_hashed: bool) -> None:
+    def __init__(
+        self, place: ExportPlace, manifest: Manifest, read: _ChunksRead, *, is_hashed: bool
+    ) -> None:
         self._manifest = manifest
+        self._read = read
         self._close = ExitStack()
         self._files = [self._open(place, file, is_hashed=is_hashed) for file in manifest.files]
         groups = [
@@ -212,7 +220,6 @@ class _ManifestRows:
                 self._chunks.append([group])
         self._firsts = [chunk[0].first for chunk in self._chunks]
         self._seals = [0, *accumulate(sum(g.seals for g in chunk) for chunk in self._chunks)]
-        self._read: OrderedDict[int, _Chunk] = OrderedDict()
 
     def close(self) -> None:
         """Close the files."""
@@ -243,8 +250,11 @@ class _ManifestRows:
         return _Window(chunk.table, begin, seal, at, self._seals[first] + found, path)
 
     def _chunk(self, number: int) -> _Chunk:
-        found = self._read.pop(number, None)
+        key = self._manifest.path, number
+        found = self._read.pop(key, None)
         if found is None:
+            while len(self._read) >= _GROUPS_KEPT:
+                self._read.popitem(last=False)
             tables = [
                 self._files[group.file].read_row_group(group.number, columns=list(_COLUMNS))
                 for group in self._chunks[number]
@@ -253,9 +263,7 @@ class _ManifestRows:
             wanted = pa.schema(map(SCHEMA.field, _COLUMNS))
             table = table.replace_schema_metadata().cast(wanted).combine_chunks()
             found = _chunk_of(table if len(tables) == 1 else table.sort_by("position"))
-            while len(self._read) >= _GROUPS_KEPT:
-                self._read.popitem(last=False)
-        self._read[number] = found
+        self._read[key] = found
         return found
 
     def _open(self, place: ExportPlace, file: DataFile, *, is_hashed: bool) -> pq.ParquetFile:
