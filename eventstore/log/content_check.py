@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Final
 from uuid import UUID
 
 from eventstore.log.codec import decode
@@ -20,7 +21,9 @@ from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding, finding
 
-_PAGE_ROWS = 256
+_PAGE_ROWS: Final = 256
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+"""The contents in memory at once are at most these bytes and one content."""
 
 
 class ContentCheck:
@@ -30,21 +33,21 @@ class ContentCheck:
         """Prepare the check of a log; others may append to it meanwhile."""
         self._log = log
         self._contents: dict[int, bytes] = {}
+        self._until = self._read_to = 0
         self._missing: dict[tuple[bytes, int], LogRow] = {}
 
-    def read_page(self, after: int, until: int) -> None:
-        """Read the stored contents of the next rows, up to the position ``until``.
-
-        Raises:
-            LogUnavailable: the log cannot be read.
-        """
-        self._contents = self._log.read_contents(after=after, until=until)
+    def begin_page(self, until: int) -> None:
+        """Begin the next rows, up to the position ``until``."""
+        self._until = until
 
     def take(self, row: LogRow, event: Event) -> Iterator[Finding]:
         """Check the contents that the next row has or erases.
 
-        Raises: as ``read_page``.
+        Raises:
+            LogUnavailable: the log cannot be read.
         """
+        if row.position > self._read_to:
+            self._read(row.position - 1)
         stored = self._contents.pop(row.position, None)
         fact = content_of(event)
         if fact is None:
@@ -61,7 +64,7 @@ class ContentCheck:
     def end(self, reached: int) -> Iterator[Finding]:
         """Report missing contents, but not those that rows behind ``reached`` have erased since.
 
-        Raises: as ``read_page``.
+        Raises: as ``take``.
         """
         while self._missing and (page := self._log.read_log(after=reached, limit=_PAGE_ROWS)):
             for row in page:
@@ -75,6 +78,11 @@ class ContentCheck:
             yield finding(
                 Fault.MISSING_CONTENT, place, "no row records that its content was erased"
             )
+
+    def _read(self, after: int) -> None:
+        found = self._log.read_contents(after=after, until=self._until, bytes_max=_PAGE_BYTES)
+        is_cut = sum(map(len, found.values())) >= _PAGE_BYTES
+        self._contents, self._read_to = found, max(found) if is_cut else self._until
 
     def _erased(self, row: LogRow, versions: Sequence[int]) -> Iterator[Finding]:
         left = [v for v in versions if self._missing.pop((row.stream, v), None) is None]

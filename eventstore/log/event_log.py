@@ -20,6 +20,9 @@ from eventstore.log.errors import AppendRefused
 from eventstore.log.event_contents import content_of
 from eventstore.log.events import Event, EventSaved, PublicEventPublished, Seconds
 
+BYTES_ANY: Final = 2**62
+"""As ``bytes_max``: any number of bytes."""
+
 
 class SavedEventsFilter(
     msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="saved-events"
@@ -291,8 +294,13 @@ class EventLog(Protocol):
     ) -> dict[UUID, dict[int, StoredRecord]]:
         """Read rows of several streams as ``read_versions`` does, with their contents."""
 
-    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
-        """Stored contents by the position of their row, for ``after < position <= until``."""
+    def read_contents(
+        self, *, after: int, until: int, bytes_max: int = BYTES_ANY
+    ) -> dict[int, bytes]:
+        """Stored contents by the position of their row, for ``after < position <= until``.
+
+        The last one is the first with which they are ``bytes_max`` bytes or more.
+        """
 
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
         """Rows in the order of the log with a position greater than ``after``."""

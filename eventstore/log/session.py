@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import ApplicationRecorder, StoredEvent
 
-from eventstore.log.event_log import ChangedRow, LogRow, StorageFigures, StoredRecord
+from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
@@ -41,8 +41,8 @@ class LogSession(Session, Protocol):
     def log_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Rows after a position, with contents: within both bounds, but at least one row."""
 
-    def contents(self, after: int, until: int) -> dict[int, bytes]:
-        """Stored contents by position, for ``after < position <= until``."""
+    def contents(self, after: int, until: int, bytes_max: int = BYTES_ANY) -> dict[int, bytes]:
+        """Stored contents by position, as ``EventLog.read_contents``."""
 
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:
         """Erase the contents, if any, of the rows at these streams and versions."""

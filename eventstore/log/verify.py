@@ -310,7 +310,7 @@ class _Verification:
         page = [row for row in log.read_log(after=reached, limit=PAGE_ROWS) if row.id <= self.end]
         if not page:
             return self.end, []
-        self._contents.read_page(reached, page[-1].id)
+        self._contents.begin_page(page[-1].id)
         self._rows += len(page)
         findings: list[Finding] = []
         for notification in page:

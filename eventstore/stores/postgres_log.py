@@ -22,7 +22,14 @@ from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, NotComparable
-from eventstore.log.event_log import ChangedRow, LogRow, QueueDepth, StorageFigures, StoredRecord
+from eventstore.log.event_log import (
+    BYTES_ANY,
+    ChangedRow,
+    LogRow,
+    QueueDepth,
+    StorageFigures,
+    StoredRecord,
+)
 from eventstore.log.events import Event
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.read_models.queue_depths import forget_totals
@@ -288,10 +295,14 @@ class _Session(LogSession):
         return records
 
     @override
-    def contents(self, after: int, until: int) -> dict[int, bytes]:
+    def contents(self, after: int, until: int, bytes_max: int = BYTES_ANY) -> dict[int, bytes]:
+        # The length of a content is known without reading it.
         found = self.rows(
-            "SELECT position, content FROM contents WHERE position > ? AND position <= ?",
-            (after, until),
+            "SELECT position, content FROM (SELECT position, content,"
+            " sum(length(content)) OVER (ORDER BY position) - length(content) AS before"
+            " FROM contents WHERE position > ? AND position <= ?) AS sums"
+            " WHERE before < ? ORDER BY position",
+            (after, until, bytes_max),
         )
         return dict(map(tuple, found))
 

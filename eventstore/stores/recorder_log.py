@@ -22,6 +22,7 @@ from eventstore.log.errors import (
     TurnLost,
 )
 from eventstore.log.event_log import (
+    BYTES_ANY,
     ChangedRow,
     DedicatedIdentity,
     Departure,
@@ -182,9 +183,11 @@ class RecorderLog(EventLog):
             return session.records_of(wanted)
 
     @override
-    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
+    def read_contents(
+        self, *, after: int, until: int, bytes_max: int = BYTES_ANY
+    ) -> dict[int, bytes]:
         with self._asking() as session:
-            return session.contents(after, until)
+            return session.contents(after, until, bytes_max)
 
     @override
     def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:

@@ -23,6 +23,7 @@ from typing_extensions import override
 from eventstore.log.errors import CorruptRow, LogUnavailable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
+    BYTES_ANY,
     Changed,
     ChangedRow,
     LogRow,
@@ -316,14 +317,21 @@ class _Session(LogSession):
         }
 
     @override
-    def contents(self, after: int, until: int) -> dict[int, bytes]:
-        found = self.rows(
+    def contents(self, after: int, until: int, bytes_max: int = BYTES_ANY) -> dict[int, bytes]:
+        self._cursor.execute(
             f"SELECT {COLUMNS} FROM contents AS c"  # noqa: S608 - own text
             f" LEFT JOIN content_keys ON page = c.position / {KEYS}"
-            f" WHERE c.position > ? AND c.position <= ? AND {NOT_ERASED}",
+            f" WHERE c.position > ? AND c.position <= ? AND {NOT_ERASED} ORDER BY c.position",
             (after, until),
         )
-        return {one[0]: opened(*one) or b"" for one in found}
+        found: dict[int, bytes] = {}
+        size_bytes = 0
+        for one in self._cursor:
+            content = found[one[0]] = opened(*one) or b""
+            size_bytes += len(content)
+            if size_bytes >= bytes_max:
+                break
+        return found
 
     @override
     def erase(self, gone: Collection[tuple[UUID, int]]) -> None:

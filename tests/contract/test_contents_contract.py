@@ -187,10 +187,10 @@ def test_what_others_erase_while_a_log_is_verified_is_no_finding(
     """The removal stands behind the end that the check began with."""
     other, read = open_another(), type(sealed).read_contents
 
-    def erased_before(log: EventLog, *, after: int, until: int) -> dict[int, bytes]:
+    def erased_before(log: EventLog, **part: int) -> dict[int, bytes]:
         if len(log.read_stream(OWNER)) == 5:
             append(other, OWNER, removed([3], "c"))
-        return read(log, after=after, until=until)
+        return read(log, **part)
 
     monkeypatch.setattr(type(sealed), "read_contents", erased_before)
     assert faults(sealed) == []

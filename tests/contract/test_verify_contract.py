@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
+from eventstore.log import content_check
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict
 from eventstore.log.event_log import EventLog
 from eventstore.log.verify import Fault, Finding, Summary, verify
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OTHER, OWNER, SealedWriter, message, saved
+from tests.log.samples import OTHER, OWNER, SealedWriter, append, message, saved
 
 
 @pytest.fixture
@@ -83,3 +86,33 @@ def test_a_change_in_the_database_is_named(
     run_sql(log_url, statement)
     *findings, _ = verify(sealed)
     assert fault in {finding.fault for finding in findings if isinstance(finding, Finding)}
+
+
+def test_contents_are_in_memory_a_bounded_number_of_bytes_at_a_time(
+    log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, size_bytes, count = SealedWriter(log), 128 * 1024, 60
+    for number in range(count):
+        writer.commit({"shard-0": [(OWNER, message(bytes(size_bytes), str(number)))]})
+    monkeypatch.setattr(content_check, "_PAGE_BYTES", 4 * size_bytes, raising=False)
+    tracemalloc.start()
+    try:
+        (summary,) = verify(log)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(summary, Summary)
+    assert peak_bytes < count * size_bytes / 3
+    run_sql(log_url, f"DELETE FROM contents WHERE position IN (9, {2 * count - 1})")
+    missing = [one.first_position for one in verify(log) if isinstance(one, Finding)]
+    assert missing == [9, 2 * count - 1]
+
+
+def test_contents_are_read_up_to_the_one_that_reaches_the_bound(log: EventLog) -> None:
+    append(log, OWNER, message(b"one"), saved("x"), message(b"two"), message(b"three"))
+    every = log.read_contents(after=0, until=9)
+    assert len(every) == 4
+    until_third = sum(map(len, list(every.values())[:3]))
+    for bytes_max, count in ((1, 1), (until_third, 3), (until_third + 1, 4)):
+        found = log.read_contents(after=0, until=9, bytes_max=bytes_max)
+        assert list(found.items()) == list(every.items())[:count]

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from eventstore.log.errors import AppendConflict, AppendUnknown
 from eventstore.log.event_log import (
+    BYTES_ANY,
     ChangedRow,
     DedicatedIdentity,
     Departure,
@@ -139,8 +140,10 @@ class FaultyLog(EventLog):
         return self._log.read_records(wanted)
 
     @override
-    def read_contents(self, *, after: int, until: int) -> dict[int, bytes]:
-        return self._log.read_contents(after=after, until=until)
+    def read_contents(
+        self, *, after: int, until: int, bytes_max: int = BYTES_ANY
+    ) -> dict[int, bytes]:
+        return self._log.read_contents(after=after, until=until, bytes_max=bytes_max)
 
     @override
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
