@@ -82,21 +82,17 @@ class _Expected(NamedTuple):
     marks: VerifiedMarks | None
     """The marks of what was verified before; None if there are none."""
 
-    def witnessed_of(self, name: str) -> dict[str, bytes]:
-        """The signed heads that the export of this name has to continue.
+    def witnessed_of(self, names: Sequence[str]) -> list[dict[str, bytes]]:
+        """The signed heads that each of the exports of these names has to continue.
 
-        If there are several exports, each has to continue the heads with its own origin, and the
-        first one also those whose origin names no database.
+        Each of several has to continue the heads with its own origin, and the first one also those
+        with any other origin, which it then reports unless it is that of a log with one database.
         """
-        if not name:
-            return dict(self.notes)
-        origins = {path: read_head(note).origin for path, note in self.notes.items()}
-        is_first = name == folder_name(0)
-        return {
-            path: self.notes[path]
-            for path, origin in origins.items()
-            if origin.endswith(f"/{name}") or (is_first and "/" not in origin)
-        }
+        each: list[dict[str, bytes]] = [{} for _ in names]
+        for path, note in self.notes.items():
+            database = read_head(note).origin.partition("/")[2]
+            each[names.index(database) if database in names else 0][path] = note
+        return each
 
 
 class _Found(NamedTuple):
@@ -274,8 +270,10 @@ def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
     names = [""] if is_one else [*map(folder_name, range(len(targets)))]
     known_heads = heads_of_each(expected.known, len(names))
     checked = [
-        _check(name, place, expected, heads)
-        for name, place, heads in zip(names, targets or [target], known_heads, strict=True)
+        _check(name, at, expected, heads, witnessed)
+        for name, at, heads, witnessed in zip(
+            names, targets or [target], known_heads, expected.witnessed_of(names), strict=True
+        )
     ]
     logs = settings.each_database()
     if len(logs) == len(checked):
@@ -288,7 +286,11 @@ def _check_all(settings: Settings, target: str, expected: _Expected) -> _Found:
 
 
 def _check(
-    name: str, target: str, expected: _Expected, known_heads: Mapping[str, Head]
+    name: str,
+    target: str,
+    expected: _Expected,
+    known_heads: Mapping[str, Head],
+    witnessed: Mapping[str, bytes],
 ) -> _Checked:
     findings: list[ExportFinding] = []
     summary: ExportSummary | None = None
@@ -296,7 +298,7 @@ def _check(
         for item in verify_export(
             open_place(target),
             expected.key,
-            witnessed=expected.witnessed_of(name),
+            witnessed=witnessed,
             known_heads=known_heads,
             progress=progress,
             marks=expected.marks,

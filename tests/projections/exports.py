@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -34,6 +35,7 @@ from tests.histories import MEDIATOR
 _SEED: Final = bytes(range(32))
 _KEY: Final = signatures.public_key(_SEED)
 SIGNER: Final = PublicKey(_KEY)
+SIGN: Final = partial(signatures.sign, _SEED)
 
 
 def read_tables(target: Path, made: Generation) -> dict[str, set[Any]]:
@@ -86,7 +88,7 @@ def _exporter(log: EventLog, target: Path, rows_max: int) -> Exporter:
         log,
         open_place(str(target)),
         ExportOwner(MEDIATOR, 3),
-        Signer(SIGNER.text, lambda message: signatures.sign(_SEED, message)),
+        Signer(SIGNER.text, SIGN),
         lambda message, signature: signatures.verify(_KEY, message, signature),
         Bounds(rows_max=rows_max),
         clock=system_clock,

@@ -18,10 +18,12 @@ from actors.core.partitioning import Placement
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.proof import ProvenMessage, check_proof, proof_bytes
+from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.opening import NoExport, NotExported
 from eventstore.parquet.proofs import message_proof
 from eventstore.stores.open_log import open_log
+from http_edge.server.exits import Exit
 from projections.audit.identity import identity_history
 from projections.audit.messages import events_until, message_life, stuck_messages
 from projections.audit.records import records
@@ -31,11 +33,20 @@ from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.writing import notes
 from projections.spark.export import open_export
 from projections.tables.registry import PROJECTIONS
-from tests.histories import AGENTS, IDENTITIES, PLACEMENT, History, random_script
+from tests.histories import AGENTS, IDENTITIES, MEDIATOR, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host
-from tests.projections.exports import SIGNER, complete_until, export_log, read_tables, share_out
+from tests.projections.exports import (
+    SIGN,
+    SIGNER,
+    complete_until,
+    export_log,
+    read_tables,
+    share_out,
+)
 from tests.projections.folding import Rows, fold, stored_events
+from tests.unit.cli.conftest import Run, run
 
+__all__ = ["run"]
 TWO: Final = Placement(shards=PLACEMENT.shards, hosts=1, databases=2)
 ALL: Final = 10_000
 
@@ -91,6 +102,27 @@ def unplaced(rows: dict[str, Rows]) -> dict[str, Rows]:
         found[projection.name] = {tuple(row[n] for n in kept) for row in known}
         assert len(found[projection.name]) == len(known)
     return found
+
+
+@pytest.mark.parametrize(
+    ("origin", "faults"),
+    [
+        (f"{MEDIATOR}/db-0", [["wrong-tree"], []]),
+        (f"{MEDIATOR}/db-1", [[], ["wrong-tree"]]),
+        (f"{MEDIATOR}/db-2", [["wrong-tree"], []]),
+        ("did:web:other.test/db-7", [["misplaced"], []]),
+    ],
+)
+def test_a_witnessed_head_is_compared_whatever_its_origin(
+    sample: SampleLog, run: Run, origin: str, faults: list[list[str]]
+) -> None:
+    held = sample.folder / "held"
+    held.write_bytes(sign_head(TreeHead(origin, 5, bytes(32)), SIGNER, SIGN))
+    named = ("--from", str(sample.export), "--public-key", SIGNER.text)
+    ran = run("verify", "--json", *named, "--witnessed", str(held))
+    databases = json.loads(ran.out)["databases"]
+    assert ran.code == Exit.FINDING
+    assert [[one["fault"] for one in each["findings"]] for each in databases] == faults
 
 
 @pytest.mark.spark
