@@ -37,6 +37,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.log.redaction import STREAM_BYTES
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
@@ -329,8 +330,9 @@ def _row(row: ProvenRow, position: int) -> LogRow:
         stream = bytes.fromhex(row.stream)
     except ValueError as error:
         raise ProofRefused(ProofFault.MALFORMED, "a stream is not hexadecimal") from error
-    if stream.hex() != row.stream:
-        raise ProofRefused(ProofFault.MALFORMED, "a stream is not in small letters")
+    if stream.hex() != row.stream or len(stream) != STREAM_BYTES:
+        why = f"a stream is not {STREAM_BYTES} bytes in small letters"
+        raise ProofRefused(ProofFault.MALFORMED, why)
     return LogRow(position, stream, row.version, row.topic, _bytes(row.state))
 
 

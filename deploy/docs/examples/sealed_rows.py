@@ -38,6 +38,7 @@ NAMES = {  # the fields with names, by type
     "public-event-published": "channel_id tags",
     "public-events-deleted": "channel_id",
 }
+STREAM_BYTES = 16
 Digest = msgspec.msgpack.Ext
 
 
@@ -137,6 +138,7 @@ def leaf_of(seal: Row, rows: Iterable[Row]) -> bytes:
     for begin in (b"poste seal over redacted states\n", b""):  # earlier releases: without it
         parts = [begin, event["previous"], head, name, struct.pack(">I", len(nonces)), nonces]
         for row in rows:
+            require(len(row.stream) == STREAM_BYTES, row.where, "its stream is no UUID")
             state, topic = row.sealed if begin else row.fact, row.topic.encode()
             sizes = struct.pack(">16sQII", row.stream, row.version, len(topic), len(state))
             parts += [sizes, topic, state]
