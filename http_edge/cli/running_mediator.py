@@ -165,9 +165,11 @@ def split_url(url: str) -> SplitResult:
     Raises:
         Stop: the text is no such URL.
     """
-    with suppress(ValueError):  # brackets that do not close
+    with suppress(ValueError):  # brackets that do not close, or what no request can carry
         parts = urlsplit(url)
         if parts.scheme in {"http", "https"} and parts.hostname:
+            parts.hostname.encode("idna")
+            parts.path.encode("ascii")
             return parts
     remedy = "Name the mediator as http://HOST:PORT or https://HOST."
     raise Stop(Exit.USAGE, f"{url} is not an http or https URL", remedy)

@@ -138,7 +138,9 @@ def test_a_token_that_others_read_or_that_is_none_is_refused(
     assert "short" not in ran.err
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "localhost:8080", ""])
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "localhost:8080", "http://a..b:1", "http://[", "http://h/ä", ""]
+)
 def test_a_url_of_another_kind_is_a_mistake_of_usage(run: Run, tmp_path: Path, url: str) -> None:
     data_dir = data_dir_of(tmp_path, "127.0.0.1:1")
     ran = run("status", "--data-dir", data_dir, "--url", url or "http://")
