@@ -6,7 +6,7 @@ section 8. It verifies everything that comes from a mediator before it returns i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from http_edge.clients.decentrl import contracts, events
 from http_edge.clients.decentrl.backoff import PATIENT, Backoff
@@ -14,6 +14,7 @@ from http_edge.clients.decentrl.commands import Commands
 from http_edge.clients.decentrl.contracts import Contract
 from http_edge.clients.decentrl.errors import NotAuthentic
 from http_edge.clients.decentrl.events import Envelope
+from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.mediator import Mediator
 from http_edge.clients.decentrl.records import (
     PAGE_SIZE,
@@ -38,6 +39,21 @@ class Account(Commands):
     Every method can raise the errors of a command (see ``commands``); NotAuthentic means that the
     received data are not what they claim to be.
     """
+
+    def __init__(
+        self,
+        identity: Identity,
+        mediator: Mediator,
+        save: Callable[[Identity], object] | None = None,
+    ) -> None:
+        """The account of an identity at its mediator.
+
+        ``save`` is called with the identity each time it gains an ephemeral key, before the key is
+        sent to anyone: with ``lambda identity: identity.save(path)`` no crash costs a contract. If
+        it raises, nothing is sent.
+        """
+        super().__init__(identity, mediator)
+        self._save_identity = save
 
     # Registration: 8.1.
 
@@ -79,7 +95,8 @@ class Account(Commands):
     ) -> None:
         """Ask another identity for a contract; its answer arrives among ``contracts()``.
 
-        The identity gains an ephemeral key: save the identity, or the contract will be useless.
+        The identity gains an ephemeral key, without which the contract is useless; see ``save`` of
+        the account.
 
         Raises:
             NotAuthentic: the recipient's DID names no usable pre-key.
@@ -118,7 +135,7 @@ class Account(Commands):
 
         In this order, so that after a failure the request still waits and can be answered again.
         ``at`` is the requestor's mediator if its DID does not lead there. The identity gains an
-        ephemeral key: save the identity.
+        ephemeral key, without which the contract is useless; see ``save`` of the account.
 
         Raises:
             NotAuthentic: the request does not open or verify, or it has expired.
@@ -277,6 +294,8 @@ class Account(Commands):
     def _new_contract_key(self) -> X25519KeyPair:
         ephemeral = new_key_pair()
         self.identity.contract_keys[b64encode(ephemeral.public)] = ephemeral.private
+        if self._save_identity is not None:
+            self._save_identity(self.identity)
         return ephemeral
 
     def _now_s(self) -> float:

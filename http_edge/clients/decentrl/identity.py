@@ -49,8 +49,8 @@ class Identity:
         prekey_private: X25519 private key of the pre-key in the DID document.
         storage_key: AES-256 key for the identity's own history.
         contract_keys: Ephemeral X25519 private keys by the public key's text in the contract.
-            Each requested or answered contract adds a key: save the identity then, for without
-            its ephemeral key a contract's messages cannot be read.
+            Each requested or answered contract adds a key, without which the contract's messages
+            cannot be read: save the identity before the key is sent (``save`` of ``Account``).
     """
 
     did: str

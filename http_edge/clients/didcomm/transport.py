@@ -171,7 +171,7 @@ class Socket:
         self._inbox: deque[tuple[Received, int]] = deque()
         self._unreceived_bytes = 0
         self._arrived = asyncio.Event()
-        self._threads: dict[str, asyncio.Future[Received | None]] = {}
+        self._waiting: list[tuple[str, asyncio.Future[Received | None]]] = []
         self._raw: deque[asyncio.Future[Received | None]] = deque()
         self._ended: WalletError | None = None
 
@@ -245,8 +245,8 @@ class Socket:
         if self._ended is not None:
             raise self._ended
         answer: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        thread = _thread_of_question(message)
-        self._threads[thread] = answer
+        waiting = _thread_of_question(message), answer
+        self._waiting.append(waiting)
         if raw:
             self._raw.append(answer)
         seconds = ANSWER_S_MAX + _delay_s(message)
@@ -260,7 +260,7 @@ class Socket:
                 raise NoAnswer(f"no answer within {seconds} s") from error
             raise
         finally:
-            self._threads.pop(thread, None)
+            self._waiting.remove(waiting)
             if answer in self._raw:
                 self._raw.remove(answer)
         if received is None and self._ended is not None:
@@ -282,16 +282,19 @@ class Socket:
             code = self.websocket.close_code
             self._ended = ended or ConnectionLost(f"the socket ended with {code}", code)
             self._arrived.set()
-            for waiting in self._threads.values():
-                if not waiting.done():
-                    waiting.set_result(None)
+            for _, answer in self._waiting:
+                if not answer.done():
+                    answer.set_result(None)
 
     def _take(self, body: bytes) -> None:
         received = _opened(self._connection, body)
         if isinstance(received, bytes):
             answered = self._raw.popleft() if self._raw else None
         else:
-            answered = self._threads.get(_thread(received))
+            # The oldest request of this thread that has no answer yet.
+            thread = _thread(received)
+            answers = (one for name, one in self._waiting if name == thread and not one.done())
+            answered = next(answers, None)
         if answered is not None and not answered.done():
             answered.set_result(received)
         else:

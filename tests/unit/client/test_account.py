@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from http_edge.clients.decentrl import (
     CommandRefused,
     Contract,
     EventToSave,
+    Identity,
     MediatorClient,
     NotAuthentic,
     PendingContractRequest,
@@ -220,6 +222,39 @@ async def test_without_its_ephemeral_key_a_contract_is_of_no_use(
     alice.identity.contract_keys.clear()
     with pytest.raises(UnusableIdentity):
         alice.encrypt({"type": "t"}, contract)
+
+
+async def test_the_key_of_a_contract_is_saved_before_anything_is_sent(
+    client: MediatorClient, mediator: ScriptedMediator, tmp_path: Path
+) -> None:
+    """Whatever the mediator has received, a file at that moment had the key for it."""
+    saved: list[tuple[int, Identity]] = []
+
+    def save(identity: Identity) -> None:
+        identity.save(tmp_path / identity.did[-9:])
+        saved.append((len(mediator.received), Identity.load(tmp_path / identity.did[-9:])))
+
+    alice, bob = (
+        client.as_(Identity.create(alias, mediator.did), save=save) for alias in ("alice", "bob")
+    )
+    contract, _ = await contract_between(alice, bob, mediator)
+    (before_asking, asking), (before_answering, answering) = saved
+    types = [*mediator.types[before_asking:before_answering]]
+    assert types == ["REQUEST_COMMUNICATION_CONTRACT"]
+    assert mediator.types[before_answering] == "SAVE_COMMUNICATION_CONTRACT"
+    assert root_secret(asking, contract) == root_secret(answering, contract)
+
+
+async def test_what_cannot_be_saved_is_not_sent(
+    client: MediatorClient, alice: Account, mediator: ScriptedMediator
+) -> None:
+    def full(identity: Identity) -> None:
+        raise OSError(28, "No space left on device")
+
+    bob = client.as_(Identity.create("bob", mediator.did), save=full)
+    with pytest.raises(OSError, match="No space"):
+        await bob.request_contract(alice.identity.did, expires_at_s=LATER_S)
+    assert mediator.received == []
 
 
 async def test_taking_events_acknowledges_them(alice: Account, mediator: ScriptedMediator) -> None:
