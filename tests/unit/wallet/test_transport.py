@@ -159,6 +159,29 @@ async def test_answers_over_a_socket_find_their_questions(
     assert threads == [{"thid": "0"}, {"thid": "1"}, {"thid": "2"}]
 
 
+async def test_questions_of_one_thread_at_once_are_all_answered(
+    wallet: Wallet, mediator: ScriptedMediator
+) -> None:
+    held: list[Json] = []
+
+    def hold(request: Json) -> list[Said]:
+        held.append(request)
+        return []
+
+    def answer_both(request: Json) -> list[Said]:
+        return [
+            {**in_thread(one, "ping_response"), "~thread": {"thid": "t"}, "to": one["@id"]}
+            for one in (*held, request)
+        ]
+
+    mediator.answer(PING, hold, answer_both)
+    async with asyncio.timeout(5), wallet.socket() as socket:
+        over = wallet.over(socket)
+        questions = [{**message(PING, n), "~thread": {"thid": "t"}} for n in ("first", "second")]
+        answers = await asyncio.gather(*map(over.ask, questions))
+    assert [answer["to"] for answer in answers if answer] == ["first", "second"]
+
+
 async def test_what_answers_no_question_waits_to_be_received(
     wallet: Wallet, mediator: ScriptedMediator
 ) -> None:
