@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+TIMESTAMP_WINDOW_MS_MAX: Final = 3_600_000
+"""The widest timestamp window that a mediator may be given."""
 
 
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):

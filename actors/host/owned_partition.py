@@ -92,6 +92,15 @@ class _Nonces(msgspec.Struct, frozen=True):
     forgotten_before_ms: int
 
 
+def is_too_old(sealed: BatchSealed, newest_ms: int, window_ms: int) -> bool:
+    """Whether no nonce of a seal is in force any more when its partition made its newest seal.
+
+    ``newest_ms`` is the time of the newest seal in Unix milliseconds, ``window_ms`` the timestamp
+    window.
+    """
+    return sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms
+
+
 def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
     """Read a partition's newest seal and the recent nonces from the log.
 
@@ -121,7 +130,7 @@ def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
             partition.nonces.forgotten_before_ms = known.forgotten_before_ms
             break
         reach_ms = max(sealed.window_ms, window_ms)
-        if sealed.at_ms + 2 * reach_ms < newest_ms:
+        if is_too_old(sealed, newest_ms, window_ms):
             # No command accepted by then has a timestamp more than a window later.
             partition.nonces.forgotten_before_ms = sealed.at_ms + reach_ms + 1
             break

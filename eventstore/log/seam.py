@@ -164,3 +164,14 @@ def verified_seam(text: str, key: PublicKey) -> Seam:
     if not is_signed or seam.signed_by != key.text:
         raise SeamRefused(f"it was not signed by {key.text}")
     return seam
+
+
+def seam_of(log: EventLog, key: PublicKey) -> Seam | None:
+    """The seam of a log; None if no rows have left it.
+
+    Raises:
+        SeamRefused: the seam is not the mediator's.
+        LogUnavailable: the log cannot be read now.
+    """
+    text = log.settings().get(SEAM)
+    return None if text is None else verified_seam(text, key)

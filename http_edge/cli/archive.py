@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from actors.archive.departure import Archived
 from eventstore.log.errors import RowsStay, SeamRefused, TurnLost
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, open_place
@@ -16,7 +17,6 @@ from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import archive_once
-from http_edge.server.archiving import Archived
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import click
 import msgspec
 
+from actors.archive.archive_check import check_archive
 from actors.host.state_cache import wrong_snapshots
 from eventstore.log import verify as verification
 from eventstore.log.errors import (
@@ -21,6 +22,7 @@ from eventstore.log.errors import (
     UnknownTopic,
 )
 from eventstore.log.public_key import PublicKey
+from eventstore.log.seam import seam_of
 from eventstore.log.session import Store
 from eventstore.log.verify import Finding, Head, Summary
 from eventstore.parquet.errors import ExportError
@@ -45,7 +47,6 @@ from http_edge.cli.output import (
 )
 from http_edge.cli.public_key import NAME_IT, own_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
-from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from typing import Final
 
+from actors.archive.archived_states import fold_again
+from actors.archive.departure import Archived, Progress, let_rows_leave
+from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLost
@@ -28,8 +31,6 @@ from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.mediator_keys import KeyFileRefused, load
 from http_edge.server.archive_process import FIRST_S
 from http_edge.server.archive_status import Reporter
-from http_edge.server.archived_states import fold_again
-from http_edge.server.archiving import Archived, Progress, let_rows_leave
 from http_edge.server.child_process import begin_child
 from http_edge.server.exporting import (
     OtherExporter,
@@ -37,7 +38,6 @@ from http_edge.server.exporting import (
     exporter_of,
 )
 from http_edge.server.mediator_log import opened_to_read
-from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
         if not (is_checked or prunes or has_erased or _is_due(log, until_ms)):
             return None
         place = open_place(settings.archive_place)
-        fold_again(log, lambda: place, keys, clock=clock)
+        mediator_did = log.setting("mediator_did", settings.mediator_did)
+        fold_again(log, lambda: place, keys, mediator_did, clock=clock)
         has_written = _export_rest(
             settings, place, until_ms, after_step, clock,
             takes_out_erased=takes_out_erased, prunes=prunes,
@@ -96,7 +97,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
             log,
             place,
             keys,
-            log.setting("mediator_did", settings.mediator_did),
+            mediator_did,
             until_ms=until_ms,
             rows_per_step_max=settings.archive.rows_per_step_max,
             is_checked=is_checked,
@@ -157,7 +158,7 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
             if takes_out_erased and bound_ms is not None:
                 exporter.take_out_erased(lambda _position, _end: after_step())
             if prunes:
-                prune_old(exporter, settings.archive, clock=clock)
+                exporter.prune(clock() - round(settings.archive.keep_s * _MS), not_needed)
     except OtherExporter:
         return False
     return True

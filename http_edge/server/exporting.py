@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from actors.archive.unneeded_rows import not_needed
 from actors.host.clock import system_clock
 from eventstore.log.databases import PLACE
 from eventstore.log.errors import LockedElsewhere, LogError
@@ -40,7 +41,6 @@ from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
 from http_edge.server.log_head import HeadFile
 from http_edge.server.mediator_log import keys_of, opened_to_read
-from http_edge.server.pruning import prune_old
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class ContinuousExport:
                     exporter.take_out_erased()
                     erasing_at_s = time.monotonic() + export.erased_every_s
                 if archive.keep_s and time.monotonic() >= pruning_at_s:
-                    prune_old(exporter, archive)
+                    exporter.prune(system_clock() - round(archive.keep_s * 1_000), not_needed)
                     pruning_at_s = time.monotonic() + archive.prune_every_s
                 if step is None or not step.is_full:
                     catalog = exporter.catalog

@@ -192,13 +192,14 @@ def _check_states(log: EventLog, settings: Settings) -> None:
     if read_seam(text).fold == FOLD:
         return
     # Import pyarrow only now: it takes 48 MB of memory.
+    from actors.archive.archived_states import fold_again  # noqa: PLC0415
     from eventstore.parquet.errors import ExportError  # noqa: PLC0415
     from eventstore.parquet.files import open_place  # noqa: PLC0415
-    from http_edge.server.archived_states import fold_again  # noqa: PLC0415
 
     _LOG.info("remaking the states that replace archived rows", extra={"place": place})
     try:
-        made = fold_again(log, lambda: open_place(place), load_or_create(settings.keys_path))
+        keys = load_or_create(settings.keys_path)
+        made = fold_again(log, lambda: open_place(place), keys, settings.mediator_did)
     except (ExportError, RowsStay, SeamRefused) as error:
         raise Stop(
             Exit.UNSAFE,

@@ -20,13 +20,15 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from actors.archive.archive_check import sections_to
+from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
 from eventstore.log.databases import folder_name
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.public_key import PublicKey
-from eventstore.log.seam import SEAM
+from eventstore.log.seam import SEAM, seam_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
@@ -39,11 +41,9 @@ from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
-from http_edge.server.archive_check import seam_of, sections_to
 from http_edge.server.data_dir import left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import MEDIATOR_KEY
-from http_edge.server.pruning import beginning_of
 
 _LOGS: Final = {"sqlite", "postgresql", "postgres"}
 _LIKE: Final = "Name a SQLite file, sqlite:/PATH/log.db or postgresql://USER@HOST/DATABASE."

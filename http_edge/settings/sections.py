@@ -7,6 +7,7 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, IPvAnyNetwork, model_validator
 
+from actors.core.limits import TIMESTAMP_WINDOW_MS_MAX
 from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.settings.value_types import (
     COUNT_MAX,
@@ -23,7 +24,6 @@ from http_edge.settings.value_types import (
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
-TIMESTAMP_WINDOW_MS_MAX: Final = 3_600_000
 
 
 class Protocol(Section):

@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from actors.archive.departure import Archived, let_rows_leave
+from actors.archive.unneeded_rows import ReadRows, Unneeded, not_needed
 from actors.core.evolve import to_snapshot
 from actors.host.owned_partition import load
-from actors.host.pruning import Leaving, ReadRows, not_needed
 from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
@@ -22,7 +23,6 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import wrong_read_models
 from http_edge.crypto.mediator_keys import MediatorKeys, create
-from http_edge.server.archiving import Archived, let_rows_leave
 from http_edge.settings.settings import Settings
 from tests.export.samples import OWNER, SEED, SIGNED_BY, export_all, exporter, whole_log
 from tests.histories import LIMITS, PARTITIONS, Act, History, random_script
@@ -85,10 +85,10 @@ def leave(
     )
 
 
-def plan(read: ReadRows, last: int, pruned_to: int) -> Leaving:
+def plan(read: ReadRows, last: int, pruned_to: int) -> Unneeded:
     """What nothing needs, under the window of these histories; states in several parts."""
     window_ms = LIMITS.timestamp_window_ms
-    return not_needed(read, last, pruned_to=pruned_to, window_ms=window_ms, streams_at_once=7)
+    return not_needed(read, last, pruned_to, window_ms=window_ms, streams_at_once=7)
 
 
 def prune(log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS) -> int:

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from actors.archive.archive_check import check_archive
+from actors.archive.archived_states import fold_again
 from actors.core.identity import FOLD
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow, RowsStay
 from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, MessageQueued
 from eventstore.log.faults import Fault, Head
-from eventstore.log.seam import SEAM, read_seam, sign_seam, state_entry
+from eventstore.log.seam import SEAM, read_seam, seam_of, sign_seam, state_entry
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.stores.open_log import open_log
-from http_edge.server.archive_check import check_archive, seam_of
 from http_edge.server.archive_round import archive_once
-from http_edge.server.archived_states import fold_again
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import exporter_of
 from http_edge.server.log_check import check_log
@@ -45,6 +45,7 @@ from tests.export.leaving import (
     streams_of,
 )
 from tests.export.samples import (
+    OWNER,
     SIGNED_BY,
     SIGNER,
     exported_log,
@@ -317,9 +318,11 @@ def test_a_kill_while_states_are_made_anew_leaves_a_log_that_goes_on(
     run_sql(settings.log_dsn, "DELETE FROM snapshots")
     for step in (1, 1) if is_stored else (1, 2):
         with pytest.raises(Killed):
-            fold_again(Dying(log, step, is_stored=is_stored), lambda: place, KEYS)
+            fold_again(
+                Dying(log, step, is_stored=is_stored), lambda: place, KEYS, OWNER.mediator_did
+            )
         assert faults_in(log) == []
-    fold_again(log, lambda: place, KEYS)
+    fold_again(log, lambda: place, KEYS, OWNER.mediator_did)
     assert states_of(log, streams) == states
     assert_whole(log, settings.log_dsn)
 
@@ -333,7 +336,7 @@ def test_states_that_the_archive_does_not_give_are_not_made_up(
     _leave(settings, history)
     _of_earlier_release(log)
     with pytest.raises(RowsStay, match="lacks"):
-        fold_again(log, lambda: open_place(str(tmp_path / "earlier")), KEYS)
+        fold_again(log, lambda: open_place(str(tmp_path / "earlier")), KEYS, OWNER.mediator_did)
     shutil.rmtree(place.root)
     with pytest.raises(Stop, match="cannot be remade from"):
         check_log(settings)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from actors.archive.departure import Archived
 from eventstore.log.errors import TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
@@ -21,7 +22,6 @@ from eventstore.parquet.files import ExportPlace
 from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
-from http_edge.server.archiving import Archived
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive
@@ -282,7 +282,7 @@ def test_a_row_that_another_round_took_is_no_damage(
         archive_once(settings, is_checked=False, clock=lambda: LATER_MS)
         return catalog_of(place)
 
-    monkeypatch.setattr("http_edge.server.archiving.catalog_of", other)
+    monkeypatch.setattr("actors.archive.departure.catalog_of", other)
     with pytest.raises(TurnLost):
         archive_once(settings, is_checked=is_checked, clock=lambda: LATER_MS)
     assert_whole(log, settings.log_dsn)

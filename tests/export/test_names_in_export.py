@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actors.archive.departure import Archived
 from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -42,7 +43,6 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.archive_round import archive_once
-from http_edge.server.archiving import Archived
 from http_edge.settings.sections import Export
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (

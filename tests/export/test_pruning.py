@@ -12,6 +12,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from actors.archive.archived_states import fold_again
 from eventstore.log.codec import decode
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
@@ -31,7 +32,6 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.archive_round import archive_once
 from http_edge.server.archive_status import Reporter
-from http_edge.server.archived_states import fold_again
 from http_edge.server.exits import Exit
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
@@ -55,6 +55,7 @@ from tests.export.leaving import (
 )
 from tests.export.samples import (
     DAY_MS,
+    OWNER,
     SIGNED_BY,
     SIGNER,
     VERIFY,
@@ -449,7 +450,7 @@ def test_a_new_release_makes_states_anew_from_what_was_not_pruned(
     _round(_keeping(settings, history))
     assert catalog_of(place).pruned_to
     _of_earlier_release(log)
-    fold_again(log, lambda: place, KEYS)
+    fold_again(log, lambda: place, KEYS, OWNER.mediator_did)
     assert states_of(log, streams) == states
     assert faults_in(log) == []
 

@@ -6,7 +6,7 @@ included, and names files with the rows that stay. One version of the table repl
 by the new ones: before its commit nothing is removed, and after it no removed row counts. So a kill
 at any time leaves a whole export; the next exporter removes files that do not count.
 
-The caller decides which rows are not needed (``actors.host.pruning``).
+The caller decides which rows are not needed (``actors.archive.unneeded_rows``).
 
 Memory: the rows that stay of one day, up to ``Bounds.rows_max`` and those of one more file.
 """

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from actors.archive.unneeded_rows import not_needed
 from actors.core.commands import (
     Command,
     Connect,
@@ -19,7 +20,6 @@ from actors.core.commands import (
 )
 from actors.core.replies import EnvelopeQueued
 from actors.host.host import Host
-from actors.host.pruning import not_needed
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.streams import identity_stream
 from tests.unit.actors.didcomm import KEY, ME, claimed
@@ -69,7 +69,7 @@ def test_the_traffic_of_an_agent_leaves_whatever_came_last(
         if isinstance(one.originator_id, UUID)
     ]
     end = rows[-1].position
-    leaving = not_needed(lambda: [rows], end, pruned_to=0, window_ms=60_000)
+    leaving = not_needed(lambda: [rows], end, 0, window_ms=60_000)
     own = [
         row.position
         for row in rows

@@ -9,12 +9,12 @@ the log must have their seals: otherwise its end was cut off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
-from eventstore.log.seam import SEAM, Seam, verified_seam
+from eventstore.log.seam import Seam
 from eventstore.log.verify import RowCheck
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import Damage
@@ -22,23 +22,10 @@ from eventstore.parquet.files import END, ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import exported_sections, log_rows, manifest_table
 from eventstore.parquet.verify.beside import compare_end
-from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.export import Progress, verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.stores.restore import LogSection
-
-Progress = Callable[[int, int], None]
-
-
-def seam_of(log: EventLog, key: PublicKey) -> Seam | None:
-    """The seam of a log; None if no rows have left it.
-
-    Raises:
-        SeamRefused: the seam is not the mediator's.
-        LogUnavailable: the log cannot be read now.
-    """
-    text = log.settings().get(SEAM)
-    return None if text is None else verified_seam(text, key)
 
 
 def check_archive(

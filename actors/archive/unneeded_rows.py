@@ -1,6 +1,6 @@
-"""Pruning: find the rows at the beginning of an archive that nothing needs any more.
+"""Which rows at the beginning of an archive nothing needs any more.
 
-The rows that leave for ever are of the kinds that leave the log (``actors.host.archiving``):
+The rows that leave for ever are of the kinds that leave the log (``actors.archive.leaving_rows``):
 removed messages and what happened to them, counts of refusals, old seals; and in addition the
 expiries of such messages. All rows stay from which the states of identities follow: a state folded
 from the rows that stay, each at its version, equals the state folded from all rows, in the layout
@@ -21,6 +21,8 @@ from typing import Final, TypeAlias
 
 from actors.core.evolve import evolve, retry_key
 from actors.core.identity import Identity
+from actors.core.limits import TIMESTAMP_WINDOW_MS_MAX
+from actors.host.owned_partition import is_too_old
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import LogRow
@@ -46,7 +48,7 @@ ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
 """Reads the same rows again from the start, in the order of the log."""
 
 
-class Leaving:
+class Unneeded:
     """The positions of the rows that nothing needs, up to a last position."""
 
     def __init__(self, last: int) -> None:
@@ -69,11 +71,11 @@ class Leaving:
 def not_needed(
     read: ReadRows,
     last: int,
-    *,
     pruned_to: int,
-    window_ms: int,
+    *,
+    window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     streams_at_once: int = STREAMS_AT_ONCE,
-) -> Leaving:
+) -> Unneeded:
     """Find the rows up to a position that nothing needs.
 
     Args:
@@ -88,21 +90,21 @@ def not_needed(
         RowsStay: a row after ``pruned_to`` is missing.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
-    leaving = Leaving(last)
+    unneeded = Unneeded(last)
     ends: dict[bytes, int] = {}
     newest_ms: dict[bytes, int] = {}
     for row in _each(read):
         ends[row.stream] = row.version
         if row.topic == SEAL_TOPIC:
             newest_ms[row.stream] = decode_seal(row.state).at_ms
-    _seals(read, ends, newest_ms, window_ms, leaving)
+    _seals(read, ends, newest_ms, window_ms, unneeded)
     streams = [stream for stream in ends if stream not in newest_ms]
     for start in range(0, len(streams), streams_at_once):
         some = {stream: ends[stream] for stream in streams[start : start + streams_at_once]}
         for one in _planned(read, some, pruned_to):
             for position in one.leaving if one.is_same else ():
-                leaving.add(position)
-    return leaving
+                unneeded.add(position)
+    return unneeded
 
 
 def fold_rest(state: Identity, row: LogRow, pruned_to: int) -> None:
@@ -133,7 +135,7 @@ def _seals(
     ends: dict[bytes, int],
     newest_ms: dict[bytes, int],
     window_ms: int,
-    leaving: Leaving,
+    unneeded: Unneeded,
 ) -> None:
     """Add all seals of each partition but the first, the newest, and those that an owner reads.
 
@@ -144,10 +146,9 @@ def _seals(
     for row in _each(read):
         if row.topic != SEAL_TOPIC or row.version in {_FIRST, ends[row.stream]}:
             continue
-        sealed = decode_seal(row.state)
-        if sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms[row.stream]:
+        if is_too_old(decode_seal(row.state), newest_ms[row.stream], window_ms):
             if row.stream in last_old:
-                leaving.add(last_old[row.stream].position)
+                unneeded.add(last_old[row.stream].position)
             last_old[row.stream] = row
 
 
