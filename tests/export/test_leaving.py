@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from eventsourcing.persistence import StoredEvent
+from msgspec.structs import replace
 from typing_extensions import override
 
 from actors.core.evolve import to_snapshot
@@ -18,7 +20,7 @@ from actors.host.state_cache import read_identity, state_at, wrong_snapshots
 from eventstore.log.errors import CorruptRow, RowsStay, SeamRefused
 from eventstore.log.event_log import Departure, EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.seam import SEAM, read_seam, sign_seam
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, heads_not_in, verify
 from eventstore.parquet.errors import ExportDamaged, ExportRefused
@@ -39,7 +41,7 @@ from tests.export.leaving import (
     streams_of,
     summary_of,
 )
-from tests.export.samples import export_all, exported_log, exporter, findings, whole_log
+from tests.export.samples import SIGNER, export_all, exported_log, exporter, findings, whole_log
 from tests.histories import IDENTITIES, MEDIATOR, PLACEMENT, Act, random_script
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
@@ -265,6 +267,23 @@ def test_the_seam_of_another_key_is_refused(log: EventLog, place: ExportPlace) -
     assert faults_in(log) == ["wrong-seam"]
     with pytest.raises(SeamRefused):
         leave(log, place)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"mediator_did": "did:web:other"}, "belongs to"), ({"fold": FOLD - 1}, "another release")],
+)
+def test_no_row_leaves_at_a_seam_of_another_mediator_or_release(
+    log: EventLog, place: ExportPlace, change: dict[str, Any], why: str
+) -> None:
+    history = played(log)
+    leave(log, place, until_ms=history.now_ms - 600_000)
+    text = log.settings()[SEAM]
+    other = sign_seam(replace(read_seam(text), **change), SIGNER.sign)
+    log.let_leave(Departure(text, other))
+    with pytest.raises(RowsStay, match=why):
+        leave(log, place)
+    assert log.settings()[SEAM] == other
 
 
 def _lose(place: ExportPlace) -> None:

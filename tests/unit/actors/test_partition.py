@@ -84,6 +84,16 @@ def test_seals_beyond_the_window_are_not_read_and_what_they_hold_is_too_old(log:
     assert load(log).nonces.forgotten_before_ms == long_ago_ms + WINDOW_MS + 1
 
 
+@pytest.mark.parametrize(("age_ms", "is_read"), [(2 * WINDOW_MS, True), (2 * WINDOW_MS + 1, False)])
+def test_a_seal_is_read_while_a_nonce_of_it_may_be_in_force(
+    log: EventLog, age_ms: int, is_read: bool
+) -> None:
+    owner = load(log)
+    write(log, owner, (KEY, NOW_MS + WINDOW_MS), at_ms=NOW_MS - age_ms)
+    write(log, owner)
+    assert load(log).nonces.holds(KEY, NOW_MS + WINDOW_MS) == is_read
+
+
 def _with_snapshot(log: EventLog) -> tuple[OwnedPartition, list[bytes]]:
     """A partition with so many seals that its nonces are worth a snapshot, which is saved."""
     owner = load(log)
