@@ -414,10 +414,15 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
 def _counting(found: Sequence[Statement]) -> Iterator[Statement]:
     """The manifests not inside the positions of a wider one, in the order of the log."""
     reached = 0
-    for statement in sorted(found, key=lambda s: (s.manifest.first, -s.manifest.last)):
+    for statement in sorted(found, key=lambda s: widest_first(s.manifest)):
         if statement.manifest.last > reached:
             yield statement
             reached = statement.manifest.last
+
+
+def widest_first(manifest: Manifest) -> tuple[int, int, int]:
+    """The key of an order in which a manifest stands before those that it replaced."""
+    return manifest.first, -manifest.last, -(manifest.rewritten or 0)
 
 
 def check_continues(manifest: Manifest, reached: int, link: str) -> None:

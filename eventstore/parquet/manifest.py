@@ -8,6 +8,10 @@ newest seal of every partition up to ``last``, so that a log that later lost its
 others (``eventstore.parquet.write.compaction``) takes their place in the chain: it has the
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
+Names of manifests and data files have a hash of the content, so that an exporter which lost its
+place to another one replaces none of that one's files, even if a write ends late. Names that
+earlier releases gave have none.
+
 A manifest with ``pruned`` is the first one. It stands for the beginning of a log, of which only
 needed rows are left (``eventstore.parquet.write.pruning``). No seal covers single rows, so only the
 manifest's signature over their files proves these rows.
@@ -37,12 +41,12 @@ Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 """Whether the second argument is the mediator's signature of the first."""
 
-_REWRITTEN: Final = re.compile(r"-r(\d+)\.[a-z]+\Z")
-"""The suffix of a file or manifest that was rewritten with the same rows, without erased parts."""
-_NAME: Final = re.compile(rf"{MANIFESTS}/(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.json")
-_FILE_NAME: Final = re.compile(
-    rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-(\d{{20}})-(\d{{20}})(?:-r[1-9]\d*)?\.parquet"
-)
+_DIGEST_LENGTH: Final = 16
+_SPAN: Final = r"(\d{20})-(\d{20})"
+_STEM: Final = rf"{_SPAN}(?:-r[1-9]\d*|-[0-9a-f]{{{_DIGEST_LENGTH}}})?"
+"""Positions, and a hash; earlier releases wrote how often the rows were rewritten, or nothing."""
+_NAME: Final = re.compile(rf"{MANIFESTS}/{_STEM}\.json")
+_FILE_NAME: Final = re.compile(rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-{_STEM}\.parquet")
 _S = TypeVar("_S", bound=msgspec.Struct)
 
 
@@ -109,8 +113,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``tree`` is the tree of all seals up to ``last``. ``rewritten`` counts how often the rows were
     written again to leave out what was erased since; ``contents`` counts the rows that have their
-    content. Earlier releases wrote neither ``tree`` nor ``contents``. ``pruned`` says that rows
-    between these positions were removed; ``tree`` and ``heads`` stand for them.
+    content. ``pruned`` says that rows between these positions were removed; ``tree`` and ``heads``
+    stand for them. ``digest`` is a hash of the rest but for the signature (``signed_manifest``).
+    Earlier releases wrote neither ``tree`` nor ``contents`` nor ``digest``.
     """
 
     format: int
@@ -128,6 +133,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rewritten: int | UnsetType = UNSET
     contents: int | UnsetType = UNSET
     pruned: Pruned | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
     signature: str = ""
 
     @property
@@ -138,7 +144,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def path(self) -> str:
         """The manifest's path in the export."""
-        return manifest_path(self.first, self.last, self.rewritten or 0)
+        again = f"-r{self.rewritten}" if self.rewritten else ""
+        suffix = f"-{self.digest}" if self.digest else again
+        return f"{MANIFESTS}/{self.first:020d}-{self.last:020d}{suffix}.json"
 
 
 class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,24 +173,10 @@ class Statement(NamedTuple):
     """The SHA-256 of the stored manifest."""
 
 
-def manifest_path(first: int, last: int, rewritten: int = 0) -> str:
-    """The path of the manifest over these positions, rewritten this many times."""
-    return f"{MANIFESTS}/{first:020d}-{last:020d}{_suffix(rewritten)}.json"
-
-
-def data_path(date: str, first: int, last: int, rewritten: int = 0) -> str:
-    """The path of the data file with a day's rows between these positions; see above."""
-    return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}{_suffix(rewritten)}.parquet"
-
-
-def _suffix(rewritten: int) -> str:
-    return f"-r{rewritten}" if rewritten else ""
-
-
-def rewritten_of(path: str) -> int:
-    """How often a manifest or data file was rewritten, by its path."""
-    found = _REWRITTEN.search(path)
-    return int(found[1]) if found else 0
+def data_path(date: str, first: int, last: int, sha256: str) -> str:
+    """The path of a data file with a day's rows between these positions, by its SHA-256."""
+    digest = sha256[:_DIGEST_LENGTH]
+    return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}-{digest}.parquet"
 
 
 def is_manifest(path: str) -> bool:
@@ -190,16 +184,10 @@ def is_manifest(path: str) -> bool:
     return _NAME.fullmatch(path) is not None
 
 
-def last_position(manifest: str) -> int:
-    """The last position that the path of a manifest names."""
-    return positions_of(manifest)[1]
-
-
 def positions_of(path: str) -> tuple[int, int]:
-    """The first and last position that the path of a manifest or a data file names."""
-    parts = path.partition(".")[0].split("-")
-    first, last = parts[-3:-1] if parts[-1].startswith("r") else parts[-2:]
-    return int(first[-20:]), int(last)
+    """The first and last position that the path of a manifest, data or index file names."""
+    first, last = re.findall(_SPAN, path)[0]
+    return int(first), int(last)
 
 
 def day_of(path: str) -> str:
@@ -226,6 +214,12 @@ def signed(statement: _S, sign: Sign) -> tuple[_S, bytes]:
     """Sign a statement of an export; return it with its signature, and the bytes to store."""
     complete = msgspec.structs.replace(statement, signature=sign(_canonical(statement)).hex())
     return complete, rfc8785.dumps(msgspec.to_builtins(complete))
+
+
+def signed_manifest(manifest: Manifest, sign: Sign) -> tuple[Manifest, bytes]:
+    """Sign a manifest under its ``digest``; return it, and the bytes to store at its path."""
+    digest = hashlib.sha256(_canonical(manifest)).hexdigest()[:_DIGEST_LENGTH]
+    return signed(msgspec.structs.replace(manifest, digest=digest), sign)
 
 
 def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:

@@ -103,6 +103,7 @@ class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rewritten: int | UnsetType = UNSET
     contents: int | UnsetType = UNSET
     pruned: Pruned | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
     sha256: str
 
 

@@ -29,13 +29,13 @@ from eventstore.parquet.manifest import (
 )
 from eventstore.parquet.tree import CHECKPOINT
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
-from eventstore.parquet.write.commit import write_data, write_manifest
+from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
-from tests.export.samples import DAY_MS, SEED, VERIFY
+from tests.export.samples import DAY_MS, SEED, VERIFY, sign_again
 from tests.histories import MEDIATOR, START_MS, History, random_script
 
 PUBLIC_KEY = signatures.public_key(SEED)
@@ -112,11 +112,19 @@ class SampleExport:
         table = change(self.tables[path])
         day = path.split("/")[1].removeprefix("date=")
         self.remove(path)
-        forged = write_data(self.place, day, table)
+        forged = self._named_as(path, write_data(self.place, day, table))
         manifest = self.manifest_of(path)
         files = [forged if file.path == path else file for file in manifest.files]
         self.sign(manifest, files=files, rows=sum(file.rows for file in files))
         return forged
+
+    def _named_as(self, path: str, file: DataFile) -> DataFile:
+        """Let a file's name have the hash that is in another one."""
+        content, stem = self.place.read(file.path), file.path.rpartition("-")[0]
+        self.remove(file.path)
+        renamed = replace(file, path=f"{stem}-{path.rpartition('-')[2]}")
+        self.put(renamed.path, content)
+        return renamed
 
     def sign(self, manifest: Manifest, **members: Any) -> None:
         """Let the mediator's key say something else, and chain the later manifests to it."""
@@ -127,7 +135,7 @@ class SampleExport:
             changed = replace(later, previous=link, signature="")
             if later is manifest:
                 changed = replace(changed, **members)
-            signed.append(write_manifest(self.place, changed, SIGNER))
+            signed.append(sign_again(self.place, changed, SIGNER))
             link = signed[-1].link
         self.commit([*self.statements[:index], *signed])
 

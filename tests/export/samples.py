@@ -23,7 +23,15 @@ from eventstore.log.tree_head import seal_leaf
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.files import END, HEAD, INDEX, SUMMARIES, TABLE_LOG, ExportPlace
-from eventstore.parquet.manifest import Signer, Verify, parse_head, signed
+from eventstore.parquet.manifest import (
+    Manifest,
+    Signer,
+    Statement,
+    Verify,
+    parse_head,
+    signed,
+    statement_of,
+)
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import ExportFinding, verify_export
@@ -69,6 +77,7 @@ class Growing:
 
     def __init__(self, log: EventLog, *, as_earlier: bool = False) -> None:
         self._writer = SealedWriter(log, as_earlier=as_earlier)
+        self.commit = self._writer.commit
         self._written = with_content_in_row if as_earlier else lambda event: event
         self._identities = 0
 
@@ -152,6 +161,13 @@ def findings(place: ExportPlace) -> list[ExportFinding]:
     """What is wrong with an export, by its own check."""
     found = verify_export(place, SIGNED_BY, processes=1)
     return [finding for finding in found if isinstance(finding, ExportFinding)]
+
+
+def sign_again(place: ExportPlace, manifest: Manifest, signer: Signer = SIGNER) -> Statement:
+    """Sign a manifest that says something else now, and keep its name."""
+    complete, content = signed(manifest, signer.sign)
+    place.write(complete.path, content)
+    return statement_of(complete, content)
 
 
 def without_table(place: ExportPlace) -> None:

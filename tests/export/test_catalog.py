@@ -8,14 +8,23 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import ExportHead, Manifest, Signer, parse_head, signed
-from eventstore.parquet.write.commit import write_manifest
+from eventstore.parquet.manifest import (
+    ExportHead,
+    Manifest,
+    Signer,
+    is_data,
+    is_manifest,
+    parse_head,
+    positions_of,
+    signed,
+)
 from http_edge.crypto import signatures
 from tests.export.samples import (
     SIGNER,
@@ -24,6 +33,7 @@ from tests.export.samples import (
     contents,
     export_all,
     exported_log,
+    sign_again,
     whole_log,
     without_table,
 )
@@ -67,7 +77,7 @@ class Export:
     def sign(self, manifest: Manifest, signer: Signer = SIGNER, **members: Any) -> None:
         """Write a manifest that the mediator (or another) signed."""
         changed = replace(manifest, **members, signed_by=signer.signed_by, signature="")
-        write_manifest(self.place, changed, signer)
+        sign_again(self.place, changed, signer)
 
     def sign_file(self, manifest: Manifest, **members: Any) -> None:
         """Let a signed manifest say something else about its file."""
@@ -163,7 +173,7 @@ CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
     "positions twice": (
         lambda x: x.sign(x.manifests[1], first=x.manifests[1].first - 1),
         Damage.OVERLAP,
-        lambda x: f"manifests/{x.manifests[1].first - 1:020d}-{x.manifests[1].last:020d}.json",
+        lambda x: replace(x.manifests[1], first=x.manifests[1].first - 1).path,
     ),
     "after another manifest": (
         lambda x: x.sign(x.manifests[1], previous="00"),
@@ -241,6 +251,18 @@ def test_a_manifest_that_the_table_does_not_name_does_not_count(export: Export) 
     CASES["positions twice"][0](export)
     catalog = catalog_of(export.place)
     assert (catalog.rows, catalog.strays) == (rows, [CASES["positions twice"][2](export)])
+
+
+def test_names_that_earlier_releases_gave_are_understood(export: Export) -> None:
+    """Their rewritten files had a number in place of a hash."""
+    plain = replace(export.manifests[1], digest=UNSET)
+    span = (plain.first, plain.last)
+    for rewritten, suffix in ((UNSET, ""), (2, "-r2"), (12, "-r12")):
+        path = replace(plain, rewritten=rewritten).path
+        assert path == f"manifests/{span[0]:020d}-{span[1]:020d}{suffix}.json"
+        data = f"events/date=2030-12-31/events-{span[0]:020d}-{span[1]:020d}{suffix}.parquet"
+        assert (is_manifest(path), is_data(data)) == (True, True)
+        assert positions_of(path) == positions_of(data) == span
 
 
 def test_every_flipped_bit_of_a_manifest_is_found(export: Export) -> None:

@@ -25,7 +25,6 @@ from eventstore.parquet.manifest import Signer, Statement
 from eventstore.parquet.opening import open_exports
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
-from eventstore.parquet.write.commit import write_manifest
 from eventstore.parquet.write.compaction import replaced
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
@@ -65,6 +64,7 @@ from tests.export.samples import (
     exported_log,
     exporter,
     findings,
+    sign_again,
     whole_log,
 )
 from tests.export.test_across_the_seam import _of_earlier_release
@@ -338,7 +338,7 @@ def test_only_what_a_pruning_names_may_be_missing_and_a_forged_one_is_found(
     # Another key, another rest under the same name, another tree, a chain that goes elsewhere.
     put(sound)
     stranger = Signer(SIGNER.signed_by, lambda said: signatures.sign(bytes(32), said))
-    write_manifest(place, first.manifest, stranger)
+    sign_again(place, first.manifest, stranger)
     assert _damages(place) & {Damage.BAD_SIGNATURE, Damage.CHANGED}
     for forged in (
         replace(first.manifest, pruned=UNSET, signature=""),
@@ -346,7 +346,7 @@ def test_only_what_a_pruning_names_may_be_missing_and_a_forged_one_is_found(
         replace(first.manifest, tree=replace(_tree(first), root="00" * 32), signature=""),
     ):
         put(sound)
-        write_manifest(place, forged, SIGNER)
+        sign_again(place, forged)
         assert Damage.CHANGED in _damages(place)  # the version names its SHA-256
     # The tiles have the seals that were removed.
     put(sound)
@@ -373,7 +373,7 @@ def test_other_heads_than_those_of_the_rows_that_stayed_are_found(
     manifest = catalog.statements[0].manifest
     name, head = next(iter(manifest.heads.items()))
     heads = manifest.heads | {name: replace(head, digest="00" * 32)}
-    forged = write_manifest(place, replace(manifest, heads=heads, signature=""), SIGNER)
+    forged = sign_again(place, replace(manifest, heads=heads, signature=""))
     writer = TableWriter(place, SIGNER, lambda: LATER_MS, versions_kept_s=0)
     writer.mark(writer.commit(catalog, [forged, *catalog.statements[1:]]))
     assert Fault.WRONG_HEAD in _damages(place)

@@ -79,9 +79,10 @@ class Export:
         spans = [tuple(map(int, one[10:].split(".")[0].split("-")[:2])) for one in named]
         summary = self.read(said["summary"], said["summary_sha256"]) if said["summary"] else b"[]"
         for one in json.loads(summary):
-            first, last, again = one["first"], one["last"], one.get("rewritten")
+            first, last = one["first"], one["last"]
             if not any(span[0] <= first and last <= span[1] for span in spans):
-                suffix = f"-r{again}" if again else ""
+                again = f"-r{one['rewritten']}" if one.get("rewritten") else ""
+                suffix = f"-{one['digest']}" if "digest" in one else again
                 named[f"manifests/{first:020}-{last:020}{suffix}.json"] = one["sha256"]
         return named
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from eventstore.log.verify import Head
-from eventstore.parquet.catalog import check_continues, table_damage
+from eventstore.parquet.catalog import check_continues, table_damage, widest_first
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import (
     HEAD,
@@ -346,7 +346,7 @@ class _Reading:
 def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:
     """The manifests not inside a wider one; damaged ones only if no sound one overlaps."""
     widest: list[ReadManifest] = []
-    for read in sorted(found, key=lambda r: (not r.is_certain, r.manifest.first, -r.manifest.last)):
+    for read in sorted(found, key=lambda r: (not r.is_certain, widest_first(r.manifest))):
         manifest = read.manifest
         around = (other.manifest for other in widest if other.is_certain)
         if read.is_certain:

@@ -20,7 +20,7 @@ from eventstore.parquet.manifest import (
     is_data,
     is_manifest,
     positions_of,
-    signed,
+    signed_manifest,
     statement_of,
 )
 from eventstore.parquet.schema import PARQUET_OPTIONS
@@ -35,10 +35,8 @@ def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield day.isoformat(), rows
 
 
-def write_data(place: ExportPlace, day: str, table: pa.Table, *, rewritten: int = 0) -> DataFile:
+def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
     """Write the rows of one day, sorted by position; return the manifest's entry for the file.
-
-    ``rewritten``: how often these rows were rewritten.
 
     Raises:
         ExportUnavailable: the place cannot be written now.
@@ -47,7 +45,8 @@ def write_data(place: ExportPlace, day: str, table: pa.Table, *, rewritten: int 
     pq.write_table(table, sink, **PARQUET_OPTIONS)
     content = sink.getvalue()
     first, last = table["position"][0].as_py(), table["position"][-1].as_py()
-    path = data_path(day, first, last, rewritten)
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = data_path(day, first, last, sha256)
     place.write(path, content)
     counts = table.group_by(["type", "type_version"], use_threads=False)
     return DataFile(
@@ -56,7 +55,7 @@ def write_data(place: ExportPlace, day: str, table: pa.Table, *, rewritten: int 
         first=first,
         last=last,
         bytes=content.size,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=sha256,
         state_bytes=pc.sum(pc.binary_length(table["state"])).as_py(),
         types={
             f"{row['type']}.{row['type_version']}": row["count_all"]
@@ -71,7 +70,7 @@ def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> St
     Raises:
         ExportUnavailable: the place cannot be written now; the manifest may exist all the same.
     """
-    complete, content = signed(manifest, signer.sign)
+    complete, content = signed_manifest(manifest, signer.sign)
     place.write(complete.path, content)
     return statement_of(complete, content)
 

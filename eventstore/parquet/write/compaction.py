@@ -29,7 +29,6 @@ from eventstore.parquet.manifest import (
     Verify,
     day_of,
     parse_manifest,
-    rewritten_of,
 )
 from eventstore.parquet.rows import log_rows, read_table
 from eventstore.parquet.write.commit import write_data, write_manifest
@@ -127,13 +126,12 @@ def without_erased_of(
         if names:
             table = with_states(table, states, gone)
         if erased or names:
-            again = rewritten_of(file.path) + 1
-            file = write_data(place, day_of(file.path), table, rewritten=again)  # noqa: PLW2901
+            file = write_data(place, day_of(file.path), table)  # noqa: PLW2901
         files.append(file)
         taken = TakenOut(taken.contents + erased, taken.names + names)
     if taken == TakenOut():
         return Rewritten(None, names_stay=names_stay)
-    again = rewritten_of(manifest.path) + 1
+    again = 1 + (manifest.rewritten or 0)
     compacted = replaced(
         place, [statement], files, signer, verify,
         rewritten=again, contents=contents, pruned=manifest.pruned,

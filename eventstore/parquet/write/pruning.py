@@ -32,7 +32,6 @@ from eventstore.parquet.manifest import (
     Statement,
     Verify,
     day_of,
-    rewritten_of,
 )
 from eventstore.parquet.rows import log_rows, manifest_table, read_table
 from eventstore.parquet.write.commit import write_data
@@ -132,7 +131,7 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
     for file, counted in _rest(place, run, leaving, rows_max):
         files.append(file)
         contents += counted
-    again = 1 + max(rewritten_of(statement.manifest.path) for statement in run)
+    again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
     pruned = Pruned(
         rows=rows + (0 if before is UNSET else before.rows),
         recorded_until_ms=old.recorded_until_ms,
@@ -175,11 +174,10 @@ def _rest(
 ) -> Iterator[tuple[DataFile, int]]:
     """Write the rows that stay; yield each file and its number of contents."""
     files = [file for statement in run for file in statement.manifest.files]
-    again = 1 + max(rewritten_of(file.path) for file in files)
     days = groupby(sorted(files, key=lambda f: (day_of(f.path), f.first)), key=_day)
     for day, same_day in days:
         for table in _gathered(_stays(place, same_day, leaving), rows_max):
-            yield write_data(place, day, table, rewritten=again), contents_in(table)
+            yield write_data(place, day, table), contents_in(table)
 
 
 def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) -> Iterator[pa.Table]:
