@@ -37,6 +37,7 @@ from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import ExportFinding, verify_export
 from eventstore.parquet.write.exporter import Exporter, ExportOwner, Kept
 from eventstore.parquet.write.step import Bounds
+from eventstore.parquet.write.table import Clock
 from http_edge.crypto import signatures
 from tests.log.samples import (
     AT_MS,
@@ -101,9 +102,13 @@ class Growing:
 
 
 def exporter(
-    log: EventLog, place: ExportPlace, bounds: Bounds = SMALL, kept: Kept = NOTHING_KEPT
+    log: EventLog,
+    place: ExportPlace,
+    bounds: Bounds = SMALL,
+    kept: Kept = NOTHING_KEPT,
+    clock: Clock = system_clock,
 ) -> Exporter:
-    return Exporter(log, place, OWNER, SIGNER, VERIFY, bounds, kept=kept, clock=system_clock)
+    return Exporter(log, place, OWNER, SIGNER, VERIFY, bounds, kept=kept, clock=clock)
 
 
 def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> None:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import os
-import time
 from contextlib import closing
 
 import pytest
 
+from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.files import INDEX, ExportPlace
@@ -74,16 +73,17 @@ def test_replaced_files_stay_for_readers_as_long_as_they_are_to(
     growing.grow(20)
     export_all(sqlite_log, place)
     export_all(sqlite_log, place)  # removes what was put together of the index
-    before = written(place)
-    with closing(exporter(sqlite_log, place, LARGE)) as export:
+    before, late_s = written(place), 0
+    with closing(
+        exporter(sqlite_log, place, LARGE, clock=lambda: system_clock() + 1_000 * late_s)
+    ) as export:
         export.compact(files_min=2)
         export.sweep(60)
         assert written(place).items() > before.items()
         growing.grow(4)
         while export.step():
             pass
-        newest = place.full_path(catalog_of(place).statements[-1].manifest.path)
-        os.utime(newest, (time.time() + 120,) * 2)
+        late_s = 120
         export.sweep(600)
         assert written(place).items() > before.items()
         export.sweep(60)

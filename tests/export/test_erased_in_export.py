@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, open_place
+from eventstore.parquet.write.exporter import Kept
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
@@ -23,6 +25,7 @@ from http_edge.settings.settings import Settings
 from tests.export.killed_exporter import exit_code
 from tests.export.leaving import KEYS, LATER_MS, played, read_ids, states_of, streams_of
 from tests.export.samples import (
+    DAY_MS,
     OWNER,
     catalog_of,
     contents,
@@ -31,6 +34,7 @@ from tests.export.samples import (
     exporter,
     findings,
     whole_log,
+    without_table,
 )
 from tests.histories import History, random_script
 from tests.log.raw_sql import run_sql
@@ -114,6 +118,34 @@ def test_erased_contents_leave_and_every_row_and_proof_stays(
     left = _bytes_of(place)
     assert not [position for position, content in gone.items() if content in left]
     assert _take_out(log, place) == 0
+
+
+def test_erased_contents_leave_the_place_of_an_export_in_which_nothing_happens(
+    log: EventLog, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    export_all(log, place, STEPS)
+    kept, late_ms = Kept(replaced_s=60.0), 0
+    with closing(
+        exporter(log, place, STEPS, kept, clock=lambda: system_clock() + late_ms)
+    ) as export:
+        assert export.take_out_erased().contents
+        assert catalog_of(place).strays
+        late_ms = DAY_MS
+        assert export.step() is None
+        assert export.take_out_erased().contents == 0
+    assert {*place.data_sizes()} == {file.path for file in catalog_of(place).files}
+
+
+def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(
+    log: EventLog, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    with closing(exporter(log, place, STEPS, Kept(replaced_s=60.0))) as export:
+        assert export.take_out_erased().contents
+    counting = [one.manifest.path for one in catalog_of(place).statements]
+    without_table(place)
+    assert [one.manifest.path for one in catalog_of(place).statements] == counting
 
 
 def test_an_export_goes_on_is_put_together_and_rewritten_again(

@@ -75,11 +75,13 @@ def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> St
     return statement_of(complete, content)
 
 
-def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 0.0) -> list[str]:
+def removable(
+    place: ExportPlace, catalog: Catalog, *, now_ms: int, replaced_kept_s: float
+) -> list[str]:
     """Our files that do not count: replaced this long ago, or left by a kill.
 
-    A file's age is the time from the manifest that replaced it to the newest manifest. Manifests
-    come first: a manifest never names a removed file.
+    A file was replaced when the manifest that replaced it was written, by the clock of the store;
+    ``now_ms`` is Unix milliseconds. Manifests come first: a manifest never names a removed file.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -88,7 +90,8 @@ def removable(place: ExportPlace, catalog: Catalog, *, replaced_kept_s: float = 
     beside = [path for path in catalog.strays if path.startswith(folders)]
     manifests = [path for path in catalog.strays if is_manifest(path)]
     data = [path for path in catalog.strays if is_data(path)]
-    kept = _replaced_lately(place, catalog, manifests + data, replaced_kept_s)
+    since_s = now_ms / 1000 - replaced_kept_s
+    kept = _replaced_lately(place, catalog, manifests + data, since_s) if replaced_kept_s else []
     parts = [path for path in catalog.strays if path.endswith(PART)]
     return [*_old(place, catalog, beside, replaced_kept_s),
             *(path for path in manifests + data if not _is_inside(path, kept)), *parts]  # fmt: skip
@@ -107,18 +110,15 @@ def _old(
 
 
 def _replaced_lately(
-    place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
+    place: ExportPlace, catalog: Catalog, paths: Sequence[str], since_s: float
 ) -> list[tuple[int, int]]:
-    """The spans of merged manifests younger than ``kept_s`` whose replaced files still exist."""
-    if not kept_s or not catalog.statements:
-        return []
+    """The spans of manifests written after ``since_s`` whose replaced files still exist."""
     manifests = [s.manifest for s in catalog.statements if s.manifest.replaces]
     spans = [(manifest.first, manifest.last) for manifest in manifests]
     found = {span: m.path for span, m in zip(spans, manifests, strict=True)
              if any(_is_inside(path, [span]) for path in paths)}  # fmt: skip
-    newest, *written = place.written_s([catalog.statements[-1].manifest.path, *found.values()])
-    since = max([newest, *written]) - kept_s
-    return [span for span, at in zip(found, written, strict=True) if at > since]
+    written = place.written_s(list(found.values()))
+    return [span for span, at in zip(found, written, strict=True) if at > since_s]
 
 
 def _is_inside(path: str, spans: Sequence[tuple[int, int]]) -> bool:

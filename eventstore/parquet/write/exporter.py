@@ -374,7 +374,9 @@ class Exporter:
         catalog = catalog_of(self._place, self._verify, self._catalog.statements)
         if not catalog.is_marked:
             catalog = self._table.mark(catalog)
-        paths = removable(self._place, catalog, replaced_kept_s=replaced_kept_s)
+        paths = removable(
+            self._place, catalog, now_ms=self._clock(), replaced_kept_s=replaced_kept_s
+        )
         if paths and not self._has_committed:
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements))
             self._has_committed = True
