@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import UNSET
 
 from eventstore.log.verify import Head
-from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
@@ -213,6 +213,27 @@ def read_data(place: ExportPlace, file: DataFile) -> bytes:
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise ExportDamaged(file.path, Damage.CHANGED, "its SHA-256 is not that of the manifest")
     return content
+
+
+def require_named(place: ExportPlace, damage: ExportDamaged) -> None:
+    """Check that the newest version names a file, after finding it missing.
+
+    Raises:
+        ExportUnavailable: it was replaced and removed meanwhile, so the file is not damaged.
+    """
+    if damage.damage is Damage.MISSING and not _is_named(place, damage.path):
+        why = "replaced by another one while it was being read; read the export again"
+        raise ExportUnavailable(damage.path, why) from damage
+
+
+def _is_named(place: ExportPlace, path: str) -> bool:
+    """Whether the newest version names a data or index file; also if it is damaged."""
+    try:
+        newest = catalog_of(place, None, is_listed=False)
+    except ExportDamaged:
+        return True
+    indexed = {file.path for file in newest.index.files} if newest.index else set()
+    return path in indexed.union(file.path for file in newest.files)
 
 
 def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:

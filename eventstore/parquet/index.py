@@ -227,15 +227,19 @@ def index_path(first: int, last: int, root: str) -> str:
     return f"{INDEX}/{first:020d}-{last:020d}-{root[:16]}"
 
 
-def is_explained(path: str, index: ExportIndex) -> bool:
-    """Whether an index names the file at a path, or a merged file that replaced it."""
+def explained_by(path: str, index: ExportIndex) -> str:
+    """The file of an index that is at a path, or that replaced it in a merge; empty for none."""
     found = _NAME.fullmatch(path)
-    return found is not None and any(
-        path == file.path
-        or (file.first <= int(found[1]) and int(found[2]) <= file.last
-            and (file.first, file.last) != (int(found[1]), int(found[2])))
+    if found is None:
+        return ""
+    first, last = int(found[1]), int(found[2])
+    explaining = (
+        file.path
         for file in index.files
-    )  # fmt: skip
+        if path == file.path
+        or (file.first <= first and last <= file.last and (file.first, file.last) != (first, last))
+    )
+    return next(explaining, "")
 
 
 class _Level(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -12,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.host.clock import system_clock
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
+from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.catalog import catalog_of
-from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import INDEX, ExportPlace, open_place
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import INDEX, SUMMARIES, ExportPlace, open_place
 from eventstore.parquet.index import (
     BLOCK_ENTRIES,
     ExportIndex,
@@ -32,10 +35,13 @@ from eventstore.parquet.index import (
     runs_of,
     stream_key,
 )
+from eventstore.parquet.opening import open_exports
+from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from tests.export.forging import SIGNER, SampleExport
 from tests.export.samples import (
+    SIGNED_BY,
     VERIFY,
     Growing,
     export_all,
@@ -146,6 +152,57 @@ def test_files_are_merged_and_split_by_key(
     # What was merged away is removed by the next exporter, and nothing that counts.
     with closing(exporter(sqlite_log, place)):
         assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
+
+
+def test_replaced_index_files_and_summaries_stay_for_readers_however_old_they_are(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 3)
+    growing, late_s = Growing(sqlite_log), 0
+    with closing(
+        exporter(sqlite_log, place, clock=lambda: system_clock() + 1_000 * late_s)
+    ) as export:
+        for _ in range(7):
+            growing.grow()
+            assert export.step()
+        replaced = [*place.sizes(INDEX), *place.sizes(SUMMARIES)]
+        assert len(replaced) == 7 + 1
+        for path in replaced:
+            os.utime(place.full_path(path), (0, 0))
+        growing.grow()
+        assert export.step()
+        assert {*replaced} <= {*catalog_of(place, VERIFY).strays}
+        export.sweep(60)
+        assert {*replaced} <= {*catalog_of(place, VERIFY).strays}
+        late_s = 120
+        export.sweep(60)
+    assert catalog_of(place, VERIFY).strays == []
+
+
+def test_an_index_file_that_was_replaced_while_it_was_being_read_is_not_called_damaged(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, place)) as export:
+        for _ in range(7):
+            growing.grow()
+            assert export.step()
+        (opened,) = open_exports(place.root, SIGNED_BY).parts
+
+        def merge(_reached: int, _rows: int) -> None:
+            growing.grow()
+            while export.step():
+                pass
+            export.sweep()
+
+        with pytest.raises(ExportUnavailable, match=f"{INDEX}/.* replaced by another one"):
+            list(verify_export(place, SIGNED_BY, processes=1, progress=merge))
+        with (
+            Lookup(opened, opened.catalog.last) as lookup,
+            pytest.raises(ExportUnavailable, match=f"{INDEX}/.* replaced by another one"),
+        ):
+            list(lookup.of_message("message-3"))
+    assert findings(place) == []
 
 
 def test_an_export_without_an_index_gets_one_with_the_next_export(

@@ -23,6 +23,7 @@ from eventstore.log.events import BatchSealed, type_name
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
+from eventstore.parquet.catalog import require_named
 from eventstore.parquet.columns import event_columns, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
@@ -125,6 +126,13 @@ class Lookup:
         return (one for one in found if not wanted.isdisjoint(_names_of(one.row)))
 
     def _at(self, keys: Collection[int]) -> Iterator[FoundRow]:
+        try:
+            yield from self._rows_at(keys)
+        except ExportDamaged as damage:
+            require_named(self._place, damage)
+            raise
+
+    def _rows_at(self, keys: Collection[int]) -> Iterator[FoundRow]:
         """Yield the rows at the positions that the index names, a page at a time."""
         rows: list[_Proven] = []
         size_bytes = 0

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from eventstore.parquet.catalog import require_named
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import (
@@ -134,7 +135,9 @@ class IndexCheck:
         try:
             content = self._place.read(file.path)
         except FileMissing:
-            return nothing, ExportDamaged(file.path, Damage.MISSING, "the newest version names it")
+            damage = ExportDamaged(file.path, Damage.MISSING, "the newest version names it")
+            require_named(self._place, damage)
+            return nothing, damage
         entries = pa.Array.from_buffers(
             pa.uint64(), min(file.entries, len(content) // 8), [None, pa.py_buffer(content)]
         )

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from eventstore.parquet.catalog import counting_in
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
-from eventstore.parquet.index import ExportIndex, is_explained
+from eventstore.parquet.index import ExportIndex, explained_by
 from eventstore.parquet.manifest import Verify, day_of
 from eventstore.parquet.table import (
     DATE,
@@ -117,7 +117,7 @@ class _TableCheck:
         explained |= {
             path
             for path in self._place.sizes(INDEX)
-            if said is None or (index is not None and is_explained(path, index))
+            if said is None or (index is not None and explained_by(path, index))
         }
         return TableClaims(
             manifests, files, self._mark, self._findings, frozenset(explained), index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import INDEX, PART, SUMMARIES, ExportPlace
+from eventstore.parquet.index import explained_by
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -80,47 +82,42 @@ def removable(
 ) -> list[str]:
     """Our files that do not count: replaced this long ago, or left by a kill.
 
-    A file was replaced when the manifest that replaced it was written, by the clock of the store;
-    ``now_ms`` is Unix milliseconds. Manifests come first: a manifest never names a removed file.
+    A file was replaced when the one that replaced it was written, by the clock of the store;
+    ``now_ms`` is Unix milliseconds. Manifests come before data files: a manifest never names a
+    removed file.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
     """
-    folders = (f"{SUMMARIES}/", f"{INDEX}/")
-    beside = [path for path in catalog.strays if path.startswith(folders)]
-    manifests = [path for path in catalog.strays if is_manifest(path)]
-    data = [path for path in catalog.strays if is_data(path)]
+    kinds = (_is_beside, is_manifest, is_data, _is_part)
+    ours = [path for is_kind in kinds for path in filter(is_kind, catalog.strays)]
+    if not replaced_kept_s:
+        return ours
+    replacing = dict(_replacing(catalog, ours))
+    written = dict(zip(replacing, place.written_s(list(replacing.values())), strict=True))
     since_s = now_ms / 1000 - replaced_kept_s
-    kept = _replaced_lately(place, catalog, manifests + data, since_s) if replaced_kept_s else []
-    parts = [path for path in catalog.strays if path.endswith(PART)]
-    return [*_old(place, catalog, beside, replaced_kept_s),
-            *(path for path in manifests + data if not _is_inside(path, kept)), *parts]  # fmt: skip
+    return [path for path in ours if path not in written or written[path] <= since_s]
 
 
-def _old(
-    place: ExportPlace, catalog: Catalog, paths: Sequence[str], kept_s: float
-) -> Iterator[str]:
-    """Yield the files written ``kept_s`` before the newest manifest, or earlier."""
-    if not paths or not catalog.statements:
-        return
-    newest, *written = place.written_s([catalog.statements[-1].manifest.path, *paths])
-    for path, at in zip(paths, written, strict=True):
-        if at <= newest - kept_s:
-            yield path
+def _is_beside(path: str) -> bool:
+    return path.startswith((f"{SUMMARIES}/", f"{INDEX}/"))
 
 
-def _replaced_lately(
-    place: ExportPlace, catalog: Catalog, paths: Sequence[str], since_s: float
-) -> list[tuple[int, int]]:
-    """The spans of manifests written after ``since_s`` whose replaced files still exist."""
-    manifests = [s.manifest for s in catalog.statements if s.manifest.replaces]
-    spans = [(manifest.first, manifest.last) for manifest in manifests]
-    found = {span: m.path for span, m in zip(spans, manifests, strict=True)
-             if any(_is_inside(path, [span]) for path in paths)}  # fmt: skip
-    written = place.written_s(list(found.values()))
-    return [span for span, at in zip(found, written, strict=True) if at > since_s]
+def _is_part(path: str) -> bool:
+    return path.endswith(PART)
 
 
-def _is_inside(path: str, spans: Sequence[tuple[int, int]]) -> bool:
-    first, last = positions_of(path)
-    return any(start <= first and last <= end for start, end in spans)
+def _replacing(catalog: Catalog, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each of these files that was replaced, and the file that counts in its place."""
+    merged = [s.manifest for s in catalog.statements if s.manifest.replaces]
+    version, index = catalog.version, catalog.index
+    for path in itertools.filterfalse(_is_part, paths):
+        if is_manifest(path) or is_data(path):
+            first, last = positions_of(path)
+            by = next((m.path for m in merged if m.first <= first and last <= m.last), "")
+        elif path.startswith(SUMMARIES):
+            by = version.summary if version else ""
+        else:
+            by = explained_by(path, index) if index else ""
+        if by:
+            yield path, by
