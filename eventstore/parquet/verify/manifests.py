@@ -71,14 +71,18 @@ class Leftovers:
     def __init__(
         self,
         place: ExportPlace,
+        data: Collection[str],
         found: Sequence[ReadManifest],
         counting: Sequence[ReadManifest],
         unreadable: Collection[str],
     ) -> None:
-        """``found`` are all manifests; ``unreadable`` are the paths of unreadable ones."""
+        """``found`` are all manifests; ``unreadable`` are the paths of unreadable ones.
+
+        ``data`` are the paths of the data files.
+        """
         self.findings: list[ExportFinding] = []
         self._place = place
-        self._sizes = place.data_sizes()
+        self._data = data
         self._unreadable = unreadable
         self._certain = {read.manifest.path: read for read in found if read.is_certain}
         # Damage to these manifests is reported already.
@@ -101,11 +105,11 @@ class Leftovers:
         ranges = [positions_of(path) for path in self._unreadable]
         lost = {
             path
-            for path in filter(is_data, self._sizes)
+            for path in filter(is_data, self._data)
             for first, last in ranges
             if first <= positions_of(path)[0] and positions_of(path)[1] <= last
         }
-        every = {*listed, *self._sizes}
+        every = {*listed, *self._data}
         return frozenset(every - self._explained - lost - self._damaged)
 
     def _report(self, damage: ExportDamaged) -> None:
@@ -133,7 +137,7 @@ class Leftovers:
                 yield read
 
     def _check_replaced(self, file: DataFile) -> None:
-        if file.path in self._explained or file.path not in self._sizes:
+        if file.path in self._explained or file.path not in self._data:
             return
         self._explained.add(file.path)
         try:
@@ -192,17 +196,23 @@ def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Cla
         claims = _Reading(place, listed).claims(verify, key_of)
         # An exporter or a compaction may have changed the export between two reads.
         is_same = (place.sizes(MANIFESTS), place.sizes(TABLE_LOG)) == (listed, commits)
-        if not (claims.findings or claims.strays) or is_same:
+        if not claims.findings or is_same:
             return claims
     raise ExportUnavailable(MANIFESTS, "changes faster than it can be read")
 
 
 class _Reading:
-    """One reading of the manifests of an export."""
+    """One reading of the manifests of an export.
+
+    The files are listed before the table is read: so it names each file that an exporter had
+    finished by then, and manifests that were written since are read by their names in it.
+    """
 
     def __init__(self, place: ExportPlace, listed: Mapping[str, int]) -> None:
         self._place = place
         self._listed = listed
+        self._data = place.data_sizes()
+        self._beside = {*place.sizes(SUMMARIES), *place.sizes(INDEX)}
         self._findings: list[ExportFinding] = []
         self._unreadable: list[str] = []
 
@@ -213,24 +223,26 @@ class _Reading:
         if verify is None:
             # With a damaged head, still check whether one key signed everything else.
             verify = _verify_of(key_of, key or _any_key(contents))
+        table = self._table(head, verify, key)
+        self._findings += table.findings
+        contents |= self._place.read_all((table.manifests or {}).keys() - self._listed.keys())
         found = [
             read
             for path, content in contents.items()
             for read in self._manifest(path, content, verify)
         ]
-        table = self._table(head, verify, key)
-        self._findings += table.findings
         for read in found:
             if key and read.is_certain and read.manifest.signed_by != key:
                 why = f"signed by {read.manifest.signed_by}, the export is of {key}"
                 self._report(ExportDamaged(read.manifest.path, Damage.BAD_SIGNATURE, why))
+        for path in (table.manifests or {}).keys() - contents.keys() - self._listed.keys():
+            self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         counting = list(_counting(self._committed(found, table)))
         parts = list(self._chain(counting))
         self._check_files(table, [read.statement for read in counting])
-        leftovers = Leftovers(self._place, found, counting, self._unreadable)
+        leftovers = Leftovers(self._place, self._data, found, counting, self._unreadable)
         self._findings += leftovers.findings
-        beside = {*self._place.sizes(SUMMARIES), *self._place.sizes(INDEX)} - table.explained
-        strays = leftovers.strays({*self._listed, *beside})
+        strays = leftovers.strays({*self._listed, *(self._beside - table.explained)})
         return Claims(head, parts, self._findings, strays, table.mark, table.row_index)
 
     def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
@@ -241,7 +253,7 @@ class _Reading:
         return TableClaims(None, None, None, [], frozenset())
 
     def _committed(self, found: Sequence[ReadManifest], table: TableClaims) -> list[ReadManifest]:
-        """The manifests that the table names; report those that differ or are missing.
+        """The manifests that the table names; report those that differ.
 
         In place of a lost manifest, keep those that it replaced.
         """
@@ -261,8 +273,6 @@ class _Reading:
                 continue
             if read.is_certain and read.statement.sha256 != table.manifests[path]:
                 self._report(ExportDamaged(path, Damage.CHANGED, "not the one that was committed"))
-        for path in table.manifests.keys() - self._listed.keys():
-            self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         return committed
 
     def _check_files(self, table: TableClaims, statements: Sequence[Statement]) -> None:
