@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType
 
 from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
-from projections.spark.export import ExportedLog, spark_path, spark_schema
+from projections.spark.export import ExportedLog, read_parquet, spark_path, spark_schema
 from projections.tables.contracts import CONTRACTS
 from projections.tables.erased import (
     ERASURES,
@@ -243,7 +243,7 @@ def _read_table(spark: SparkSession, path: Path) -> DataFrame:
         schema = spark_schema(pq.read_schema(path))
     except (OSError, pa.ArrowException) as error:
         raise DumpDamaged(f"{path}: {error}") from error
-    return spark.read.schema(schema).parquet(spark_path(str(path)))
+    return read_parquet(spark, schema, [spark_path(str(path))])
 
 
 def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump: Dump) -> Step:

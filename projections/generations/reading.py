@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from projections.generations.generation import GenerationTable, TableFile
 from projections.generations.place import TablesPlace
-from projections.spark.export import spark_path
+from projections.spark.export import read_parquet, spark_path
 
 
 def read_files(
@@ -19,5 +19,5 @@ def read_files(
     if not files:
         return spark.createDataFrame([], schema)
     root = f"{spark_path(place.target)}/{table.name}"
-    rows = spark.read.schema(schema).parquet(*[f"{root}/{file.path}" for file in files])
+    rows = read_parquet(spark, schema, [f"{root}/{file.path}" for file in files])
     return rows.select(*[column.name for column in table.columns])

@@ -5,6 +5,7 @@ Content (``state``) is never read; Spark reads only the columns that a projectio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -44,6 +45,8 @@ DATABASE: Final = "database"
 """The column with the database of an event; missing if the log has only one database."""
 _IN_DATABASE: Final = rf"/{folder_name(0)[:-1]}(\d+)/{EVENTS}/[^/]+/[^/]+$"
 """The end of a file's path; its first part is the folder of the file's database."""
+_PATTERN: Final = re.compile(r"[\\*?{}\[\]]")
+"""Characters that Spark takes for a pattern in the path of a file to read."""
 _SPARK: Final[Mapping[pa.DataType, DataType]] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),
@@ -213,7 +216,7 @@ def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     if not paths:
         return spark.createDataFrame([], SCHEMA).withColumn(DATABASE, F.lit(0))
     number = F.regexp_extract("_metadata.file_path", _IN_DATABASE, 1).cast("int")
-    return spark.read.schema(SCHEMA).parquet(*paths).withColumn(DATABASE, number)
+    return read_parquet(spark, SCHEMA, paths).withColumn(DATABASE, number)
 
 
 def _reached(spark: SparkSession, export: ExportedLog, at: datetime) -> int:
@@ -257,6 +260,11 @@ def open_export(
         ExportUnavailable: the place cannot be read now.
     """
     return ExportedLog(open_exports(target, signer, skip_hashes=skip_hashes).parts, key)
+
+
+def read_parquet(spark: SparkSession, schema: StructType | str, paths: Sequence[str]) -> DataFrame:
+    """Read files or folders by their paths, in which no character stands for others."""
+    return spark.read.schema(schema).parquet(*[_PATTERN.sub(r"\\\g<0>", path) for path in paths])
 
 
 def spark_path(target: str) -> str:

@@ -98,6 +98,17 @@ def test_rebuilt_tables_are_the_fold_of_the_log(spark: SparkSession) -> None:
         assert read(target, first) == earlier
 
 
+def test_no_character_of_a_path_stands_for_others(spark: SparkSession) -> None:
+    with exported(8, acts=120) as (log, folder):
+        named = folder / "export[1]{a,b}*?#"
+        (folder / "export").rename(named)
+        export, target = open_export(str(named)), folder / "tables[1]{a,b}*?#"
+        position = seal_before(log, log.position() // 2)
+        rebuild(spark, export, str(target), as_of=position)
+        tables = rebuild(spark, export, str(target), incremental=True)
+        assert read(target, tables) == folded(log)
+
+
 def fall_silent(history: History, agent: str, *, steps: int) -> None:
     """Hours later an agent is there once more, and then not again: it ends, step by step."""
     for command in (c.SeeAgent(), c.QueueEnvelope("", b"one"), c.QueueEnvelope("", b"two")):
