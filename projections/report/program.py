@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -23,7 +24,9 @@ from projections.spark.program import (
     spark_options,
 )
 from projections.spark.session import open_session
-from projections.views.span import WITHIN_MS, NoSuchTime
+from projections.views.span import DAY_MS, WITHIN_MS, NoSuchTime
+
+_WITHIN_MS_MAX: Final = 100 * 366 * DAY_MS
 
 
 def time_ms(text: str) -> int:
@@ -38,6 +41,21 @@ def time_ms(text: str) -> int:
     return int(at.timestamp() * 1000)
 
 
+def seconds_ms(text: str | float) -> int:
+    """Parse a duration in seconds to milliseconds.
+
+    Raises:
+        BadParameter: the text is no number from 0 to a hundred years.
+    """
+    try:
+        found = round(float(text) * 1000)
+    except (ValueError, OverflowError):  # the latter for infinity
+        found = -1
+    if not 0 <= found <= _WITHIN_MS_MAX:
+        raise click.BadParameter(f"{text!r} is not a number of seconds up to a hundred years")
+    return found
+
+
 def tenants_in(path: str) -> dict[str, str]:
     """Read the tenants of identities from a CSV file of two columns, without a header.
 
@@ -45,7 +63,7 @@ def tenants_in(path: str) -> dict[str, str]:
         BadParameter: the file cannot be read, or a line does not have two columns.
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
             return dict(csv.reader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise click.BadParameter(f"cannot be read: {error}") from error
@@ -67,7 +85,9 @@ def tenants_in(path: str) -> dict[str, str]:
 )
 @click.option(
     "--within-s",
-    type=click.FloatRange(min=0),
+    "within_ms",
+    type=seconds_ms,
+    metavar="SECONDS",
     default=WITHIN_MS / 1000,
     show_default=True,
     help="Longest wait, in seconds, that meets the service level.",
@@ -88,7 +108,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     target: str,
     since: int | None,
     until: int | None,
-    within_s: float,
+    within_ms: int,
     tenants: dict[str, str] | None,
     key: bytes | None,
     signer: PublicKey | None,
@@ -115,7 +135,7 @@ def report_command(  # noqa: PLR0913 - one for each option
                     target,
                     since_ms=since,
                     until_ms=until,
-                    within_ms=round(within_s * 1000),
+                    within_ms=within_ms,
                     tenants=tenants,
                     key=key,
                     progress=steps.done,

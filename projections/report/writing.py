@@ -82,11 +82,8 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
         NoSuchTime: ``until_ms`` is not after ``since_ms``.
         ExportUnavailable: the folder cannot be written.
     """
-    ends: tuple[int | None, int | None] = (None, None)
-    if since_ms is None or until_ms is None or export.complete_until_ms is None:
-        ends = recorded_ms(export.events(spark))
-    complete_ms = export.complete_until_ms
-    span = Span.of_log(*ends, complete_ms, since_ms, until_ms, within_ms)
+    ends = recorded_ms(export.events(spark))
+    span = Span.of_log(*ends, export.complete_until_ms, since_ms, until_ms, within_ms)
     place = open_place(target)
     tables: dict[str, pa.Table] = {}
 

@@ -23,6 +23,8 @@ LENGTHS_MS: Final = (
     *(MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS),
     *(7 * DAY_MS << doubled for doubled in range(24)),
 )
+LATEST_MS: Final = round(datetime(9000, 1, 1, tzinfo=UTC).timestamp() * 1000)
+"""Plots show no time after the year 9999, and a bin may end long after its span."""
 WITHIN_MS: Final = 5 * MINUTE_MS
 """A wallet that is in use asks for messages at least this often."""
 
@@ -90,8 +92,8 @@ class Span:
             last_ms: when the last event was recorded; None if there is none.
             complete_until_ms: until when the export is complete, as it says; None if it says
                 nothing: then the time up to the last event counts as complete.
-            since_ms: where the span begins, None for the first event.
-            until_ms: before which the span ends, None for the last event.
+            since_ms: where the span begins; before 1970, or None, for the first event.
+            until_ms: before which the span ends; after ``LATEST_MS``, or None, for the last event.
             within_ms: see ``over``.
 
         Returns:
@@ -102,7 +104,9 @@ class Span:
         """
         if last_ms is not None and complete_until_ms is None:
             complete_until_ms = last_ms
-        begin_ms = first_ms if since_ms is None else since_ms
+        if until_ms is not None and until_ms > LATEST_MS:
+            until_ms = None
+        begin_ms = first_ms if since_ms is None or since_ms < 0 else since_ms
         end_ms = last_ms if until_ms is None else until_ms - 1
         if begin_ms is None or end_ms is None:
             return None

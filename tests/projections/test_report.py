@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +29,10 @@ from projections.report.drawing import NARROW, WIDE, Size
 from projections.report.numbers import FOLDER, NUMBERS
 from projections.report.page import Note, page, table_of
 from projections.report.plots import drawn, time_locator
+from projections.report.program import tenants_in
 from projections.report.writing import PAGE, write_report
 from projections.spark.export import open_export
-from projections.views.span import DAY_MS, NoSuchTime, Span
+from projections.views.span import DAY_MS, LATEST_MS, NoSuchTime, Span
 from tests import histories
 from tests.projections.counting import Counted
 from tests.projections.exports import export_log
@@ -270,6 +271,25 @@ def test_a_time_that_is_none_is_a_usage_error(folder: Path, tmp_path: Path) -> N
         done = CliRunner().invoke(projections, [*options, "--since", text])
         assert (done.exit_code, text in done.output) == (2, True)
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1e300", "-1", "soon"])
+def test_a_wait_that_is_none_is_a_usage_error(folder: Path, tmp_path: Path, text: str) -> None:
+    options = ["report", "--from", str(folder / "export"), "--to", str(tmp_path / "to")]
+    done = CliRunner().invoke(projections, [*options, f"--within-s={text}"])
+    assert (done.exit_code, f"'{text}' is not a number of seconds" in done.output) == (2, True)
+
+
+def test_tenants_are_read_from_a_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.csv"
+    file.write_text("did:x:a,Acme\ndid:x:b,Beta\n", encoding="utf-8-sig")
+    assert tenants_in(str(file)) == {"did:x:a": "Acme", "did:x:b": "Beta"}
+
+
+def test_the_longest_time_can_be_drawn() -> None:
+    span = Span.over(0, LATEST_MS, LATEST_MS)
+    assert units.utc(span.edges_ms[-1]).year < MAXYEAR
+    assert len(time_locator(WIDE).tick_values(*map(units.utc, (0, span.edges_ms[-1])))) <= 12
 
 
 @given(size=st.sampled_from([NARROW, WIDE]), length_s=st.floats(1, 9).map(lambda x: 10**x))

@@ -199,6 +199,13 @@ def test_a_span_that_ends_with_the_log_has_whole_bins_where_the_export_is_comple
         Span.of_log(*log, None, since_ms=MINUTE_MS, until_ms=MINUTE_MS)
 
 
+def test_a_time_that_no_log_reaches_means_its_beginning_or_end() -> None:
+    log = (MINUTE_MS + 1, 3 * MINUTE_MS + 2, 9 * MINUTE_MS)
+    ends = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+    first, last = (round(at.timestamp() * 1000) for at in ends)
+    assert Span.of_log(*log, since_ms=first, until_ms=last) == Span.of_log(*log)
+
+
 def test_people_count_in_minutes_hours_and_days() -> None:
     lengths = [(45 * MINUTE_MS, MINUTE_MS), (DAY_MS, 10 * MINUTE_MS), (14 * DAY_MS, HOUR_MS)]
     for length_ms, bin_ms in [*lengths, (60 * DAY_MS, 6 * HOUR_MS), (300 * DAY_MS, DAY_MS)]:
