@@ -53,6 +53,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "edges": "2",
         "export.to": str(folder / "export"),
         "export.lag_s_max": "0.1",
+        "push.webhook_url": "http://127.0.0.1:9/",
     }
     with Server(folder / "data", **settings) as server:
         yield server

@@ -11,6 +11,7 @@ import pytest
 from actors.core.commands import (
     CheckKeys,
     ClaimKey,
+    FindKeyOwner,
     GrantMediation,
     QueryKeylist,
     ReleaseKey,
@@ -370,7 +371,7 @@ async def test_a_key_whose_owner_does_not_answer_can_be_sent_again(
 async def test_all_keys_of_an_update_are_asked_for_together(mediation: Mediation) -> None:
     await mediation.update(*(add(keys.did_key(key)) for key in KEYS[:8]))
     kinds = [type(command) for command in mediation.agents.seen]
-    assert kinds == [CheckKeys] + [ClaimKey] * 8 + [UpdateKeylist]
+    assert kinds == [CheckKeys] + [FindKeyOwner] * 8 + [ClaimKey] * 8 + [UpdateKeylist]
 
 
 async def test_a_refused_update_costs_no_claims(mediation: Mediation) -> None:
