@@ -370,15 +370,14 @@ async def test_a_key_whose_owner_does_not_answer_can_be_sent_again(
 
 async def test_all_keys_of_an_update_are_asked_for_together(mediation: Mediation) -> None:
     await mediation.update(*(add(keys.did_key(key)) for key in KEYS[:8]))
-    kinds = [type(command) for command in mediation.agents.seen]
-    assert kinds == [CheckKeys] + [FindKeyOwner] * 8 + [ClaimKey] * 8 + [UpdateKeylist]
+    wanted = [CheckKeys, *[FindKeyOwner] * 8, *[ClaimKey] * 8, UpdateKeylist]
+    assert [type(command) for command in mediation.agents.seen] == wanted
 
 
 async def test_a_refused_update_costs_no_claims(mediation: Mediation) -> None:
-    named = [keys.did_key(key) for key in KEYS[:14]]
-    await mediation.update(*map(add, named[:10]))
+    await mediation.update(*(add(keys.did_key(key)) for key in KEYS[:10]))
     mediation.agents.seen.clear()
-    await mediation.update(*map(add, named[10:14]))
+    await mediation.update(*(add(keys.did_key(key)) for key in KEYS[10:14]))
     assert [type(command) for command in mediation.agents.seen] == [CheckKeys]
 
 
