@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from actors.core.commands import (
@@ -26,7 +29,7 @@ from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Mess
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.routing import Forwarding, ToQueue
-from tests.unit.didcomm.requests import ALICE, NEW, Agents, raw_key
+from tests.unit.didcomm.requests import ALICE, NEW, Agents, agents_of, raw_key
 from tests.unit.didcomm.test_newer_mediation import peer4
 
 OLD, OLD_NAME = keys.did_key(ALICE), keys.base58(ALICE)
@@ -114,3 +117,13 @@ class Mediator:
 
     def count(self, kind: type[Command]) -> int:
         return sum(type(each) is kind for each in self.agents.seen)
+
+
+@asynccontextmanager
+async def mediator_of(folder: Path) -> AsyncIterator[Mediator]:
+    """A mediator with an account of DIDComm v1 and one message that waits for it."""
+    async with agents_of(folder) as agents:
+        made = Mediator(agents)
+        assert await made.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+        assert isinstance(await made.forward(OLD_NAME, b"first"), EnvelopeQueued)
+        yield made

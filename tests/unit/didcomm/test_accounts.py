@@ -41,17 +41,14 @@ from tests.unit.didcomm.accounts import (
     SAID,
     STRANGER,
     Mediator,
+    mediator_of,
 )
 from tests.unit.didcomm.requests import agents_of, raw_key
 
 
 @pytest.fixture
 async def mediator(tmp_path: Path) -> AsyncIterator[Mediator]:
-    """A mediator with an account of DIDComm v1 and one message that waits for it."""
-    async with agents_of(tmp_path) as agents:
-        made = Mediator(agents)
-        assert await made.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
-        assert isinstance(await made.forward(OLD_NAME, b"first"), EnvelopeQueued)
+    async with mediator_of(tmp_path) as made:
         yield made
 
 
