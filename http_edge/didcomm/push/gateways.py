@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from actors.host.clock import Clock, system_clock
 from http_edge.didcomm.push.fcm import Fcm
-from http_edge.didcomm.push.notification import Notification, PushGateway, PushOutcome
+from http_edge.didcomm.push.notification import PushGateway
 from http_edge.didcomm.push.webhook import Webhook
 from http_edge.settings.settings import Push
-
-__all__ = ["Notification", "PushGateway", "PushOutcome", "open_gateway"]
 
 
 def open_gateway(settings: Push, *, clock: Clock = system_clock) -> PushGateway | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from http_edge.didcomm.push.gateways import PushGateway, PushOutcome, open_gateway
+from http_edge.didcomm.push.gateways import open_gateway
+from http_edge.didcomm.push.notification import PushGateway, PushOutcome
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, accept, status
