@@ -161,6 +161,8 @@ class PostgresStore(Store):
                         Identifier(name), Identifier(schema, name)
                     )
                 )
+            # A statement that is prepared already would still mean the stored table.
+            connection.execute("DISCARD PLANS")
             yield session, quoted
 
     @override

@@ -19,6 +19,7 @@ from tests.database_server import DatabaseServer
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OWNER, append, message
 from tests.log.shared_sessions import pooled
+from tests.log.test_read_models import counts, fill
 
 pytestmark = pytest.mark.postgres
 
@@ -77,6 +78,19 @@ def test_the_schema_of_the_read_models_may_have_any_name(postgres_url: str) -> N
     run_sql(postgres_url, f'ALTER DATABASE {name} SET search_path = "A; b", public')
     with closing(PostgresStore(postgres_url)) as store:
         assert wrong_read_models(store) == []
+
+
+def test_a_check_behind_repairs_on_its_connection_reads_and_writes_tables_of_its_own(
+    postgres_url: str,
+) -> None:
+    fill(postgres_url)
+    before = counts(postgres_url)
+    bounds = PostgresBounds(connections_kept=1, connections_max=1)
+    with closing(PostgresStore(postgres_url, bounds=bounds)) as store:
+        for _ in range(5):  # then the driver has prepared all statements
+            rebuild_read_models(store)
+            assert wrong_read_models(store) == []
+    assert counts(postgres_url) == before
 
 
 def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
