@@ -24,6 +24,15 @@ _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Size of a log file of Ray, and of the rotated one before it. Ray logs its state once a minute,
 5 MB a day, by default up to some GiB, on the disk of the keys and of log.db."""
 
+_MALLOC: Final = {
+    "MALLOC_MMAP_THRESHOLD_": 8 * 1024 * 1024,
+    "MALLOC_TRIM_THRESHOLD_": 16 * 1024 * 1024,
+}
+"""For the C library (mallopt(3)), in bytes: smaller buffers come from memory that it keeps, and so
+much freed memory it keeps for the next ones. By default it gives the buffers of a large page of
+messages back after each page, and the kernel clears them for the next page, which takes as long as
+encrypting them."""
+
 
 def prepare() -> None:
     """Set the environment of this process and all its children.
@@ -40,6 +49,8 @@ def prepare() -> None:
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     for name, ms in _PERIODS_MS.items():
         os.environ.setdefault(f"RAY_{name}", str(ms))
+    for name, size_bytes in _MALLOC.items():
+        os.environ.setdefault(name, str(size_bytes))
     os.environ.setdefault("RAY_event_stats", "0")
     os.environ.setdefault("RAY_ROTATION_MAX_BYTES", str(_LOG_BYTES_MAX))
     os.environ.setdefault("RAY_ROTATION_BACKUP_COUNT", "1")

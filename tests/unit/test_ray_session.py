@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -148,3 +151,31 @@ def test_a_log_of_rays_is_small_beside_what_is_kept_free_on_the_disk(
     reads = (Path(ray.__file__).parent / "_private/node.py").read_text()
     assert size in reads
     assert older in reads
+
+
+_FAULTS_OF_PAGES = """
+import resource
+
+def page():
+    return len([b"%d" % number * 400_000 for number in range(6)])
+
+page()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    page()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library decides itself")
+def test_the_memory_of_a_page_of_messages_is_kept_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", given)
+    environment.prepare()
+    said = subprocess.run(
+        [sys.executable, "-c", _FAULTS_OF_PAGES], env=given, capture_output=True, check=True
+    )
+    # Each of the 50 pages has more than 500 pages of memory.
+    assert int(said.stdout) < 500
