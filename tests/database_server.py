@@ -13,13 +13,14 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Self
 
 import psycopg
+import yaml
 
 from tests.cluster.server import ended, send
 from tests.ports import free_port
@@ -88,9 +89,9 @@ class DatabaseServer:
         hosts = ",".join(f"{each._address}:{each.port}" for each in (self, other))
         return f"postgresql://postgres@{hosts}/postgres"
 
-    def start(self) -> None:
-        """Start, and return when it takes connections."""
-        options = f"-p {self.port} -h {self._address} -k ''"
+    def start(self, settings: Sequence[str] = ()) -> None:
+        """Start with options of ``postgres`` (``-cname=value``); return when one can connect."""
+        options = f"-p {self.port} -h {self._address} -k '' {' '.join(settings)}"
         log = self._directory / "log"
         try:
             self._control("start", "-w", "-l", str(log), "-o", options)
@@ -151,6 +152,14 @@ class DatabaseServer:
         for pid in pids:
             send(pid, number)
         return pids
+
+
+def recommended_settings() -> list[str]:
+    """The settings of a server that the guide recommends, as the compose file gives them."""
+    file = Path(__file__).parents[1] / "deploy/compose/compose.yaml"
+    _, *settings = yaml.safe_load(file.read_text())["services"]["postgres"]["command"]
+    # The server of the wheel lacks lz4; then the guide says "on".
+    return [str(each).replace("lz4", "on") for each in settings]
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from http_edge.server.archive_round import archive_once
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from tests.bench.report import Measurement, ProgressBar, Report, report, timed
-from tests.database_server import DatabaseServer, database_directory
+from tests.database_server import DatabaseServer, database_directory, recommended_settings
 from tests.unit.actors.given import (
     NOW_MS,
     HandClock,
@@ -89,7 +89,7 @@ async def run_day(wanted: DayPlan, folder: Path, bar: ProgressBar) -> Report:
         log = None
         if wanted.on_postgres:
             server = DatabaseServer.new(stack.enter_context(database_directory()) / "server")
-            server.start()
+            server.start(recommended_settings())
             disk, log = _PostgresDisk(server), server.url
         settings = Settings(
             data_dir=folder,
