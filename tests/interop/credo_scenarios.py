@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.edge.didcomm.push_service import PushService
 from tests.interop.credo_wallet import CredoWallet, Strategy
 from tests.interop.mediators import Poste
 from tests.interop.parts import Credo
 from tests.interop.tunnel import Tunnel
 from tests.interop.wallets import Handshake, StepFailed
+from tests.unit.outbound.agent_host import AgentHost, agent_host
 
 BURST: Final = 20
 """Messages for a wallet whose socket is gone."""
@@ -40,7 +40,7 @@ class Stage:
     poste: Poste
     tunnel: Tunnel
     alice: CredoWallet
-    push: PushService
+    push: AgentHost
 
 
 @dataclass(slots=True)
@@ -72,12 +72,16 @@ async def staged(version: Credo, home: Path, handshake: Handshake) -> AsyncItera
     """A stage with a new mediator; nothing is left running behind it."""
     async with (
         Tunnel() as tunnel,
-        PushService() as push,
+        agent_host() as push,
         Poste(
             home,
             listen=tunnel.listen,
             public_url=tunnel.url,
-            **{"push.webhook_url": push.url, "push.delay_s": "0", "push.interval_s": "0.1"},
+            **{
+                "push.webhook_url": f"http://127.0.0.1:{push.port}/push",
+                "push.delay_s": "0",
+                "push.interval_s": "0.1",
+            },
         ) as poste,
         CredoWallet(version, home, "alice", Strategy.PICKUP_2) as alice,
     ):
@@ -149,7 +153,7 @@ async def notify(stage: Stage, device: Device, strategy: Strategy) -> str:
             "device_platform": device.platform or "",
             "waiting": 1,
         }
-        notified = (await stage.push.wait_for(before + 1))[before:]
+        notified = (await stage.push.notifications(before + 1))[before:]
         _require(notified == [expected], f"notified {notified}")
         await bob.start()
         await talk.all_arrived()
