@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -175,6 +176,13 @@ class WalletNetwork:
     async def say(self, connection: Connection, kind: str, **members: Any) -> Answer:
         """What a message of a wallet brings back over HTTP, unopened."""
         return await self.post(sealed(connection, kind, **members))
+
+    async def polled(self) -> None:
+        """Return when a request waits for messages."""
+        (edge,) = self.mediator.edges
+        async with asyncio.timeout(WAIT_S):
+            while not len(edge._hub):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
 
     async def write(self, bob: Bob, *texts: str) -> None:
         """Messages for a wallet's key, which must be accepted."""
