@@ -26,7 +26,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, service_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.edge.identities import Json
-from tests.edge.mediator import KEYS, WAIT_S, Answer, Mediator
+from tests.edge.mediator import KEYS, WAIT_S, Answer, Mediator, Socket
 
 SERVICE: Final = service_key(KEYS)
 """The mediator's own key."""
@@ -96,24 +96,14 @@ class Bob:
         return [self.read(picked) async for picked in self.wallet.drain(100)]
 
 
-class RawSocket:
+class RawSocket(Socket):
     """A WebSocket in the hands of a client that knows nothing of wallets."""
-
-    def __init__(self, raw: aiohttp.ClientWebSocketResponse) -> None:
-        self.raw = raw
 
     async def data(self) -> bytes:
         """The next binary frame."""
         message = await self.raw.receive(WAIT_S)
         assert message.type is WSMsgType.BINARY, message
         assert isinstance(message.data, bytes)
-        return message.data
-
-    async def ended(self) -> int:
-        """The code that the server closes with."""
-        message = await self.raw.receive(WAIT_S)
-        assert message.type is WSMsgType.CLOSE, message
-        assert isinstance(message.data, int)
         return message.data
 
     async def ended_because(self) -> tuple[int, str]:

@@ -79,6 +79,9 @@ class Wallet:
         self.keys = [base58(key) for key in self.raw_keys]
 
 
+ALICE, BOB = Wallet(1), Wallet(2)
+
+
 class Holder:
     """Queues in a log of their own, and what the families answer about them."""
 
@@ -255,6 +258,13 @@ class Holder:
         answer = await self.identities.ask(wallet.did, command, _COMMAND, reply)
         assert not isinstance(answer, Refusal), answer
         return answer
+
+
+def problem_code(report: Members) -> str:
+    """The code of a problem report that is no protocol's own."""
+    assert report["@type"] == f"{NEW}notification/1.0/problem-report", report
+    code: str = report["description"]["code"]
+    return code
 
 
 @asynccontextmanager
