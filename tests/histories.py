@@ -185,8 +185,8 @@ class History:
         self._host = self._new_host()
         until_s, both = start_ms // 1000 + 9_000, crowd.identities
         for one, other in (both, both[::-1]):
-            self._ask(one, one, c.Register(_contract(one, MEDIATOR, until_s)))
-            self._ask(one, one, c.SaveContract(_contract(one, other, until_s)))
+            self._ask(one, one, c.Register(contract(one, MEDIATOR, until_s)))
+            self._ask(one, one, c.SaveContract(contract(one, other, until_s)))
         for agent in crowd.agents:
             self._ask(agent, agent, c.Connect(_connection("", agent)))
             self._ask(agent, agent, c.GrantMediation())
@@ -208,7 +208,7 @@ class History:
     def register(self, act: Act) -> None:
         who = self._crowd.identities[act.who]
         until_s = self.now_ms / 1000 + (1, 60.5, 5_000, 90_000)[act.pick % 4]
-        self._ask(who, who, c.Register(_contract(who, MEDIATOR, until_s)))
+        self._ask(who, who, c.Register(contract(who, MEDIATOR, until_s)))
 
     def keep_contract(self, act: Act) -> None:
         one, other = (
@@ -217,7 +217,7 @@ class History:
         )
         until_s = self._start_ms // 1000 + 1_000 * (act.pick % 5)
         command = (c.SaveContract, c.StoreContract)[act.more % 2]
-        self._ask(one, one, command(_contract(one, other, until_s)))
+        self._ask(one, one, command(contract(one, other, until_s)))
 
     def request_contract(self, act: Act) -> None:
         self._ask(
@@ -461,7 +461,7 @@ def _act(act: Act) -> Callable[[History, Act], None]:
     return ACTS[act.what % len(ACTS)]
 
 
-def _contract(requestor: str, recipient: str, expires_at_s: float) -> c.Contract:
+def contract(requestor: str, recipient: str, expires_at_s: float) -> c.Contract:
     signed = f"{requestor} {recipient} {expires_at_s}".encode()
     return c.Contract(requestor, recipient, expires_at_s, hashlib.sha256(signed).digest(), signed)
 

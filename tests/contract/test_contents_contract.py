@@ -17,7 +17,7 @@ from eventstore.log.event_log import (
 )
 from eventstore.log.events import Event
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault, Finding, Summary, verify
+from eventstore.log.verify import Fault, Summary, verify
 from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import (
     OTHER,
@@ -31,14 +31,11 @@ from tests.log.samples import (
     saved,
     withdrawn,
 )
+from tests.log.stored import faults
 
 
 def contents(log: EventLog) -> dict[int, bytes]:
     return {p: stored[SALT_BYTES:] for p, stored in log.read_contents(after=0, until=99).items()}
-
-
-def faults(log: EventLog) -> list[Fault]:
-    return [found.fault for found in verify(log) if isinstance(found, Finding)]
 
 
 def test_a_row_has_the_digest_and_the_content_stands_beside_it(log: EventLog) -> None:

@@ -48,10 +48,10 @@ from actors.host.measures import families
 from eventstore.log.event_log import Due, EventLog
 from eventstore.log.events import AccountExpired, AgentSeen, MessagesRemoved
 from eventstore.read_models.due_identities import DUE_COLUMNS
-from eventstore.read_models.remake import Difference
 from eventstore.stores.open_log import open_store
-from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
+from eventstore.stores.recorder_log import rebuild_read_models
 from tests.contract.conftest import OpenLog
+from tests.contract.test_erasure_contract import wrong
 from tests.contract.test_retention_contract import Mediator, is_sound
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql
@@ -124,11 +124,6 @@ def has_ended(mediator: Mediator, did: str = AGENT) -> bool:
 
 def seen(mediator: Mediator, did: str = AGENT) -> int:
     return sum(isinstance(event, AgentSeen) for event in mediator.events(did))
-
-
-def wrong(log_url: str) -> Sequence[Difference]:
-    with closing(open_store(log_url)) as store:
-        return wrong_read_models(store)
 
 
 def test_a_silent_agent_ends_in_steps_with_its_reason_and_its_contents(

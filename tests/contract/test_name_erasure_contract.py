@@ -62,6 +62,7 @@ from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import earlier_seal
+from tests.log.stored import faults
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import (
     NOW_S,
@@ -93,10 +94,6 @@ def naming(log: EventLog, name: bytes) -> list[str]:
     """The topics of the rows that have a name in them."""
     rows = log.read_rows(after=0, rows_max=10**6, bytes_max=2**30)
     return [row.topic for row in rows if name in row.state]
-
-
-def faults(log: EventLog) -> list[Fault]:
-    return [found.fault for found in verify(log) if isinstance(found, Finding)]
 
 
 def send(mediator: Mediator, to: str, sender: str, payload: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 
 from actors.core.commands import (
@@ -16,9 +15,9 @@ from actors.core.replies import PublicEventAccepted, Refused
 from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import PublicEventsExpired
 from eventstore.log.streams import identity_stream
-from eventstore.read_models.remake import Difference
 from eventstore.stores.open_log import open_store
-from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
+from eventstore.stores.recorder_log import rebuild_read_models
+from tests.contract.test_erasure_contract import wrong
 from tests.contract.test_retention_contract import DAY_S, FRIEND, PEOPLE, Mediator, is_sound
 from tests.unit.actors.given import NOW_S, registration, run, submission
 
@@ -42,11 +41,6 @@ def shown(log: EventLog, did: str) -> list[str]:
     assert page == tagged
     assert page.total == len(page.events)
     return [event.event for event in page.events]
-
-
-def wrong(log_url: str) -> Sequence[Difference]:
-    with closing(open_store(log_url)) as store:
-        return wrong_read_models(store)
 
 
 def test_public_events_leave_after_the_operators_age_with_their_reason_and_contents(

@@ -26,6 +26,12 @@ def _of(kind: str, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {found["metadata"]["name"]: found for found in rendered(values) if found["kind"] == kind}
 
 
+def _node(values: dict[str, Any]) -> dict[str, Any]:
+    """The container of a node."""
+    (node,) = _of("Deployment", values)[RELEASE]["spec"]["template"]["spec"]["containers"]
+    return dict(node)
+
+
 def test_helm_finds_nothing_wrong_with_the_chart() -> None:
     report = helm_python.lint(CHART, strict=True)
     assert report["errors"] == []
@@ -122,22 +128,17 @@ def test_nodes_alone_get_the_secret_of_push_notifications(value: str, variable: 
 
 
 def test_a_node_is_asked_whether_it_lives_and_whether_it_is_ready() -> None:
-    for name, container in containers():
-        if container["name"] == "poste":
-            paths = {
-                probe: container[f"{probe}Probe"]["httpGet"]["path"]
-                for probe in ("startup", "liveness", "readiness")
-            }
-            assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}, (
-                name
-            )
+    node = _node(dict(EVERYTHING_ON))
+    paths = {
+        probe: node[f"{probe}Probe"]["httpGet"]["path"]
+        for probe in ("startup", "liveness", "readiness")
+    }
+    assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
 
 
 def test_a_first_start_that_makes_an_index_of_a_large_log_is_not_killed() -> None:
-    for _, container in containers():
-        if container["name"] == "poste":
-            probe = container["startupProbe"]
-            assert probe["periodSeconds"] * probe["failureThreshold"] >= 3_600
+    probe = _node(dict(EVERYTHING_ON))["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3_600
 
 
 def test_pods_end_in_the_time_that_they_have() -> None:
@@ -159,12 +160,7 @@ def test_one_node_at_a_time_is_taken_away_and_the_last_never_for_idleness() -> N
 
 def test_shards_suffice_for_the_most_nodes_there_may_be() -> None:
     (scaler,) = _of("HorizontalPodAutoscaler", {}).values()
-    variables = {
-        variable["name"]: variable.get("value")
-        for variable in _of("Deployment", {})[RELEASE]["spec"]["template"]["spec"]["containers"][0][
-            "env"
-        ]
-    }
+    variables = {variable["name"]: variable.get("value") for variable in _node({})["env"]}
     assert int(str(variables["POSTE_SHARDS"])) >= 4 * scaler["spec"]["maxReplicas"]
 
 
@@ -181,8 +177,7 @@ def test_what_exports_can_be_watched_as_nodes_can() -> None:
 def test_a_setting_reaches_the_node_as_it_was_written() -> None:
     label = 'Post: "Office" #1'
     values = {"nodes": {"settings": {"didcomm.label": label}}}
-    (node,) = _of("Deployment", values)[RELEASE]["spec"]["template"]["spec"]["containers"]
-    assert node["args"][-1] == f"--set=didcomm.label={label}"
+    assert _node(values)["args"][-1] == f"--set=didcomm.label={label}"
 
 
 def test_the_ports_of_hosts_are_open_to_the_nodes_of_the_cluster_alone() -> None:

@@ -9,10 +9,29 @@ from typing import Any
 
 import pytest
 
+from actors.host import identity_host
+from actors.host.disk_floor import DiskSpace, MeasureDisk
 from tests.edge.identities import Identity, Json
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
 
 StartMediator = Callable[..., Awaitable[Mediator]]
+
+
+class Disk:
+    """The disk of the log, whose free bytes a test says."""
+
+    total_bytes = free_bytes = 10**12
+
+    def of(self, _folder: Path) -> MeasureDisk:
+        return lambda: DiskSpace(self.free_bytes, self.total_bytes)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """Only of mediators that start later."""
+    disk = Disk()
+    monkeypatch.setattr(identity_host, "disk_of", disk.of)
+    return disk
 
 
 @pytest.fixture

@@ -16,8 +16,10 @@ from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSockets
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
-from http_edge.dispatch.gateway import Ports
-from http_edge.server.hosts import host_options
+from http_edge.dispatch.gateway import Gateway, Ports
+from http_edge.dispatch.routes import FixedRoutes
+from http_edge.server.edge import _gateway_limits
+from http_edge.server.hosts import host_options, placement_of
 from http_edge.settings.settings import Settings
 
 _T = TypeVar("_T")
@@ -82,6 +84,18 @@ class LocalHosts:
     def ports_of(self, edge: str) -> Ports:
         """The ports of one edge, by the host's name."""
         return lambda host: LocalHostPort(self, edge, host)
+
+    def gateway(self, edge: str, on_push: TakePush = lambda _: None) -> Gateway:
+        """The gateway of one edge."""
+        ports: dict[str, HostPort] = {}
+        find = self.ports_of(edge)
+        return Gateway(
+            FixedRoutes(placement_of(self._settings)),
+            lambda host: ports.setdefault(host, find(host)),
+            _gateway_limits(self._settings.limits),
+            on_push=on_push,
+            on_new_incarnation=lambda _: None,
+        )
 
     def cut(self, host: str) -> None:
         """The host does not answer from now on."""

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from actors.host import identity_host
-from actors.host.disk_floor import DiskSpace, MeasureDisk
+from tests.edge.conftest import Disk
 from tests.edge.identities import Identity
 from tests.edge.mediator import LAYOUTS, SUCCESS, HandClock, Mediator
 from tests.edge.test_saved_events import event, save
 
-TOTAL = 10**12
 ACKNOWLEDGE = "ACKNOWLEDGE_PENDING_EVENTS"
-
-
-class Disk:
-    """The disk of the log, whose free bytes a test says."""
-
-    free_bytes = TOTAL
-
-    def of(self, _folder: Path) -> MeasureDisk:
-        return lambda: DiskSpace(self.free_bytes, TOTAL)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk()
-    monkeypatch.setattr(identity_host, "disk_of", disk.of)
-    return disk
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +37,7 @@ async def test_a_short_disk_is_said_and_takes_what_frees_some(
     (host,) = (await mediator.operate("/status")).json["hosts"]
     assert host["short_of_disk"] is True
     assert (await mediator.get("/readyz")).status == 200
-    disk.free_bytes = TOTAL
+    disk.free_bytes = disk.total_bytes
     clock.advance(2)
     assert (await mediator.write(alice, bob, "two")).status == 200
     assert (await mediator.get("/health")).status == 200
@@ -99,7 +80,7 @@ async def test_what_is_refused_for_the_disk_may_be_sent_again_as_it_is(
     commands = [message, mediator.command(alice, saved)]
     for command in commands:
         assert (await mediator.post(command)).refusal == (503, "INSUFFICIENT_STORAGE")
-    disk.free_bytes = TOTAL
+    disk.free_bytes = disk.total_bytes
     clock.advance(2)
     for command in commands:
         assert (await mediator.post(command)).status == 200

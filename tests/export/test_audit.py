@@ -333,5 +333,6 @@ def test_what_is_shown_of_a_message_fits_a_terminal_of_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     for message_id in lives_in(sample):
         shown = run("audit", "message", message_id, "--from", sample.place.root)
+        assert shown.code == 0
         # What is longer than a line stands alone on one of its own, where it can be copied.
         assert all(len(line) <= 80 or " " not in line.strip() for line in shown.out.splitlines())

@@ -28,25 +28,21 @@ from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import MessagesRemoved
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault, Finding, verify
+from eventstore.log.verify import Fault
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import LogNotAsSealed
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.rows import exported_sections
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, log_sections, restore
 from tests.export.samples import catalog_of, export_all, exported_rows, findings
 from tests.log.raw_sql import run_sql
+from tests.log.stored import faults
 from tests.unit.actors.given import contract, host, registration, run, submission
 
 ME, FRIEND = "did:example:me", "did:example:friend"
 CONSTANTS = {"mediator_did": "did:web:mediator.test", "shards": "2"}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> ExportPlace:
-    return open_place(str(tmp_path / "export"))
 
 
 class Mediator:
@@ -102,10 +98,6 @@ def texts(log: EventLog, name: str = "host-1") -> list[str]:
     (page,) = run(host(log, name=name), submission(ME, QueryMessages(Page(0, 9))))
     assert isinstance(page, MessagesPage), page
     return [message.payload.decode() for message in page.messages]
-
-
-def faults(log: EventLog) -> list[Fault]:
-    return [found.fault for found in verify(log) if isinstance(found, Finding)]
 
 
 def test_contents_are_exported_as_long_as_they_live(mediator: Mediator, place: ExportPlace) -> None:

@@ -56,11 +56,6 @@ def log(dsn: str) -> Iterator[EventLog]:
         yield opened
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> ExportPlace:
-    return open_place(str(tmp_path / "export"))
-
-
 def _with_erased(log: EventLog, place: ExportPlace) -> History:
     """A history that was exported step by step, and erased much of it afterwards."""
     history = History(log)

@@ -35,11 +35,11 @@ from tests.deploy.manifests import DEPLOY
 from tests.export.forging import TRUSTED, SampleExport, with_value
 from tests.export.leaving import BOUNDS, leave, played, prune, read_ids
 from tests.export.samples import SEED, SIGNED_BY, catalog_of, export_all
-from tests.export.test_names_in_export import GONE, STEPS, log, mediator, place, take_out
+from tests.export.test_names_in_export import GONE, STEPS, log, mediator, take_out
 from tests.export.test_proofs import STREAMS, lives_in
 from tests.histories import MEDIATOR, random_script
 
-__all__ = ["log", "mediator", "place"]
+__all__ = ["log", "mediator"]
 KEY = "z" + base58.b58encode(b"\xed\x01" + TRUSTED.raw).decode()
 Check = Callable[..., str]
 

@@ -46,7 +46,6 @@ from http_edge.server.archive_round import archive_once
 from http_edge.settings.sections import Export
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
-    faults,
     message_ids,
     naming,
     register,
@@ -77,6 +76,7 @@ from tests.export.samples import (
 from tests.histories import CROWD, History, random_script
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, earlier_seal
+from tests.log.stored import faults
 from tests.unit.actors.given import NOW_S, contract, run, submission, unclaimed
 
 GONE: Final = "did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK"
@@ -88,11 +88,6 @@ STEPS: Final = Bounds(rows_max=30, bytes_max=1_000_000)
 def log(tmp_path: Path) -> Iterator[EventLog]:
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as opened:
         yield opened
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> ExportPlace:
-    return open_place(str(tmp_path / "export"))
 
 
 @pytest.fixture

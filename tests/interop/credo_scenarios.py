@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.edge.didcomm.push_service import PushService
 from tests.interop.credo_wallet import CredoWallet, Strategy
 from tests.interop.mediators import Poste
 from tests.interop.parts import Credo
 from tests.interop.tunnel import Tunnel
-from tests.interop.wallets import Handshake, StepFailed
+from tests.interop.wallets import Handshake, StepFailed, require
+from tests.unit.outbound.agent_host import AgentHost, agent_host
 
 BURST: Final = 20
 """Messages for a wallet whose socket is gone."""
@@ -40,7 +40,7 @@ class Stage:
     poste: Poste
     tunnel: Tunnel
     alice: CredoWallet
-    push: PushService
+    push: AgentHost
 
 
 @dataclass(slots=True)
@@ -72,12 +72,16 @@ async def staged(version: Credo, home: Path, handshake: Handshake) -> AsyncItera
     """A stage with a new mediator; nothing is left running behind it."""
     async with (
         Tunnel() as tunnel,
-        PushService() as push,
+        agent_host() as push,
         Poste(
             home,
             listen=tunnel.listen,
             public_url=tunnel.url,
-            **{"push.webhook_url": push.url, "push.delay_s": "0", "push.interval_s": "0.1"},
+            **{
+                "push.webhook_url": f"http://127.0.0.1:{push.port}/push",
+                "push.delay_s": "0",
+                "push.interval_s": "0.1",
+            },
         ) as poste,
         CredoWallet(version, home, "alice", Strategy.PICKUP_2) as alice,
     ):
@@ -136,11 +140,11 @@ async def notify(stage: Stage, device: Device, strategy: Strategy) -> str:
         _, here = await bob.meet(stage.alice, stage.handshake)
         talk = _Talk(stage.alice, bob, here)
         protocol = f"{_PUSH}{service}/1.0"
-        _require(await bob.disclosed(protocol) == [protocol], "the protocol is not disclosed")
+        require(await bob.disclosed(protocol) == [protocol], "the protocol is not disclosed")
         await _removes(bob, service, (None, None))
         _require_ack(await bob.set_device(service, token, device.platform))
         answer = await bob.device(service)
-        _require(answer.get("device_token") == token, f"not device-info: {answer}")
+        require(answer.get("device_token") == token, f"not device-info: {answer}")
         await bob.stop()
         await talk.write("notified", 1)
         expected = {
@@ -149,15 +153,15 @@ async def notify(stage: Stage, device: Device, strategy: Strategy) -> str:
             "device_platform": device.platform or "",
             "waiting": 1,
         }
-        notified = (await stage.push.wait_for(before + 1))[before:]
-        _require(notified == [expected], f"notified {notified}")
+        notified = (await stage.push.notifications(before + 1))[before:]
+        require(notified == [expected], f"notified {notified}")
         await bob.start()
         await talk.all_arrived()
         await _removes(bob, service, device.removal)
         await bob.stop()
         await talk.write("not notified", 1)
         await asyncio.sleep(_QUIET_S)  # in which a notification would come
-        _require(len(stage.push.received) == before + 1, "notified again")
+        require(len(stage.push.received) == before + 1, "notified again")
         await bob.start()
         await talk.all_arrived()
         await _nothing_left(stage.poste)
@@ -169,11 +173,11 @@ async def _removes(bob: CredoWallet, service: str, removal: tuple[str | None, st
     _require_ack(await bob.set_device(service, *removal))
     answer = await bob.device(service)
     code = answer.get("description", {}).get("code")
-    _require(code == "not-registered-for-push-notifications", f"not reported: {answer}")
+    require(code == "not-registered-for-push-notifications", f"not reported: {answer}")
 
 
 def _require_ack(answer: Mapping[str, Any]) -> None:
-    _require(answer["@type"].endswith("/ack"), f"no ack: {answer}")
+    require(answer["@type"].endswith("/ack"), f"no ack: {answer}")
 
 
 @contextmanager
@@ -197,16 +201,6 @@ async def _nothing_left(poste: Poste) -> None:
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise StepFailed(f"{poste.waiting()} messages are still queued") from None
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    """Demand something.
-
-    Raises:
-        StepFailed: it is not so.
-    """
-    if not condition:
-        raise StepFailed(otherwise)
 
 
 def scenarios(version: Credo) -> Mapping[str, Callable[[Stage], Awaitable[str]]]:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from tests.interop.acapy import WALLET, AcaPyAgent
 from tests.interop.mediators import Mediator, Poste
 from tests.interop.recording_proxy import RecordingProxy
-from tests.interop.wallets import Handshake, StepFailed, Wallet, service_of
+from tests.interop.wallets import Handshake, StepFailed, Wallet, require, service_of
 from tests.interop.webhooks import Webhooks
 
 MESSAGES: Final = 100
@@ -126,7 +126,7 @@ async def away_while_killed(stage: Stage) -> str:
         await poste.kill_and_restart()
         restarted = time.monotonic()
         queued, handed_over = poste.queued(after=before), len(proxy.taken)
-        _require(len(set(queued)) == MESSAGES, f"the log holds {len(queued)} messages")
+        require(len(set(queued)) == MESSAGES, f"the log holds {len(queued)} messages")
         await bob.agent.start()
         await proxy.open()
         returned = time.monotonic()
@@ -136,8 +136,8 @@ async def away_while_killed(stage: Stage) -> str:
         _require_each_once(bob.received(), texts)
         known = set(queued)
         in_order = [taken for taken in proxy.taken[handed_over:] if taken in known]
-        _require(in_order == queued, "handed over in another order than queued, or twice")
-        _require(not poste.waiting(), f"{poste.waiting()} messages are still queued")
+        require(in_order == queued, "handed over in another order than queued, or twice")
+        require(not poste.waiting(), f"{poste.waiting()} messages are still queued")
     return (
         f"{MESSAGES} taken in {sent - started:.1f} s, killed and ready again in "
         f"{restarted - sent:.1f} s, received {received - returned:.1f} s after the return"
@@ -175,14 +175,4 @@ async def _write_to_each_other(pair: Acquainted) -> None:
 
 def _require_each_once(received: list[str], texts: list[str]) -> None:
     twice = [text for text in texts if received.count(text) > 1]
-    _require(not twice, f"{len(twice)} messages came more than once")
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    """Demand something.
-
-    Raises:
-        StepFailed: it is not so.
-    """
-    if not condition:
-        raise StepFailed(otherwise)
+    require(not twice, f"{len(twice)} messages came more than once")

@@ -26,6 +26,16 @@ class StepFailed(AssertionError):
     """A step of a scenario did not come to its end."""
 
 
+def require(condition: bool, otherwise: str) -> None:
+    """Demand something.
+
+    Raises:
+        StepFailed: it is not so.
+    """
+    if not condition:
+        raise StepFailed(otherwise)
+
+
 class Wallet:
     """An agent that does as its owner says, always by the same handshake."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any, Final
 
-from eventstore.log.event_log import LogRow
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.faults import Fault, Finding
+from eventstore.log.verify import verify
 from eventstore.read_models.queue_depths import COLUMNS
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
@@ -43,6 +45,11 @@ def copy_log(source: str, target: str, *, entries_max: int = 1_000_000) -> Resto
 def row_at(position: int, row: LogRow) -> LogRow:
     """The row at another position."""
     return LogRow(position, row.stream, row.version, row.topic, row.state, row.content)
+
+
+def faults(log: EventLog) -> list[Fault]:
+    """What is wrong with a log, by its own check."""
+    return [found.fault for found in verify(log) if isinstance(found, Finding)]
 
 
 def _plain(value: Any) -> Any:

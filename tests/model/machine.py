@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,6 +17,7 @@ from actors.core.replies import Reply
 from actors.core.submissions import Submission
 from eventstore.log.events import Seconds
 from eventstore.log.seal import command_key
+from tests.histories import contract
 from tests.log.faulty_log import ConflictNext, FailNext, Plan, StoredButFailed
 from tests.model.reference import Box, Reference
 from tests.model.systems import EDGE, HOST_LIMITS, PLACEMENT, UNAVAILABLE, System
@@ -48,12 +48,6 @@ channels = st.sampled_from(CHANNELS)
 texts = st.text(max_size=2)
 faults = st.sampled_from([FailNext(), StoredButFailed(), ConflictNext()])
 payloads = st.sampled_from([b"", b"1", b"0123456789", bytes(40)])
-
-
-def contract(requestor: str, recipient: str, expires_at_s: Seconds) -> c.Contract:
-    """A signed contract; the same terms give the same contract."""
-    signed = f"{requestor} {recipient} {expires_at_s}".encode()
-    return c.Contract(requestor, recipient, expires_at_s, hashlib.sha256(signed).digest(), signed)
 
 
 def message_ids(box: Box) -> list[str]:

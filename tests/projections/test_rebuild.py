@@ -29,7 +29,7 @@ from projections.tables.erased import about_names, names_of, with_names
 from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
-from tests.histories import CROWD, MEDIATOR, START_MS, Crowd, History, _contract, random_script
+from tests.histories import CROWD, MEDIATOR, START_MS, Crowd, History, contract, random_script
 from tests.projections.exports import (
     complete_until,
     export_log,
@@ -406,7 +406,7 @@ def erase(history: History, did: str) -> None:
 
 
 def come_back(history: History, did: str) -> None:
-    history._ask(did, did, c.Register(_contract(did, did, history.now_ms // 1000 + 9_000)))
+    history._ask(did, did, c.Register(contract(did, did, history.now_ms // 1000 + 9_000)))
     history.commit()
 
 

@@ -11,16 +11,8 @@ from actors.core.placement_table import HostHoldings
 from actors.host.port import A, HostNotReached, HostQuestion, Ping
 from http_edge.admin.health import Health
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.routes import FixedRoutes
-
-_LIMITS = GatewayLimits(
-    outbox_items_max=8,
-    batch_items_max=4,
-    batch_bytes_max=1_000,
-    reads_in_flight_max=2,
-    move_wait_s_max=1,
-)
+from tests.unit.dispatch.test_gateway import LIMITS
 
 
 class AnsweringHost:
@@ -68,7 +60,7 @@ class Setting:
         gateway = Gateway(
             self.routes,
             lambda name: ports[name],
-            _LIMITS,
+            LIMITS,
             on_push=lambda _: None,
             on_new_incarnation=lambda _: None,
         )

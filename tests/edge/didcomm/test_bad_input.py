@@ -163,7 +163,7 @@ async def test_what_was_sent_before_a_message_that_cannot_be_read_is_answered(
 async def test_a_text_frame_that_is_no_text_closes_the_socket(network: WalletNetwork) -> None:
     async with network.socket() as socket:
         await socket.raw._writer.send_frame(b"\xff\xfe", 1)  # no wallet can say it
-        assert await socket.ended() == 1007
+        assert await socket.closing() == 1007
 
 
 def samples(strategy: st.SearchStrategy[T], number: int) -> list[T]:

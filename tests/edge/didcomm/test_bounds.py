@@ -65,9 +65,7 @@ async def test_a_wallet_that_is_erased_while_it_waits_for_messages_waits_no_long
     polling = asyncio.create_task(bob.wallet.noop(delay_ms=int(2_000 * WAIT_S)))
     (edge,) = network.mediator.edges
     async with asyncio.timeout(WAIT_S):
-        # No event says that a request began to wait.
-        while not len(edge._hub):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await network.polled()
         (did,) = edge._hub._listeners
         await network.mediator.operate(f"/identities/erase?did={quote(did)}", "POST")
         with pytest.raises(WalletError):

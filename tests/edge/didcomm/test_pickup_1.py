@@ -180,7 +180,7 @@ async def test_a_noop_with_delay_is_answered_when_a_message_arrives(
     async with bob.wallet.socket() as socket:
         wallet = bob.wallet if transport == "HTTP" else bob.wallet.over(socket)
         polling = asyncio.create_task(wallet.noop(LONG_MS))
-        await asyncio.sleep(SHORT_MS / 1000)  # it really waits
+        await network.polled()
         assert not polling.done()
         await network.write(bob, "one")
         assert bob.read(await polling) == "one"
@@ -209,9 +209,7 @@ async def test_who_finds_no_room_to_wait_is_answered_as_if_the_time_were_over(
     network: WalletNetwork, bob: Bob
 ) -> None:
     polling = asyncio.create_task(bob.wallet.noop(LONG_MS))
-    (edge,) = network.mediator.edges
-    while not len(edge._hub):  # noqa: ASYNC110 - no event says that a request began to wait
-        await asyncio.sleep(0)
+    await network.polled()
     assert await bob.wallet.batch(1, LONG_MS) == []
     await network.write(bob, "one")
     assert bob.read(await polling) == "one"
@@ -345,7 +343,7 @@ async def test_who_goes_away_before_the_answer_gets_the_messages_again(
     )
     async with aiohttp.ClientSession() as leaving:
         polling = asyncio.create_task(leaving.post(mediator.url("/didcomm"), data=question))
-        await asyncio.sleep(SHORT_MS / 1000)
+        await network.polled()
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)
     await network.write(bob, "one")

@@ -9,11 +9,9 @@ from typing import Any, Final
 import pytest
 
 from http_edge.clients.didcomm import ProblemReported
-from http_edge.clients.didcomm.connected_wallet import PushDevice
-from http_edge.clients.didcomm.connected_wallet import PushService as Service
+from http_edge.clients.didcomm.connected_wallet import PushDevice, PushService
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.edge.didcomm.newer_wallets import Sender, connected
-from tests.edge.didcomm.push_service import PushService
 from tests.edge.didcomm.wallet_network import (
     PREFIXES,
     Bob,
@@ -23,6 +21,7 @@ from tests.edge.didcomm.wallet_network import (
 )
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, Mediator
+from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, in_turn
 
 FCM: Final = "push-notifications-fcm/1.0/"
 SOON_S: Final = 0.01
@@ -31,9 +30,10 @@ SERVICES: Final = pytest.mark.parametrize("service", ["fcm", "apns"])
 
 
 @pytest.fixture
-async def push() -> AsyncIterator[PushService]:
-    async with PushService() as service:
-        yield service
+async def push() -> AsyncIterator[AgentHost]:
+    """The push service that the mediator's notifications arrive at."""
+    async with agent_host() as host:
+        yield host
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def more() -> Json:
 
 
 @pytest.fixture
-def settings(push: PushService, more: Json) -> Json:
+def settings(push: AgentHost, more: Json) -> Json:
     times = {"delay_s": SOON_S, "interval_s": LATER_S}
-    return {"push": {"webhook_url": push.url, **times, **more}}
+    return {"push": {"webhook_url": f"http://127.0.0.1:{push.port}/push", **times, **more}}
 
 
 def figures(mediator: Mediator) -> dict[str, int]:
@@ -61,14 +61,14 @@ async def unwatched(mediator: Mediator) -> dict[str, int]:
     return figures(mediator)
 
 
-async def has_no_device(bob: Bob, service: Service = "fcm") -> None:
+async def has_no_device(bob: Bob, service: PushService = "fcm") -> None:
     with pytest.raises(ProblemReported) as reported:
         await bob.wallet.push_device(service=service)
     assert reported.value.code == "not-registered-for-push-notifications"
 
 
 @SERVICES
-async def test_a_device_is_set_read_replaced_and_removed(bob: Bob, service: Service) -> None:
+async def test_a_device_is_set_read_replaced_and_removed(bob: Bob, service: PushService) -> None:
     platform = "Android" if service == "fcm" else None
     await has_no_device(bob, service)
     for token in ("first", "second", "second"):
@@ -146,11 +146,11 @@ async def test_an_agent_without_mediation_may_set_a_device_and_a_stranger_may_no
 
 @SERVICES
 async def test_a_device_learns_how_many_messages_wait(
-    network: WalletNetwork, bob: Bob, push: PushService, service: Service
+    network: WalletNetwork, bob: Bob, push: AgentHost, service: PushService
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS", service=service)
     await network.write(bob, "one")
-    (notification,) = await push.wait_for(1)
+    (notification,) = await push.notifications(1)
     assert notification == {
         "@type": f"{NEW_PREFIX}push-notifications-{service}",
         "device_token": "token",
@@ -161,36 +161,36 @@ async def test_a_device_learns_how_many_messages_wait(
 
 
 async def test_a_wallet_of_the_second_generation_is_notified_too(
-    network: WalletNetwork, push: PushService
+    network: WalletNetwork, push: AgentHost
 ) -> None:
     wallet = await connected(network)
     recipient = await wallet.new_recipient()
     await wallet.set_push_device("newer", "Android")
     assert await wallet.push_device() == PushDevice("newer", "Android")
     await Sender(network).write(recipient, "one", "two")
-    assert (await push.wait_for(1))[0]["device_token"] == "newer"
+    assert (await push.notifications(1))[0]["device_token"] == "newer"
 
 
 async def test_newer_messages_are_announced_again_until_they_are_fetched(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     for number in (1, 2, 3):
         await network.write(bob, f"message {number}")
         mediator.clock.advance(1)
-        assert (await push.wait_for(number))[-1]["waiting"] == number
+        assert (await push.notifications(number))[-1]["waiting"] == number
     await unwatched(mediator)
     assert len(push.received) == 3
 
 
 async def test_a_wallet_that_leaves_its_messages_lying_live_is_notified_when_its_socket_ends(
-    network: WalletNetwork, bob: Bob, push: PushService
+    network: WalletNetwork, bob: Bob, push: AgentHost
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     async with bob.wallet.live():
         await network.write(bob, "one")
         assert push.received == []
-    assert (await push.wait_for(1))[0]["waiting"] == 1
+    assert (await push.notifications(1))[0]["waiting"] == 1
 
 
 async def test_a_wallet_without_a_device_costs_no_task(
@@ -202,9 +202,9 @@ async def test_a_wallet_without_a_device_costs_no_task(
 
 @pytest.mark.parametrize("status", [404, 410])
 async def test_a_device_that_its_service_no_longer_knows_is_forgotten(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, status: int
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, status: int
 ) -> None:
-    push.statuses = [status]
+    push.answer = in_turn(status)
     await bob.wallet.set_push_device("old", "iOS")
     await network.write(bob, "one")
     assert (await unwatched(mediator))["unregistered"] == 1
@@ -213,63 +213,61 @@ async def test_a_device_that_its_service_no_longer_knows_is_forgotten(
 
 
 async def test_a_device_that_was_replaced_meanwhile_is_kept(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
-    push.statuses = [410]
-    push.released.clear()
+    push.answer = gate = Gate(in_turn(410))
     await bob.wallet.set_push_device("old", "iOS")
     await network.write(bob, "one")
-    await push.wait_for(1)
+    await push.has(1)
     await bob.wallet.set_push_device("new", "iOS")
-    push.released.set()
+    gate.released.set()
     assert (await unwatched(mediator))["unregistered"] == 1
     assert (await bob.wallet.push_device()).token == "new"
 
 
 async def test_a_service_that_fails_is_asked_again(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
-    push.statuses = [503, 500, 429]
+    push.answer = in_turn(503, 500, 429)
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
-    assert len(await push.wait_for(4)) == 4
+    assert len(await push.notifications(4)) == 4
     done = await unwatched(mediator)
     assert (done["failed"], done["sent"]) == (3, 1)
 
 
 async def test_a_service_that_refuses_is_not_asked_again_for_the_same_message(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
-    push.statuses = [403]
+    push.answer = in_turn(403)
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
     assert (await unwatched(mediator))["failed"] == 1
     mediator.clock.advance(1)
     await network.write(bob, "two")
-    assert [each["waiting"] for each in await push.wait_for(2)] == [1, 2]
+    assert [each["waiting"] for each in await push.notifications(2)] == [1, 2]
 
 
 async def test_a_service_that_hangs_delays_no_sender_and_not_the_end(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
-    push.released.clear()
+    push.answer = Gate()
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
-    await push.wait_for(1)
+    await push.has(1)
     await network.write(bob, "two")
     async with asyncio.timeout(WAIT_S):
         await mediator.restart()
     assert sorted(await bob.drained()) == ["one", "two"]
-    push.released.set()
 
 
 async def test_a_restart_forgets_no_device(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     await mediator.restart()
     await network.write(bob, "one")
-    assert (await push.wait_for(1))[0]["device_token"] == "token"
+    assert (await push.notifications(1))[0]["device_token"] == "token"
 
 
 @pytest.mark.parametrize("settings", [{}])
@@ -324,23 +322,23 @@ def pauses(mediator: Mediator) -> Pauses:
 
 
 async def test_a_device_is_notified_after_a_delay_and_later_of_newer_messages_alone(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one", "two")
     assert push.received == []
     assert await pauses.end_next() == SOON_S
-    assert [each["waiting"] for each in await push.wait_for(1)] == [2]
+    assert [each["waiting"] for each in await push.notifications(1)] == [2]
     mediator.clock.advance(1)
     await network.write(bob, "three", "four")
     assert await pauses.end_next() == LATER_S
-    assert [each["waiting"] for each in await push.wait_for(2)] == [2, 4]
+    assert [each["waiting"] for each in await push.notifications(2)] == [2, 4]
     await pauses.end_next()
     assert (await unwatched(mediator))["sent"] == 2
 
 
 async def test_a_wallet_that_fetched_within_the_delay_is_not_notified(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
@@ -351,7 +349,7 @@ async def test_a_wallet_that_fetched_within_the_delay_is_not_notified(
 
 
 async def test_a_wallet_that_is_fetching_is_notified_only_if_it_gives_up(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
@@ -361,11 +359,11 @@ async def test_a_wallet_that_is_fetching_is_notified_only_if_it_gives_up(
     assert (seconds, push.received) == (LATER_S, [])
     mediator.clock.advance(mediator.settings.didcomm.lease_s + 1)
     ended.set()
-    assert len(await push.wait_for(1)) == 1
+    assert len(await push.notifications(1)) == 1
 
 
 async def test_a_wallet_in_live_mode_is_not_notified_of_what_waited_before(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
@@ -378,24 +376,23 @@ async def test_a_wallet_in_live_mode_is_not_notified_of_what_waited_before(
 
 
 async def test_a_message_that_comes_during_a_notification_is_announced_by_the_next(
-    network: WalletNetwork, mediator: Mediator, bob: Bob, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:
-    push.statuses = [403]
-    push.released.clear()
+    push.answer = gate = Gate(in_turn(403))
     await bob.wallet.set_push_device("token", "iOS")
     await network.write(bob, "one")
     await pauses.end_next()
-    await push.wait_for(1)
+    await push.has(1)
     mediator.clock.advance(1)
     await network.write(bob, "two")
-    push.released.set()
+    gate.released.set()
     assert await pauses.end_next() == LATER_S
-    assert [each["waiting"] for each in await push.wait_for(2)] == [1, 2]
+    assert [each["waiting"] for each in await push.notifications(2)] == [1, 2]
 
 
 @pytest.mark.parametrize("more", [{"agents_max": 1}])
 async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
-    network: WalletNetwork, mediator: Mediator, push: PushService, pauses: Pauses
+    network: WalletNetwork, mediator: Mediator, push: AgentHost, pauses: Pauses
 ) -> None:
     bobs = await network.bobs(2)
     for token, bob in zip(("first", "second"), bobs, strict=True):
@@ -404,10 +401,10 @@ async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
     assert (figures(mediator)["agents"], figures(mediator)["dropped"]) == (1, 1)
     for _ in bobs:
         await pauses.end_next()
-    assert [each["device_token"] for each in await push.wait_for(1)] == ["second"]
+    assert [each["device_token"] for each in await push.notifications(1)] == ["second"]
     await pauses.end_next()
     await unwatched(mediator)
     mediator.clock.advance(1)
     await network.write(bobs[0], "two")
     await pauses.end_next()
-    assert [each["device_token"] for each in await push.wait_for(2)] == ["second", "first"]
+    assert [each["device_token"] for each in await push.notifications(2)] == ["second", "first"]

@@ -151,7 +151,7 @@ async def test_messages_on_a_socket_are_recorded_too(
         )
         await socket.data()
         await socket.raw.send_bytes(b"x" * (mediator.settings.didcomm.message_bytes_max + 2))
-        assert await socket.ended() == 1009
+        assert await socket.closing() == 1009
     assert await recorded(mediator) == [
         ("", "message-too-large", "", 1),
         ("", "not-an-envelope", "", 1),

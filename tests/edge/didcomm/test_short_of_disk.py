@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from actors.host import identity_host
-from actors.host.disk_floor import DiskSpace, MeasureDisk
+from tests.edge.conftest import Disk
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.mediator import HandClock
-
-TOTAL = 10**12
-
-
-class Disk:
-    """The disk of the log, whose free bytes a test says."""
-
-    free_bytes = TOTAL
-
-    def of(self, _folder: Path) -> MeasureDisk:
-        return lambda: DiskSpace(self.free_bytes, TOTAL)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk()
-    monkeypatch.setattr(identity_host, "disk_of", disk.of)
-    return disk
 
 
 @pytest.fixture(autouse=True)

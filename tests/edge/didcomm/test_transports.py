@@ -308,7 +308,7 @@ async def test_the_disclosed_size_is_the_bound_over_a_socket(
         opened(bob.connection, await socket.data())
         over = fits + b" "
         await (socket.raw.send_str(over.decode()) if is_text else socket.raw.send_bytes(over))
-        assert await socket.ended() == 1009
+        assert await socket.closing() == 1009
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"socket_first_message_s": 0.2}}])
@@ -316,8 +316,8 @@ async def test_a_socket_without_a_message_is_closed(network: WalletNetwork, bob:
     async with network.socket() as silent, network.socket() as raving, network.socket() as used:
         await raving.raw.ping(b"here")
         await used.raw.send_bytes(envelope_of(bob.key, "one"))
-        assert await silent.ended() == 1008
-        assert await raving.ended() == 1008
+        assert await silent.closing() == 1008
+        assert await raving.closing() == 1008
         await used.raw.send_bytes(sealed(bob.connection, STATUS, **routed()))
         assert opened(bob.connection, await used.data())["message_count"] == 1
 
@@ -339,7 +339,7 @@ async def test_an_edge_that_goes_away_says_so(network: WalletNetwork, bob: Bob) 
         await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
         opened(bob.connection, await socket.data())
         restarting = asyncio.create_task(network.mediator.restart())
-        assert await socket.ended() == 1001
+        assert await socket.closing() == 1001
         await restarting
     await bob.wallet.ping()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, service_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, OLD_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.edge.identities import Json
-from tests.edge.mediator import KEYS, WAIT_S, Answer, Mediator
+from tests.edge.mediator import KEYS, WAIT_S, Answer, Mediator, Socket
 
 SERVICE: Final = service_key(KEYS)
 """The mediator's own key."""
@@ -95,24 +96,14 @@ class Bob:
         return [self.read(picked) async for picked in self.wallet.drain(100)]
 
 
-class RawSocket:
+class RawSocket(Socket):
     """A WebSocket in the hands of a client that knows nothing of wallets."""
-
-    def __init__(self, raw: aiohttp.ClientWebSocketResponse) -> None:
-        self.raw = raw
 
     async def data(self) -> bytes:
         """The next binary frame."""
         message = await self.raw.receive(WAIT_S)
         assert message.type is WSMsgType.BINARY, message
         assert isinstance(message.data, bytes)
-        return message.data
-
-    async def ended(self) -> int:
-        """The code that the server closes with."""
-        message = await self.raw.receive(WAIT_S)
-        assert message.type is WSMsgType.CLOSE, message
-        assert isinstance(message.data, int)
         return message.data
 
     async def ended_because(self) -> tuple[int, str]:
@@ -175,6 +166,13 @@ class WalletNetwork:
     async def say(self, connection: Connection, kind: str, **members: Any) -> Answer:
         """What a message of a wallet brings back over HTTP, unopened."""
         return await self.post(sealed(connection, kind, **members))
+
+    async def polled(self) -> None:
+        """Return when a request waits for messages."""
+        (edge,) = self.mediator.edges
+        async with asyncio.timeout(WAIT_S):
+            while not len(edge._hub):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
 
     async def write(self, bob: Bob, *texts: str) -> None:
         """Messages for a wallet's key, which must be accepted."""

@@ -15,7 +15,8 @@ from actors.core.commands import (
     RemoveMessages,
     StartLive,
 )
-from actors.core.replies import Delivery, EnvelopeQueued, EnvelopesWaiting, QueueState
+from actors.core.refusals import Refusal
+from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Refused
 from eventstore.log.event_log import EventLog
 from tests.unit.actors.didcomm import KEY, ME
 from tests.unit.actors.given import NOW_MS, HandClock, delivery, host, run, unclaimed
@@ -61,9 +62,7 @@ def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: Ev
     assert available(owner) == 1
 
 
-@pytest.mark.parametrize(
-    "end", [EndLive("phone"), ReleaseLeases("phone"), EndAccount(ME, NOW_MS // 1_000)], ids=type
-)
+@pytest.mark.parametrize("end", [EndLive("phone"), ReleaseLeases("phone")], ids=type)
 def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
     end: Command, log: EventLog
 ) -> None:
@@ -73,7 +72,18 @@ def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
     run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
     late = unclaimed(ME, QueueEnvelope("", b"1"))
     (_, reply), pushes = owner.execute([("edge-1", unclaimed(ME, end)), ("edge-2", late)])
-    assert all(edge and isinstance(push.notice, EnvelopesWaiting) for edge, push in pushes)
-    if isinstance(reply, EnvelopeQueued):
-        assert available(owner) == 1
-        assert take(owner, delivery("laptop")) == [[reply.message_id]]
+    assert {*pushes, *owner.due_pushes()} == {("edge-0", WAITING), ("edge-1", WAITING)}
+    assert isinstance(reply, EnvelopeQueued)
+    assert available(owner) == 1
+    assert take(owner, delivery("laptop")) == [[reply.message_id]]
+
+
+def test_what_is_queued_as_the_account_ends_is_refused_and_not_pushed(log: EventLog) -> None:
+    owner = host(log)
+    queue(owner)
+    run(owner, unclaimed(ME, Listen("edge-0")))
+    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    late = unclaimed(ME, QueueEnvelope("", b"1"))
+    end = unclaimed(ME, EndAccount(ME, NOW_MS // 1_000))
+    (_, reply), pushes = owner.execute([("edge-1", end), ("edge-2", late)])
+    assert (reply, pushes, owner.due_pushes()) == (Refused(Refusal.NOT_CONNECTED), [], [])

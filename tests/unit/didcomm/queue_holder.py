@@ -47,11 +47,7 @@ from http_edge.didcomm.protocols.pickup import Pickup
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
 from http_edge.didcomm.protocols.queue_1 import Queue1
-from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
-from http_edge.dispatch.outbox import GatewayLimits
-from http_edge.dispatch.routes import FixedRoutes
-from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings
 from tests.edge.local_host import LocalHosts
 from tests.edge.mediator import HandClock
@@ -63,13 +59,6 @@ ASK_ID: Final = "ask-1"
 Members: TypeAlias = dict[str, Any]
 _R = TypeVar("_R", bound=Reply)
 _COMMAND: Final = b"c" * 16
-_LIMITS: Final = GatewayLimits(
-    outbox_items_max=1_000,
-    batch_items_max=100,
-    batch_bytes_max=100_000,
-    reads_in_flight_max=2,
-    move_wait_s_max=1,
-)
 
 
 def envelope(number: int, filling: str = "") -> bytes:
@@ -90,6 +79,9 @@ class Wallet:
         self.keys = [base58(key) for key in self.raw_keys]
 
 
+ALICE, BOB = Wallet(1), Wallet(2)
+
+
 class Holder:
     """Queues in a log of their own, and what the families answer about them."""
 
@@ -98,15 +90,7 @@ class Holder:
         self.settings = Settings.model_validate({"data_dir": data_dir, **settings})
         self._ids = itertools.count(1)
         self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=self._new_id)
-        ports: dict[str, Any] = {}
-        find = self.hosts.ports_of(EDGE)
-        self.gateway = Gateway(
-            FixedRoutes(placement_of(self.settings)),
-            lambda host: ports.setdefault(host, find(host)),
-            _LIMITS,
-            on_push=self._push,
-            on_new_incarnation=lambda _: None,
-        )
+        self.gateway = self.hosts.gateway(EDGE, self._push)
         self.identities = Identities(self.gateway)
         self.hub = Hub(EDGE, self.gateway)
         self.hosts.attach(EDGE, self._push)
@@ -274,6 +258,13 @@ class Holder:
         answer = await self.identities.ask(wallet.did, command, _COMMAND, reply)
         assert not isinstance(answer, Refusal), answer
         return answer
+
+
+def problem_code(report: Members) -> str:
+    """The code of a problem report that is no protocol's own."""
+    assert report["@type"] == f"{NEW}notification/1.0/problem-report", report
+    code: str = report["description"]["code"]
+    return code
 
 
 @asynccontextmanager

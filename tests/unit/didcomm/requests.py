@@ -7,41 +7,30 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import orjson
-from typing_extensions import override
 
 from actors.core.commands import Command, Connect, Connection, FindKeyOwner
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, KeyOwner, Reply
-from actors.host.port import HostPort
+from actors.core.replies import Done, KeyOwner
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import Answer, Json, Message
 from http_edge.didcomm.envelopes.v1.plaintext import read, write_answer
 from http_edge.didcomm.envelopes.v1.version import agent_account
-from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.identities import key_target
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
-from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.outbox import GatewayLimits
-from http_edge.dispatch.routes import FixedRoutes
-from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings
 from tests.edge.local_host import LocalHosts
+from tests.unit.watched_identities import WatchedIdentities
 
 NEW: Final = "https://didcomm.org/"
 OLD: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
 MESSAGE_ID: Final = "message-1"
 REPLY_ID: Final = "reply-1"
+COMMAND: Final = b"c" * 16
+"""The key in the log of every command."""
 NOW_MS: Final = 1_800_000_000_000
-_LIMITS: Final = GatewayLimits(
-    outbox_items_max=1_000,
-    batch_items_max=100,
-    batch_bytes_max=100_000,
-    reads_in_flight_max=2,
-    move_wait_s_max=1,
-)
-_R = TypeVar("_R", bound=Reply)
 
 
 def raw_key(number: int) -> bytes:
@@ -73,7 +62,7 @@ def request_of(message: Message, key: bytes = ALICE) -> Request:
     return Request(
         message=message,
         sender=agent_account(key),
-        command=b"c" * 16,
+        command=COMMAND,
         session="session-1",
         persistent=False,
         routable=True,
@@ -92,41 +81,13 @@ async def answer(family: Family, message: Message, key: bytes = ALICE) -> Json:
     return written((await outcome(family, message, key)).reply, message)
 
 
-class Agents(Identities):
-    """Identities whose answers can be lost, or never requested, by the kind of command."""
+class Agents(WatchedIdentities):
+    """The identities of agents."""
 
-    def __init__(self, gateway: Gateway, hosts: LocalHosts) -> None:
-        super().__init__(gateway)
+    def __init__(self, hosts: LocalHosts) -> None:
+        self.gateway = hosts.gateway("edge-0")
+        super().__init__(self.gateway)
         self.hosts = hosts
-        self.refused: dict[type[Command], Refusal] = {}
-        self.lost: set[type[Command]] = set()
-        self.seen: list[Command] = []
-
-    @override
-    async def ask(
-        self,
-        target: str,
-        command: Command,
-        key: bytes,
-        reply: type[_R],
-        *,
-        can_linger: bool = False,
-        by_owner: bool = False,
-        by_mediator: bool = False,
-    ) -> _R | Refusal:
-        self.seen.append(command)
-        if type(command) in self.refused:
-            return self.refused[type(command)]
-        answered = await super().ask(
-            target,
-            command,
-            key,
-            reply,
-            can_linger=can_linger,
-            by_owner=by_owner,
-            by_mediator=by_mediator,
-        )
-        return Refusal.TEMPORARILY_UNAVAILABLE if type(command) in self.lost else answered
 
     @contextmanager
     def cut_off(self, command: type[Command], *, is_lost: bool) -> Iterator[None]:
@@ -143,13 +104,13 @@ class Agents(Identities):
         """The agents with these keys connect."""
         for key in raw_keys:
             said = Connection(keys.did_key(key), "", "", [], "didexchange/1.1", "")
-            done = await self.ask(keys.did_key(key), Connect(said), b"c" * 16, Done)
+            done = await self.ask(keys.did_key(key), Connect(said), COMMAND, Done)
             assert done == Done()
 
     async def owner(self, key: bytes) -> str | None:
         """The owner of a key."""
         target = key_target(keys.base58(key))
-        found = await self.ask(target, FindKeyOwner(), b"c" * 16, KeyOwner)
+        found = await self.ask(target, FindKeyOwner(), COMMAND, KeyOwner)
         return None if isinstance(found, Refusal) else found.owner_did
 
 
@@ -160,17 +121,9 @@ async def agents_of(data_dir: Path, **settings: Any) -> AsyncIterator[Agents]:
     read = Settings.model_validate({"data_dir": data_dir, **settings})
     hosts = LocalHosts(read, clock=lambda: NOW_MS, new_id=lambda: f"id-{next(ids)}")
     hosts.start()
-    ports: dict[str, HostPort] = {}
-    find = hosts.ports_of("edge-0")
-    gateway = Gateway(
-        FixedRoutes(placement_of(read)),
-        lambda host: ports.setdefault(host, find(host)),
-        _LIMITS,
-        on_push=lambda _: None,
-        on_new_incarnation=lambda _: None,
-    )
+    agents = Agents(hosts)
     try:
-        yield Agents(gateway, hosts)
+        yield agents
     finally:
-        await asyncio.wait_for(gateway.drained(), 5)
+        await asyncio.wait_for(agents.gateway.drained(), 5)
         await hosts.stop()

@@ -20,23 +20,11 @@ from http_edge.didcomm.invitation_page import InvitationPage
 from http_edge.didcomm.protocols.invitations import (
     PARAMETERS,
     Invitations,
-    MediatorInvitation,
     Protocol,
 )
+from tests.unit.didcomm.test_invitations import BASE, KEY, NOW_S, OURS, made
 
-KEY = KeyPair.from_seed(b"s" * 32)
-BASE = "https://mediator.example"
-NOW_S = 1_800_000_000
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,application/json,*/*;q=0.8"
-OURS = Invitations(KEY, "Poste", f"{BASE}/didcomm")
-
-
-def made(
-    *, single_use: bool = False, expires_at_s: int | None = None, label: str | None = None
-) -> MediatorInvitation:
-    return OURS.make(
-        single_use=single_use, expires_at_s=expires_at_s, label=label, new_id=lambda: "one"
-    )
 
 
 async def served(invitations: Invitations) -> TestClient[web.Request, web.Application]:

@@ -22,11 +22,10 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols import keylists
 from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
-from tests.unit.didcomm.requests import ALICE, Agents, agents_of, raw_key
+from tests.unit.didcomm.requests import ALICE, COMMAND, Agents, agents_of, raw_key
 
 OWNER: Final = "did:key:owner"
 KEY: Final = "key"
-COMMAND: Final = b"c" * 16
 ADD: Final = KeyChanges([KEY], [], frozenset([KEY]))
 REMOVE: Final = KeyChanges([], [KEY], frozenset())
 ADD_AND_REMOVE: Final = KeyChanges([], [KEY], frozenset([KEY]))

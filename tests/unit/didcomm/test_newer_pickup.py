@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,27 +11,20 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.protocols.protocol import NOTHING, LiveModeChange
 from tests.unit.didcomm.queue_holder import (
+    ALICE,
     ASK_ID,
+    BOB,
     NEW,
     Holder,
     Members,
     Wallet,
     envelope,
-    running_holder,
 )
 
 PICKUP_3 = "messagepickup/3.0/"
 PICKUP_4 = "message-pickup/4.0/"
 LIMITS = {PICKUP_3: "limit", PICKUP_4: "message_count_limit"}
-ALICE, BOB = Wallet(1), Wallet(2)
 ALICES, BOBS = did_key(ALICE.raw_keys[0]), did_key(BOB.raw_keys[0])
-
-
-@pytest.fixture
-async def holder(tmp_path: Path) -> AsyncIterator[Holder]:
-    async with running_holder(tmp_path) as holder:
-        await holder.connect(ALICE, BOB)
-        yield holder
 
 
 @pytest.fixture(params=[PICKUP_3, PICKUP_4])

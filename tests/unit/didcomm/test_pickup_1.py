@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 from actors.core.refusals import Refusal
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.queue_holder import (
+    ALICE,
     ASK_ID,
+    BOB,
     NEW,
     OLD,
     Holder,
@@ -28,18 +30,10 @@ BATCH_PICKUP = "messagepickup/1.0/batch-pickup"
 LIST_PICKUP = "messagepickup/1.0/list-pickup"
 NOOP = "messagepickup/1.0/noop"
 PROBLEM = f"{NEW}messagepickup/1.0/problem_report"
-ALICE, BOB = Wallet(1), Wallet(2)
 WAIT_S = 10.0
 """How long a test waits for what must come; it passes as soon as it has come."""
 LONG: Members = {"~timing": {"delay_milli": 60_000}}
 SHORT: Members = {"~timing": {"delay_milli": 20}}
-
-
-@pytest.fixture
-async def holder(tmp_path: Path) -> AsyncIterator[Holder]:
-    async with running_holder(tmp_path) as holder:
-        await holder.connect(ALICE, BOB)
-        yield holder
 
 
 def items(answer: Members) -> list[Any]:

@@ -13,12 +13,15 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
 from http_edge.didcomm.protocols.protocol import NOTHING, LiveModeChange
 from tests.unit.didcomm.queue_holder import (
+    ALICE,
     ASK_ID,
+    BOB,
     NEW,
     Holder,
     Members,
     Wallet,
     envelope,
+    problem_code,
     running_holder,
 )
 
@@ -29,14 +32,6 @@ LIVE_CHANGE = "messagepickup/2.0/live-delivery-change"
 STATUS = f"{NEW}messagepickup/2.0/status"
 DELIVERY = f"{NEW}messagepickup/2.0/delivery"
 PROBLEM = f"{NEW}notification/1.0/problem-report"
-ALICE, BOB = Wallet(1), Wallet(2)
-
-
-@pytest.fixture
-async def holder(tmp_path: Path) -> AsyncIterator[Holder]:
-    async with running_holder(tmp_path) as holder:
-        await holder.connect(ALICE, BOB)
-        yield holder
 
 
 @pytest.fixture
@@ -52,12 +47,6 @@ def delivered(delivery: Members) -> dict[str, bytes]:
         item["@id"]: base64.b64decode(item["data"]["base64"], validate=True).rstrip(b" ")
         for item in delivery["~attach"]
     }
-
-
-def problem_code(report: Members) -> str:
-    assert report["@type"] == PROBLEM, report
-    code: str = report["description"]["code"]
-    return code
 
 
 async def test_the_status_of_an_empty_queue_counts_nothing(holder: Holder) -> None:

@@ -4,50 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, TypeVar, cast
+from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
-from actors.core.commands import Command
-from actors.core.refusals import Refusal
-from actors.core.replies import DeliveredMessage, Delivery, QueuePolicy, QueueState, Reply
+from actors.core.commands import QueueEnvelope, StartLive
+from actors.core.replies import DeliveredMessage, EnvelopeQueued, QueueState
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import NewMessage
 from http_edge.didcomm.envelopes.v1.version import agent_account
-from http_edge.didcomm.identities import Identities
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
 from http_edge.settings.settings import DidComm
+from tests.unit.didcomm.requests import COMMAND, agents_of
 from tests.unit.didcomm.v2_mediator import AGENT, ENVELOPES
 
-OLDER: Final = DeliveredMessage("older", "key", b"{}", 1)
-NEWER: Final = DeliveredMessage("newer", "key", b"{}", 2)
-EMPTY: Final = QueueState(
-    0, 0, 0, 0, 0, 0, 0, 0, QueuePolicy(True, 0, 0, 0, 0), live=True, version=2
-)
-_R = TypeVar("_R", bound=Reply)
-
-
-class Held(Identities):
-    """A queue with one message, which is handed out when the test says so."""
-
-    def __init__(self) -> None:
-        self.door = asyncio.Event()
-
-    async def ask(  # noqa: PLR0913 - as it is
-        self,
-        target: str,
-        command: Command,
-        key: bytes,
-        reply: type[_R],
-        *,
-        can_linger: bool = False,
-        by_owner: bool = False,
-        by_mediator: bool = False,
-    ) -> _R | Refusal:
-        await self.door.wait()
-        return cast("_R", Delivery([OLDER], EMPTY))
+SESSION: Final = "the session of a socket"
+ACCOUNT: Final = agent_account(AGENT.public)
 
 
 class Reader:
@@ -62,30 +37,33 @@ class Reader:
         raise AssertionError(cause)
 
 
-async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched() -> None:
-    sent: list[list[DeliveredMessage]] = []
-    queue, wake = Held(), Wake()
-    pump = Pump(
-        DidComm(),
-        ENVELOPES,
-        queue,
-        agent_account(AGENT.public),
-        session="socket",
-        outgoing=Outgoing(web.WebSocketResponse(), peer=Reader(), bytes_max=10_000),
-        new_id=lambda: "id",
-    )
+async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path: Path) -> None:
+    sent: list[bytes] = []
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        wake = Wake()
+        pump = Pump(
+            DidComm(),
+            ENVELOPES,
+            agents,
+            ACCOUNT,
+            session=SESSION,
+            outgoing=Outgoing(web.WebSocketResponse(), peer=Reader(), bytes_max=10_000),
+            new_id=lambda: "id",
+        )
 
-    def delivery(messages: Sequence[DeliveredMessage]) -> NewMessage:
-        sent.append(list(messages))
-        return NewMessage("messagepickup/2.0/delivery", {})
+        def delivery(messages: Sequence[DeliveredMessage]) -> NewMessage:
+            sent.extend(message.payload for message in messages)
+            return NewMessage("messagepickup/2.0/delivery", {})
 
-    live = asyncio.create_task(pump.live(wake, 0, agent_account(AGENT.public), delivery))
-    pump.push(NEWER)
-    handed_out = asyncio.Event()
-    asyncio.get_running_loop().call_soon(handed_out.set)
-    await handed_out.wait()
-    assert sent == []
-    wake.close(0)
-    queue.door.set()
-    await live
-    assert sent == [[OLDER], [NEWER]]
+        await agents.connect(AGENT.public)
+        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
+        await agents.ask(ACCOUNT.did, QueueEnvelope("", b"older"), COMMAND, EnvelopeQueued)
+        fetch = agents.hosts.hold(SESSION.encode())
+        live = asyncio.create_task(pump.live(wake, 0, ACCOUNT, delivery))
+        pump.push(DeliveredMessage("newer", "key", b"newer", 2))
+        await fetch.arrived.wait()
+        assert sent == []
+        wake.close(0)
+        fetch.released.set()
+        await live
+    assert sent == [b"older", b"newer"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +12,15 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.protocols.protocol import NOTHING
 from http_edge.settings.settings import Limits
 from tests.unit.didcomm.queue_holder import (
+    ALICE,
     ASK_ID,
+    BOB,
     NEW,
     OLD,
     Holder,
     Members,
-    Wallet,
     envelope,
+    problem_code,
     running_holder,
 )
 
@@ -27,7 +28,6 @@ STATUS_REQUEST = "queue/1.0/status-request"
 UPDATE = "queue/1.0/status-update-request"
 FETCH = "queue/1.0/fetch-request"
 PROBLEM = f"{NEW}notification/1.0/problem-report"
-ALICE, BOB = Wallet(1), Wallet(2)
 RULES: Final[Members] = {
     "duration_limit": 3600,
     "message_count_limit": 100,
@@ -35,13 +35,6 @@ RULES: Final[Members] = {
     "size_limit": 10_240_000,
     "will_queue": True,
 }
-
-
-@pytest.fixture
-async def holder(tmp_path: Path) -> AsyncIterator[Holder]:
-    async with running_holder(tmp_path) as holder:
-        await holder.connect(ALICE, BOB)
-        yield holder
 
 
 async def status_of(holder: Holder, kind: str = STATUS_REQUEST, **members: Any) -> Members:
@@ -52,12 +45,6 @@ async def status_of(holder: Holder, kind: str = STATUS_REQUEST, **members: Any) 
     assert answer["~thread"] == {"thid": ASK_ID}
     status: Members = answer["status"]
     return status
-
-
-def problem_code(report: Members) -> str:
-    assert report["@type"] == PROBLEM, report
-    code: str = report["description"]["code"]
-    return code
 
 
 async def test_a_status_has_every_property(holder: Holder) -> None:

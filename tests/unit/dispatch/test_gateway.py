@@ -24,7 +24,7 @@ from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
 
 _SUBMISSIONS = msgspec.msgpack.Decoder(list[Submission])
-_LIMITS = GatewayLimits(
+LIMITS = GatewayLimits(
     outbox_items_max=8,
     batch_items_max=4,
     batch_bytes_max=1_000,
@@ -86,7 +86,7 @@ class Setting:
         self.gateway = Gateway(
             routes or FixedRoutes(Placement(shards=16, hosts=hosts)),
             self.hosts.__getitem__,
-            _LIMITS,
+            LIMITS,
             on_push=self.pushed.append,
             on_new_incarnation=self.restarted.append,
         )
@@ -258,7 +258,7 @@ async def test_outboxes_of_hosts_with_nothing_to_send_are_forgotten() -> None:
     gateway = Gateway(
         routes,
         port,
-        _LIMITS,
+        LIMITS,
         on_push=lambda _: None,
         on_new_incarnation=lambda _: None,
     )

@@ -16,7 +16,6 @@ from eventstore.log.events import RefusalsCounted
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import FixedRoutes
 from http_edge.server.hosts import placement_of
@@ -24,16 +23,10 @@ from http_edge.settings.settings import Settings
 from http_edge.telemetry.refusal_counts import RefusalCounts
 from tests.edge.local_host import LocalHostPort, LocalHosts
 from tests.unit.actors.given import HandClock
+from tests.unit.dispatch.test_gateway import LIMITS
 
 EDGE = "edge-0"
 HOST = "host-0"
-LIMITS = GatewayLimits(
-    outbox_items_max=8,
-    batch_items_max=4,
-    batch_bytes_max=1_000,
-    reads_in_flight_max=2,
-    move_wait_s_max=1,
-)
 
 
 class LossyPort(LocalHostPort):

@@ -6,8 +6,9 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
+import orjson
 from aiohttp import WSMsgType, web
 
 NAME: Final = "agent.example"
@@ -30,15 +31,26 @@ def status(code: int, **headers: str) -> Answer:
     return answer
 
 
+def in_turn(*codes: int) -> Answer:
+    """These statuses, one each time, and then as ``accept``."""
+    left = list(codes)
+
+    async def answer(envelope: bytes) -> web.StreamResponse:
+        return web.Response(status=left.pop(0)) if left else await accept(envelope)
+
+    return answer
+
+
 class Gate:
     """Answers of a host that are held back until they are let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Answer = accept) -> None:
         self.released = asyncio.Event()
+        self._answer = answer
 
-    async def __call__(self, _: bytes) -> web.StreamResponse:
+    async def __call__(self, envelope: bytes) -> web.StreamResponse:
         await self.released.wait()
-        return web.Response()
+        return await self._answer(envelope)
 
 
 class AgentHost:
@@ -90,6 +102,11 @@ class AgentHost:
         """Return when so many envelopes have arrived, accepted or not."""
         async with asyncio.timeout(WAIT_S), self._arrived:
             await self._arrived.wait_for(lambda: len(self.received) >= count)
+
+    async def notifications(self, count: int) -> list[Any]:
+        """All that has arrived at a push service, as soon as there is so much."""
+        await self.has(count)
+        return [orjson.loads(body) for body in self.received]
 
     async def _take(self, envelope: bytes) -> web.StreamResponse:
         self.received.append(envelope)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-from typing_extensions import override
+from typing import Any, Final
 
 from actors.core.commands import (
-    Command,
     Connect,
     Connection,
     DeliverMessages,
@@ -23,33 +19,20 @@ from actors.core.commands import (
     QueueEnvelopes,
     StartLive,
 )
-from actors.core.refusals import Refusal
-from actors.core.replies import Delivery, Done, EnvelopeQueued, Purged, QueueState, Reply
-from actors.host.port import HostPort
+from actors.core.replies import Delivery, Done, EnvelopeQueued, Purged, QueueState
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
 from http_edge.dids.addresses import Lookup
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.outbox import GatewayLimits
-from http_edge.dispatch.routes import FixedRoutes
-from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Outbound, Settings
 from tests.edge.local_host import LocalHosts
 from tests.unit.outbound.agent_host import WAIT_S
+from tests.unit.watched_identities import WatchedIdentities
 
 LOOPBACK: Final = "127.0.0.1"
 _KEY: Final = b"c" * 16
-_LIMITS: Final = GatewayLimits(
-    outbox_items_max=10_000,
-    batch_items_max=100,
-    batch_bytes_max=10_000_000,
-    reads_in_flight_max=2,
-    move_wait_s_max=1,
-)
-_R = TypeVar("_R", bound=Reply)
 
 
 def raw_key(number: int) -> bytes:
@@ -66,56 +49,6 @@ def envelopes(count: int, first: int = 0) -> list[bytes]:
     return [b'{"number":%d}' % number for number in range(first, first + count)]
 
 
-class Watched(Identities):
-    """Identities that tell which commands were answered, and can be out of reach for some."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        super().__init__(gateway)
-        self._answered = asyncio.Condition()
-        self.counts: Counter[type[Command]] = Counter()
-        self.seen: list[Command] = []
-        self.lost: set[type[Command]] = set()
-        self.before_answer: dict[type[Command], Callable[[], Awaitable[None]]] = {}
-        """What happens between the next answer to a kind of command and its arrival."""
-
-    @override
-    async def ask(
-        self,
-        target: str,
-        command: Command,
-        key: bytes,
-        reply: type[_R],
-        *,
-        can_linger: bool = False,
-        by_owner: bool = False,
-        by_mediator: bool = False,
-    ) -> _R | Refusal:
-        self.seen.append(command)
-        if type(command) in self.lost:
-            answer: _R | Refusal = Refusal.TEMPORARILY_UNAVAILABLE
-        else:
-            answer = await super().ask(
-                target,
-                command,
-                key,
-                reply,
-                can_linger=can_linger,
-                by_owner=by_owner,
-                by_mediator=by_mediator,
-            )
-        if type(command) in self.before_answer:
-            await self.before_answer.pop(type(command))()
-        self.counts[type(command)] += 1
-        async with self._answered:
-            self._answered.notify_all()
-        return answer
-
-    async def answered(self, kind: type[Command], times: int = 1) -> None:
-        """Return when so many commands of a kind have been answered."""
-        async with asyncio.timeout(WAIT_S), self._answered:
-            await self._answered.wait_for(lambda: self.counts[kind] >= times)
-
-
 class DeliveryNetwork:
     """One log, as many edges as are asked for, and a clock that is moved by hand."""
 
@@ -124,7 +57,7 @@ class DeliveryNetwork:
         self._ids = itertools.count(1)
         self._settings = Settings(data_dir=folder)
         self.hosts = LocalHosts(self._settings, clock=self.clock, new_id=self.new_id)
-        self._edges: dict[str, tuple[Gateway, Watched]] = {}
+        self._edges: dict[str, tuple[Gateway, WatchedIdentities]] = {}
         self._pools: list[DeliveryWorkers] = []
 
     def clock(self) -> int:
@@ -135,19 +68,11 @@ class DeliveryNetwork:
         """The next id."""
         return f"id-{next(self._ids)}"
 
-    def identities(self, edge: str = "edge-0") -> Watched:
+    def identities(self, edge: str = "edge-0") -> WatchedIdentities:
         """The identities as one edge sees them."""
         if edge not in self._edges:
-            ports: dict[str, HostPort] = {}
-            find = self.hosts.ports_of(edge)
-            gateway = Gateway(
-                FixedRoutes(placement_of(self._settings)),
-                lambda host: ports.setdefault(host, find(host)),
-                _LIMITS,
-                on_push=lambda _: None,
-                on_new_incarnation=lambda _: None,
-            )
-            self._edges[edge] = gateway, Watched(gateway)
+            gateway = self.hosts.gateway(edge)
+            self._edges[edge] = gateway, WatchedIdentities(gateway)
         return self._edges[edge][1]
 
     def workers(

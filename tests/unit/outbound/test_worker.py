@@ -10,6 +10,7 @@ from actors.core.commands import (
     ReleaseLeases,
     RemoveMessages,
 )
+from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
 from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, status
@@ -367,11 +368,11 @@ async def test_an_outcome_that_is_unknown_to_the_queue_is_reported_again_and_not
     await network.connect(ALICE, agents.url())
     await network.queue(ALICE, *envelopes(2))
     identities = network.identities()
-    identities.lost = {RemoveMessages}
+    identities.refused[RemoveMessages] = Refusal.TEMPORARILY_UNAVAILABLE
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
     workers.wake(ALICE)
     await identities.answered(RemoveMessages, 5)
-    identities.lost = set()
+    identities.refused.clear()
     await idle(workers)
     assert agents.received == envelopes(2)
     assert await network.waiting(ALICE) == 0
@@ -384,11 +385,11 @@ async def test_queues_out_of_reach_are_asked_again(
     await network.connect(ALICE, agents.url())
     await network.queue(ALICE, *envelopes(1))
     identities = network.identities()
-    identities.lost = {lost}
+    identities.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
     workers.wake(ALICE)
     await identities.answered(lost, 3)
-    identities.lost = set()
+    identities.refused.clear()
     await idle(workers)
     assert agents.received == envelopes(1)
 
