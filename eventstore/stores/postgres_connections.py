@@ -13,7 +13,6 @@ import select
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -71,6 +70,11 @@ _DURABLE: Final[Mapping[str, str]] = {
 _REPLICATED: Final = ("on", "remote_write", "remote_apply")
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
+_SET: Final = (
+    "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+    " WHERE current_setting(name, true) IS NOT NULL"
+)
+"""Skips what the server is too old to know."""
 _SETTINGS: Final = SQL(
     "SELECT current_setting('fsync') AS fsync,"
     " current_setting('full_page_writes') AS full_page_writes,"
@@ -289,11 +293,14 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
         # A time-out of the role or the database would cancel the making of an index, and end a
         # commit that waits for its standby as if it had succeeded.
         "statement_timeout": "0",
+        # As would one of transactions, with a rebuild of the read models. One of sessions would
+        # release an advisory lock.
+        "transaction_timeout": "0",
+        "idle_session_timeout": "0",
         # An append that waited for its turn must see what the one before it stored.
         "default_transaction_isolation": "read committed",
     }
-    set_all = ", ".join(["set_config(%s, %s, false)"] * len(settings))
-    connection.execute(f"SELECT {set_all}", list(chain.from_iterable(settings.items())))
+    connection.execute(_SET, [list(settings), list(settings.values())])
 
     # Otherwise an abandoned statement would go on beside the next one. An old server does not know
     # the setting; on some systems a server cannot do it.

@@ -146,10 +146,16 @@ def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
     assert name == "from-the-url"
 
 
-def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(postgres_url: str) -> None:
-    url = f"{postgres_url}&options=-cstatement_timeout%3D7s"
-    with closing(PostgresStore(url)) as store, store.writing() as session:
-        assert session.rows("SHOW statement_timeout") == [("0",)]
+def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    known = {name for (name,) in server_of_its_own.run("SELECT name FROM pg_settings")}
+    ends = {"statement_timeout", "transaction_timeout", "idle_session_timeout"} & known
+    for name in ends:
+        server_of_its_own.run(f"ALTER ROLE postgres SET {name} = '7s'")
+    with closing(PostgresStore(server_of_its_own.url)) as store, store.writing() as session:
+        for name in ends:
+            assert session.rows(f"SHOW {name}") == [("0",)], name
         ((lock,),) = session.rows("SHOW lock_timeout")
         ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
     assert (lock, idle) == ("10s", "15s")
