@@ -29,7 +29,12 @@ from eventsourcing.persistence import (
 from psycopg import Connection, Error, OperationalError, ProgrammingError
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import Diagnostic, InvalidParameterValue, UndefinedObject
+from psycopg.errors import (
+    Diagnostic,
+    InvalidParameterValue,
+    ReadOnlySqlTransaction,
+    UndefinedObject,
+)
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.sql import SQL
@@ -153,9 +158,11 @@ class PostgresConnections:
                 connection.answer_s_max = self._bounds.answer_s_max
                 yield connection
         except Error as error:
-            if self._is_one_of_several and isinstance(error, OperationalError):
-                # Another server may be the primary by now, though this one still answers: commits
-                # that wait here for its lost standby keep their locks.
+            # Another server may be the primary by now, though this one still answers: commits that
+            # wait here for its lost standby keep their locks. And a session that began while the
+            # database took no writes takes none for as long as it lasts.
+            is_left = self._is_one_of_several and isinstance(error, OperationalError)
+            if is_left or isinstance(error, ReadOnlySqlTransaction):
                 self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
