@@ -70,10 +70,34 @@ async def test_a_database_that_hangs_is_believed_and_holds_up_no_other() -> None
     await until(is_read)
 
 
-async def test_a_database_that_was_never_read_is_waited_for() -> None:
-    works, away = Rows("a"), Rows("b")
+async def test_a_database_that_has_never_answered_holds_up_no_other() -> None:
+    works, hangs = Rows("a"), Rows("b")
+    hangs.answers.clear()
+    finder = finder_of(works, hangs)
+    try:
+        assert await found(finder) == {"a"}
+        since_s = time.monotonic()
+        assert await finder.find("a") is not None
+        assert time.monotonic() - since_s < 1, "it was waited for again"
+        with pytest.raises(HostUnavailable):
+            await finder.find("b")
+    finally:
+        hangs.answers.set()
+
+    async def is_read() -> bool:
+        return await found(finder) == {"a", "b"}
+
+    await until(is_read)
+    assert await finder.find("c") is None
+
+
+async def test_as_long_as_no_host_is_known_a_database_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.host.host_finder._READ_S_MAX", 0.01)
+    away = Rows("a")
     away.is_there = False
-    finder = finder_of(works, away)
+    finder = finder_of(away)
     with pytest.raises(HostUnavailable):
         await finder.living()
     away.is_there = True
@@ -82,4 +106,4 @@ async def test_a_database_that_was_never_read_is_waited_for() -> None:
     await asyncio.sleep(0.1)
     assert not finding.done()
     away.answers.set()
-    assert await finding == {"a", "b"}
+    assert await finding == {"a"}
