@@ -105,7 +105,7 @@ def test_no_mediator_starts_on_the_database_of_another_unless_both_are_nodes(
     for running, refused in (("", [alone, node]), ("old", [alone])):
         lease = HostLease("host-0", running, "first", "127.0.0.1", 1, b"")
         with closing(open_host_leases(postgres_url)) as leases:
-            leases.take(lease, 600)
+            leases.take(lease, 60)
             for each in (alone, node):
                 with pytest.raises(Stop) if each in refused else contextlib.nullcontext() as stop:
                     check_log(each)
