@@ -19,8 +19,8 @@ _READ_S_MAX: Final = 1.0
 class HostFinder:
     """The hosts of all databases of a log, for one process.
 
-    If a database does not answer, its last rows stay valid: its hosts serve nothing meanwhile, and
-    the hosts of other databases are not affected.
+    If a database does not answer, its last rows stay valid, or it has no hosts if there are none:
+    its hosts serve nothing meanwhile, and the hosts of other databases are not affected.
     """
 
     def __init__(self, databases: Sequence[HostLeases]) -> None:
@@ -35,12 +35,13 @@ class HostFinder:
         """The live hosts by name.
 
         Raises:
-            HostUnavailable: a database has never answered.
+            HostUnavailable: no database has ever answered.
         """
         await self._read_anew()
-        found = [lease for rows in self._rows if rows is not None for lease in rows]
-        if None in self._rows:
-            raise HostUnavailable("no host is known: a database of the log does not answer")
+        known = [rows for rows in self._rows if rows is not None]
+        if not known:
+            raise HostUnavailable("no host is known: no database of the log answers")
+        found = [lease for rows in known for lease in rows]
         self._ended &= {lease.incarnation for lease in found}
         return {lease.name: lease for lease in found if lease.incarnation not in self._ended}
 
@@ -48,9 +49,12 @@ class HostFinder:
         """The live host of this name; None if there is none.
 
         Raises:
-            HostUnavailable: as ``living``.
+            HostUnavailable: it may be in a database that has never answered.
         """
-        return (await self.living()).get(name)
+        lease = (await self.living()).get(name)
+        if lease is None and None in self._rows:
+            raise HostUnavailable(f"{name}: a database of the log does not answer")
+        return lease
 
     def refused(self, lease: HostLease) -> None:
         """Note that nothing listens there: the process has ended, though its lease still runs."""
@@ -74,20 +78,19 @@ class HostFinder:
     async def _read(self) -> None:
         """Read what each database has; one that hangs is read once at a time.
 
-        It is waited for until its rows are known, and later for a moment.
+        Each read is waited for for a moment, and longer as long as no host is known.
         """
         begun: list[asyncio.Task[None]] = []
         for place in range(len(self._databases)):
             if place not in self._reads:
                 self._reads[place] = asyncio.create_task(self._read_one(place))
                 begun.append(self._reads[place])
-        unknown = [read for place, read in self._reads.items() if self._rows[place] is None]
-        if unknown:
-            await asyncio.wait(unknown)
         if begun:
             done, _ = await asyncio.wait(begun, timeout=_READ_S_MAX)
             for read in done:
                 read.result()
+        if self._reads and not any(rows is not None for rows in self._rows):
+            await asyncio.wait([*self._reads.values()], return_when=asyncio.FIRST_COMPLETED)
 
     async def _read_one(self, place: int) -> None:
         try:

@@ -62,13 +62,8 @@ def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> 
         ("tcp_keepalives_idle", each_s),
         ("tcp_keepalives_interval", each_s),
         ("tcp_keepalives_count", _KEEPALIVES - 1),
-        ("idle_session_timeout", 0),
     ):
-        # Only if the server knows the setting: an old one lacks some.
-        connection.execute(
-            "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s",
-            (str(value), name),
-        )
+        connection.execute("SELECT set_config(%s, %s, false)", (name, str(value)))
     key = int.from_bytes(hashlib.sha256(lock.encode()).digest()[:8], "big", signed=True)
     found = connection.execute("SELECT pg_try_advisory_lock(%s) AS taken", (key,)).fetchone()
     return found is not None and bool(found["taken"])

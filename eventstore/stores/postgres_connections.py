@@ -13,7 +13,6 @@ import select
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -30,7 +29,12 @@ from eventsourcing.persistence import (
 from psycopg import Connection, Error, OperationalError, ProgrammingError
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import Diagnostic, InvalidParameterValue, UndefinedObject
+from psycopg.errors import (
+    Diagnostic,
+    InvalidParameterValue,
+    ReadOnlySqlTransaction,
+    UndefinedObject,
+)
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.sql import SQL
@@ -71,6 +75,11 @@ _DURABLE: Final[Mapping[str, str]] = {
 _REPLICATED: Final = ("on", "remote_write", "remote_apply")
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
+_SET: Final = (
+    "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+    " WHERE current_setting(name, true) IS NOT NULL"
+)
+"""Skips what the server is too old to know."""
 _SETTINGS: Final = SQL(
     "SELECT current_setting('fsync') AS fsync,"
     " current_setting('full_page_writes') AS full_page_writes,"
@@ -149,9 +158,11 @@ class PostgresConnections:
                 connection.answer_s_max = self._bounds.answer_s_max
                 yield connection
         except Error as error:
-            if self._is_one_of_several and isinstance(error, OperationalError):
-                # Another server may be the primary by now, though this one still answers: commits
-                # that wait here for its lost standby keep their locks.
+            # Another server may be the primary by now, though this one still answers: commits that
+            # wait here for its lost standby keep their locks. And a session that began while the
+            # database took no writes takes none for as long as it lasts.
+            is_left = self._is_one_of_several and isinstance(error, OperationalError)
+            if is_left or isinstance(error, ReadOnlySqlTransaction):
                 self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
@@ -289,11 +300,14 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
         # A time-out of the role or the database would cancel the making of an index, and end a
         # commit that waits for its standby as if it had succeeded.
         "statement_timeout": "0",
+        # As would one of transactions, with a rebuild of the read models. One of sessions would
+        # release an advisory lock.
+        "transaction_timeout": "0",
+        "idle_session_timeout": "0",
         # An append that waited for its turn must see what the one before it stored.
         "default_transaction_isolation": "read committed",
     }
-    set_all = ", ".join(["set_config(%s, %s, false)"] * len(settings))
-    connection.execute(f"SELECT {set_all}", list(chain.from_iterable(settings.items())))
+    connection.execute(_SET, [list(settings), list(settings.values())])
 
     # Otherwise an abandoned statement would go on beside the next one. An old server does not know
     # the setting; on some systems a server cannot do it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import NODE_PROTOCOL
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.host_leases import open_host_leases
@@ -63,7 +63,7 @@ def check_log(settings: Settings) -> str:
         for log in logs:
             _check_constants(log, settings)
             _check_keys(settings, log)
-        if settings.node is not None:
+        if settings.node is not None or not settings.log_dsn.startswith("sqlite:"):
             _check_nodes(settings)
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
@@ -134,25 +134,39 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
 
 
 def _check_nodes(settings: Settings) -> None:
-    """Refuse to run beside nodes of another protocol, once the leases of killed ones have ended.
+    """Refuse to run beside what cannot share the log, once the leases of killed ones have ended.
 
     Raises:
-        Stop: such nodes are running.
+        Stop: such nodes, or another mediator, are running.
         LogUnavailable: the host leases cannot be read.
     """
     until_s = time.monotonic() + settings.limits.host_lease_s + ENDING_S_MAX
     with contextlib.closing(
         open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
     ) as leases:
-        while others := {one.node for one in leases.living() if one.protocol != NODE_PROTOCOL}:
+        while (refusal := _refusal(settings, leases.living())) is not None:
             if time.monotonic() > until_s:
-                raise Stop(
-                    Exit.USAGE,
-                    "Nodes of a release that cannot run beside this one are running:"
-                    f" {', '.join(sorted(others))}.",
-                    "Stop them all, then start the nodes of this release.",
-                )
+                raise refusal
             time.sleep(_POLL_S)
+
+
+def _refusal(settings: Settings, living: Sequence[HostLease]) -> Stop | None:
+    """Why a mediator does not start beside these hosts; None if it does."""
+    if others := {one.node for one in living if one.protocol != NODE_PROTOCOL}:
+        return Stop(
+            Exit.USAGE,
+            "Nodes of a release that cannot run beside this one are running:"
+            f" {', '.join(sorted(others))}.",
+            "Stop them all, then start the nodes of this release.",
+        )
+    if any(settings.node_address is None or not one.node for one in living):
+        # Hosts of a mediator without nodes take their shards from whichever host has them.
+        return Stop(
+            Exit.USAGE,
+            "Another mediator is running on this log, and they are not nodes of one cluster.",
+            "Stop it first, or set node_address for both.",
+        )
+    return None
 
 
 def _note_url(settings: Settings, log: EventLog) -> None:

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from eventstore.log.host_leases import LEASE_S_MAX
 from http_edge.settings.value_types import COUNT_MAX, KIB, MIB, Section, at_most
 
 
@@ -205,7 +206,7 @@ class Limits(Section):
     host_call_s_max: float = Field(default=30, gt=0, le=600)
     """Time for a host to answer; after this the outcome is unknown to the client. Covers the
     restart of a host with its shards."""
-    host_lease_s: float = Field(default=4, ge=2, le=60)
+    host_lease_s: float = Field(default=4, ge=2, le=LEASE_S_MAX)
     """Duration of the lease that each host, and the placer, has in the database of the log and
     renews four times as often. A host that cannot renew stops serving before the lease ends; then
     other hosts get its shards. The same happens if it does not answer the placer for this long. A

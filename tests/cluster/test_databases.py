@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import aiohttp
 import psycopg
 import pytest
 
@@ -36,9 +39,11 @@ from tests.cluster.accounts import (
 from tests.cluster.commands import ended, poste_json
 from tests.cluster.load import Load
 from tests.cluster.nodes import Nodes
-from tests.cluster.server import MEDIATOR_DID, Server
+from tests.cluster.server import EDGE, MEDIATOR_DID, Server, send
+from tests.cluster.server import ended as process_ended
 from tests.cluster.test_start_and_stop import refusal
 from tests.crash.owner import here
+from tests.database_server import DatabaseServer, database_directory
 from tests.export.samples import catalog_of
 from tests.postgres import Server as Postgres
 
@@ -50,6 +55,7 @@ SHARDS = 4
 PLACEMENT = Placement(shards=SHARDS, hosts=1, databases=2)
 PAIRS = 6
 SERVED_S_MAX = 15.0
+ENDED_S_MAX = 30.0
 SETTINGS = {"shards": str(SHARDS), "did": MEDIATOR_DID}
 
 
@@ -142,6 +148,32 @@ def _memory_is_what_was_exported(log: str, data_dir: Path, export: Path) -> None
     assert (compared["differences"], len(compared["positions"])) == (0, 2)
     rows = {table["name"]: table["rows"] for table in compared["tables"]}
     assert (rows["registrations"], rows["queues"], rows["seals"]) == (2, 2, SHARDS)
+
+
+async def test_an_edge_that_starts_while_one_database_hangs_serves_the_others(
+    tmp_path: Path,
+) -> None:
+    with database_directory() as directory:
+        works, hangs = (DatabaseServer.new(directory / name) for name in ("works", "hangs"))
+        works.start()
+        hangs.start()
+        log = f"{works.url} {hangs.url}"
+        with Server(tmp_path / "data", log=log, **SETTINGS) as server:
+            async with client(server.url) as mediator:
+                writer, reader = await person_in(0, mediator), await person_in(0, mediator)
+                await befriend(writer, reader)
+
+                async def is_served() -> bool:
+                    with contextlib.suppress(aiohttp.ClientError):
+                        return (await post(mediator, message(writer, reader, "hello")))[0] == 200
+                    return False
+
+                hangs.pause()
+                (edge,) = server.pids(EDGE)
+                send(edge, signal.SIGKILL)
+                assert await asyncio.to_thread(process_ended, edge, ENDED_S_MAX)
+                await until(is_served)
+                hangs.resume()
 
 
 def test_the_databases_of_a_log_are_named_all_and_in_their_order(

@@ -16,14 +16,14 @@ import pytest
 
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases
 from eventstore.stores.host_lease_file import HostLeaseFile
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_host_leases import PostgresHostLeases
 
-LONG_S = 600.0
+LONG_S = LEASE_S_MAX
 OVER_S = 0.0
 MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"\x00secret\xff", protocol=7)
 
@@ -109,6 +109,22 @@ def test_a_name_may_be_that_of_any_identity(leases: HostLeases) -> None:
     name = "identity@node:did:web:grüße.example:\u2028"
     leases.take(of(name), LONG_S)
     assert rows(leases) == [of(name)]
+
+
+@pytest.mark.postgres
+def test_a_lost_host_lives_no_longer_if_the_clock_of_the_database_is_set_back(
+    postgres_url: str,
+) -> None:
+    open_log(postgres_url).close()
+    before_s = LONG_S + 3_600.0  # as such a lease looks afterwards
+    with closing(PostgresHostLeases(postgres_url, PostgresBounds())) as leases:
+        leases.take(MINE, before_s)
+        assert rows(leases) == []
+        assert leases.renew(MINE, LONG_S)
+        assert rows(leases) == [MINE]
+        leases.take(MINE, before_s)
+        assert leases.renew(of("host-a", "second"), LONG_S)
+        assert rows(leases) == [of("host-a", "second")]
 
 
 @pytest.mark.postgres

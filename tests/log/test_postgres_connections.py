@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from eventsourcing.persistence import PersistenceError
 
 from eventstore.log.codec import decode
-from eventstore.log.errors import LogUnavailable, UnsafeLog
+from eventstore.log.errors import AppendUnknown, LogUnavailable, UnsafeLog
+from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
@@ -22,6 +24,13 @@ from tests.log.shared_sessions import pooled
 from tests.log.test_read_models import counts, fill
 
 pytestmark = pytest.mark.postgres
+ATTEMPTS = 10
+
+
+@pytest.fixture
+def log(postgres_url: str) -> Iterator[EventLog]:
+    with closing(open_log(postgres_url)) as opened:
+        yield opened
 
 
 def test_who_may_wait_for_ever_leaves_a_connection_that_may_not(postgres_url: str) -> None:
@@ -109,6 +118,47 @@ def test_no_more_connections_are_made_than_the_bound(postgres_url: str) -> None:
             assert session.rows("SELECT 1")
 
 
+def test_connections_that_the_server_closed_are_replaced(log: EventLog, postgres_url: str) -> None:
+    append(log, OWNER, message())
+    _end_sessions(postgres_url)
+    append(log, OWNER, message())
+    assert log.position() == 2
+
+
+def test_a_session_that_began_while_the_database_took_no_writes_is_replaced(
+    log: EventLog, postgres_url: str
+) -> None:
+    append(log, OWNER, message())
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    # As a provider does when the disk is nearly full: it holds for every session from now on.
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    _end_sessions(postgres_url)
+    with pytest.raises(AppendUnknown, match="read-only"):
+        append(log, OWNER, message())
+    reset = f"ALTER DATABASE {name} RESET default_transaction_read_only"
+    run_sql(postgres_url, f"BEGIN READ WRITE; {reset}; COMMIT")
+    # Each refusal replaces the sessions that there are; a few more may be on their way by then.
+    assert any(_is_appended(log) for _ in range(ATTEMPTS))
+
+
+def _is_appended(log: EventLog) -> bool:
+    try:
+        append(log, OWNER, message())
+    except AppendUnknown:
+        return False
+    return True
+
+
+def _end_sessions(postgres_url: str) -> None:
+    closed = run_sql(
+        postgres_url,
+        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    assert len(closed) >= 1
+    assert all(ended(pid, 10) for pid, _ in closed)
+
+
 def test_a_question_that_was_given_up_ends_on_the_server_too(postgres_url: str) -> None:
     bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=0.2)
     running = (
@@ -146,10 +196,16 @@ def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
     assert name == "from-the-url"
 
 
-def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(postgres_url: str) -> None:
-    url = f"{postgres_url}&options=-cstatement_timeout%3D7s"
-    with closing(PostgresStore(url)) as store, store.writing() as session:
-        assert session.rows("SHOW statement_timeout") == [("0",)]
+def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    known = {name for (name,) in server_of_its_own.run("SELECT name FROM pg_settings")}
+    ends = {"statement_timeout", "transaction_timeout", "idle_session_timeout"} & known
+    for name in ends:
+        server_of_its_own.run(f"ALTER ROLE postgres SET {name} = '7s'")
+    with closing(PostgresStore(server_of_its_own.url)) as store, store.writing() as session:
+        for name in ends:
+            assert session.rows(f"SHOW {name}") == [("0",)], name
         ((lock,),) = session.rows("SHOW lock_timeout")
         ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
     assert (lock, idle) == ("10s", "15s")

@@ -31,7 +31,6 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.postgres_queue_totals import TOGETHER
 from eventstore.stores.recorder_log import wrong_read_models
-from tests.cluster.server import ended
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.questions import noted_questions
 from tests.log.raw_sql import run_sql
@@ -218,19 +217,6 @@ def test_an_append_whose_commit_is_lost_runs_once_and_is_unknown(
     run_sql(postgres_url, "DROP TRIGGER at_commit ON stored_events")
     append(log, OWNER, message())
     assert len(log.read_stream(OWNER)) == 1
-
-
-def test_connections_that_the_server_closed_are_replaced(log: EventLog, postgres_url: str) -> None:
-    append(log, OWNER, message())
-    closed = run_sql(
-        postgres_url,
-        "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    )
-    assert len(closed) >= 1
-    assert all(ended(pid, 10) for pid, _ in closed)
-    append(log, OWNER, message())
-    assert log.position() == 2
 
 
 @pytest.mark.parametrize("synchronous_commit", ["off", "local"])

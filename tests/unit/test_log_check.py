@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import closing
 from pathlib import Path
@@ -90,6 +91,27 @@ def test_a_node_does_not_start_beside_nodes_of_another_protocol(
             check_log(node)
         assert refused.value.exit_code == Exit.USAGE
         assert "Stop them all" in refused.value.remedy
+
+
+@pytest.mark.postgres
+def test_no_mediator_starts_on_the_database_of_another_unless_both_are_nodes(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=postgres_url)
+    node = alone.on_node("new", "127.0.0.1")
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -alone.limits.host_lease_s)
+    for each in (alone, node):
+        check_log(each)
+    for running, refused in (("", [alone, node]), ("old", [alone])):
+        lease = HostLease("host-0", running, "first", "127.0.0.1", 1, b"")
+        with closing(open_host_leases(postgres_url)) as leases:
+            leases.take(lease, 60)
+            for each in (alone, node):
+                with pytest.raises(Stop) if each in refused else contextlib.nullcontext() as stop:
+                    check_log(each)
+                if stop is not None:
+                    assert "Another mediator is running on this log" in str(stop.value)
+            leases.leave(lease)
 
 
 def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(

@@ -74,13 +74,35 @@ async def test_a_database_that_hangs_is_believed_and_holds_up_no_other(
     await until(is_read)
 
 
-async def test_a_database_that_was_never_read_is_waited_for(
+async def test_a_database_that_has_never_answered_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    works, hangs = Rows("a"), Rows("b")
+    hangs.answers.clear()
+    finder = finder_of(works, hangs)
+    try:
+        assert await found(finder) == {"a"}
+        monkeypatch.setattr(host_finder, "_READ_S_MAX", HANGS_S)
+        assert await finder.find("a") is not None, "it is not waited for again"
+        with pytest.raises(HostUnavailable):
+            await finder.find("b")
+    finally:
+        hangs.answers.set()
+
+    async def is_read() -> bool:
+        return await found(finder) == {"a", "b"}
+
+    await until(is_read)
+    assert await finder.find("c") is None
+
+
+async def test_as_long_as_no_host_is_known_a_database_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.0)
-    works, away = Rows("a"), Rows("b")
+    away = Rows("a")
     away.is_there = False
-    finder = finder_of(works, away)
+    finder = finder_of(away)
     with pytest.raises(HostUnavailable):
         await finder.living()
     away.is_there = True
@@ -90,4 +112,4 @@ async def test_a_database_that_was_never_read_is_waited_for(
     assert await asyncio.to_thread(away.read.wait, ANSWERED_S_MAX)
     assert not finding.done()
     away.answers.set()
-    assert await finding == {"a", "b"}
+    assert await finding == {"a"}
