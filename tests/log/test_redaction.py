@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -177,3 +179,19 @@ def test_no_bytes_in_place_of_a_state_raise_what_no_one_expects(given: tuple[str
     with contextlib.suppress(CorruptRow):
         event = decode(topic, state)
         assert redacted_state(topic, state, event) == redacted
+
+
+@pytest.mark.parametrize(
+    "long", ["t" * 1_000, "t" * 200 + "\N{GRINNING FACE}"], ids=["chars", "wide"]
+)
+def test_no_long_name_is_kept_in_memory(long: str) -> None:
+    names = [f"{number}{long}" for number in range(64)]
+    assert [digest_of(name) for name in names] == [digest_of(name) for name in names]
+    tracemalloc.start()
+    try:
+        for name in names:
+            digest_of(name + "x")
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < sys.getsizeof(names[0])
