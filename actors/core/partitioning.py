@@ -22,6 +22,9 @@ HOST_PREFIX = "host-"
 """Prefix of the names of hosts of shards, and of no other name."""
 _SHARDS_REMEMBERED_MAX: Final = 8_192
 """DIDs whose shard is cached: every command asks for the shards of two or three."""
+_REMEMBERED_CHARS_MAX: Final = 512
+"""Longer texts are hashed each time, in 3 us, and so are those that are not ASCII, so no DIDs: a
+stranger can make up any number of them."""
 
 
 def shard_name(index: int) -> str:
@@ -34,11 +37,18 @@ def is_shard(partition: str) -> bool:
     return partition.startswith(_SHARD)
 
 
-@lru_cache(_SHARDS_REMEMBERED_MAX)
 def shard_of(did: str, shards: int) -> str:
     """The shard of a DID: SHA-256 of its exact string, modulo the number of shards."""
+    is_remembered = len(did) <= _REMEMBERED_CHARS_MAX and did.isascii()
+    return (_remembered_shard_of if is_remembered else _shard_of)(did, shards)
+
+
+def _shard_of(did: str, shards: int) -> str:
     digest = hashlib.sha256(did.encode()).digest()
     return shard_name(int.from_bytes(digest[:8], "big") % shards)
+
+
+_remembered_shard_of: Final = lru_cache(_SHARDS_REMEMBERED_MAX)(_shard_of)
 
 
 def host_name(index: int, node: str = "", database: int | None = None) -> str:

@@ -28,6 +28,9 @@ _BEGINS: Final = (b"\xd8\x01", b"\xc7\x20\x01")
 """Encoded digests of 16 and of 32 bytes begin with these; other bytes may, too."""
 STREAM_BYTES: Final = 16
 _NAMES_KEPT: Final = 65_536
+_KEPT_CHARS_MAX: Final = 256
+"""Longer names are not kept, nor those that are not ASCII, which DIDs and encrypted tags are: a tag
+may have 1 KiB, which takes 4 KiB in memory if one of its characters is an emoji."""
 _UNREADABLE: Final = (
     *(msgspec.MsgspecError, ValueError, TypeError, KeyError, OverflowError, RecursionError),
 )
@@ -38,15 +41,18 @@ Rename: TypeAlias = Callable[[Any], Any]
 """Returns the replacement of one name, which is a text, bytes, or the digest of an erased one."""
 
 
-@lru_cache(_NAMES_KEPT)
 def _digest_of_text(name: str) -> msgspec.msgpack.Ext:
     return msgspec.msgpack.Ext(_CODE, identity_stream(name).bytes)
+
+
+_kept_digest_of_text: Final = lru_cache(_NAMES_KEPT)(_digest_of_text)
 
 
 def digest_of(name: Any) -> Any:
     """The digest that replaces a name; an empty name, or a digest, stays as it is."""
     if isinstance(name, str):
-        return _digest_of_text(name) if name else name
+        is_kept = len(name) <= _KEPT_CHARS_MAX and name.isascii()
+        return (_kept_digest_of_text if is_kept else _digest_of_text)(name) if name else name
     if isinstance(name, bytes):
         return msgspec.msgpack.Ext(_CODE, hashlib.sha256(name).digest()) if name else name
     return name

@@ -7,15 +7,14 @@ import math
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
 
 from aiohttp import StreamReader, web
 from aiohttp.http import HttpRequestParser
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError
 
 from http_edge.listener.connections import Connections
-from http_edge.listener.routes import JSON
 from http_edge.listener.socket_frames import CheckedFrames
 from http_edge.listener.transfers import Cut, Transfer, Transfers
 from http_edge.settings.settings import Limits
@@ -37,6 +36,9 @@ _RECEIVED_MAX: Final = 256 * 1024
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of zero seconds: a reset, with which the kernel also drops the unread bytes."""
 
+AnswerMalformed: TypeAlias = Callable[[web.BaseRequest, int], Awaitable[web.StreamResponse]]
+"""Answers a request that is no HTTP; its second argument is the status that names the fault."""
+
 
 class Connection(RequestHandler):
     """One connection.
@@ -45,7 +47,7 @@ class Connection(RequestHandler):
     and the connection is cut if they are too many or take too long.
 
     aiohttp answers a malformed request in plain text and logs a traceback, so any client could fill
-    the log. This class answers it like any other error and logs nothing.
+    the log. Here the listener answers it like any other error, and nothing is logged.
     """
 
     __slots__ = (
@@ -72,10 +74,10 @@ class Connection(RequestHandler):
         server: web.Server,
         connections: Connections,
         limits: Limits,
-        malformed: bytes,
+        malformed: AnswerMalformed,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """A connection among ``connections``; ``malformed`` is the answer to malformed HTTP."""
+        """A connection among ``connections``; ``malformed`` answers malformed HTTP."""
         self.address = ""
         self.is_shared = False
         """Does the connection belong to a proxy, and carry the requests of many clients?"""
@@ -310,23 +312,9 @@ class Connection(RequestHandler):
         self._frames = CheckedFrames(parser, self._loop.time)
         super().set_parser(self._frames, data_received_cb)  # type: ignore[arg-type] # it has the methods that are used
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """The answer to a request that never reached the application."""
-        if status >= 500:  # noqa: PLR2004 - a fault of this edge: aiohttp logs it
-            return super().handle_error(request, status, exc, message)
-        response = web.Response(
-            status=status,
-            body=self._malformed,
-            content_type=JSON,
-        )
-        response.force_close()
-        return response
+    def _make_error_handler(self, err_info: Any) -> Callable[..., Awaitable[web.StreamResponse]]:
+        """The handler of a request that aiohttp could not parse."""
+        return lambda request: self._malformed(request, err_info.status)
 
 
 def _is_crumbs(arriving: StreamReader | None) -> bool:

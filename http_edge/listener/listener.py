@@ -35,7 +35,6 @@ from http_edge.listener.routes import (
     RETRY_AFTER_S,
     STATUS,
     BodyRoute,
-    ErrorBody,
     Handler,
     PlainRoute,
     Rejection,
@@ -152,8 +151,8 @@ class HttpListener:
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
         await self._runner.setup()
         _bound_kernel(listening, self._limits)
-        malformed = self._error_body()(Rejection.MALFORMED.value)
-        connect = partial(Connection, server, self.connections, self._limits, malformed, loop)
+        parts = server, self.connections, self._limits, self._answer_malformed, loop
+        connect = partial(Connection, *parts)
         # The loop may accept up to ``backlog`` connections before the first of them is counted.
         self._server = await loop.create_server(connect, sock=listening, backlog=_ACCEPTED_AT_ONCE)
         listening.listen(_BACKLOG)
@@ -197,13 +196,10 @@ class HttpListener:
 
     async def _guarded(self, request: web.Request) -> web.StreamResponse:
         """Apply the rate limit and run the handler; exceptions become JSON errors."""
-        peer = peer_of(request)
-        peer.address = address = self._address.of(request)
-        wait_s = self._rates.requests.take(address, self._now_s())
-        peer.pays()
-        if wait_s is not None:
-            await self._take_time(peer)
-            return self._reject(request, Rejection.RATE_LIMITED, wait_s)
+        address = self._address.of(request)
+        refused = await self._charged(request, address)
+        if refused is not None:
+            return refused
         charged_to(AddressCharge(self._rates, address, self._now_s))
         if request.method == hdrs.METH_OPTIONS and self._cors:
             # Without a route for OPTIONS: one that matches any path would make an unknown path
@@ -215,8 +211,7 @@ class HttpListener:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
-            body = self._error_body(request)(status.name)
-            return web.Response(status=status, body=body, content_type=JSON)
+            return self._written(request, status, status.name)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
@@ -240,6 +235,30 @@ class HttpListener:
                 return response
             await _say_continue(request)
         return await handler(request)
+
+    async def _answer_malformed(self, request: web.BaseRequest, status: int) -> web.StreamResponse:
+        """Answer malformed HTTP, which costs its address what any request costs: it takes as long.
+
+        What a trusted proxy forwards costs nothing, because the client cannot be read from it.
+        """
+        assert isinstance(request, web.Request)
+        address = self._address.of_connection(request.remote or "")
+        response = None if address is None else await self._charged(request, address)
+        if response is None:
+            response = self._written(request, status, Rejection.MALFORMED.value)
+        response.force_close()
+        return response
+
+    async def _charged(self, request: web.Request, address: str) -> web.Response | None:
+        """Take a token of the address; if there is none, return the refusal after a delay."""
+        peer = peer_of(request)
+        peer.address = address
+        wait_s = self._rates.requests.take(address, self._now_s())
+        peer.pays()
+        if wait_s is None:
+            return None
+        await self._take_time(peer)
+        return self._reject(request, Rejection.RATE_LIMITED, wait_s)
 
     async def _take_time(self, peer: Connection) -> None:
         """Delay the refusal of a request whose address exceeds its rate.
@@ -419,22 +438,18 @@ class HttpListener:
     def _error(
         self, rejection: Rejection, request: web.Request, wait_s: float | None = None
     ) -> web.Response:
-        response = web.Response(
-            status=STATUS[rejection],
-            body=self._error_body(request)(rejection.value),
-            content_type=JSON,
-        )
+        response = self._written(request, STATUS[rejection], rejection.value)
         if wait_s is not None:
             response.headers[hdrs.RETRY_AFTER] = str(retry_after_s(wait_s))
         elif rejection in RETRY_AFTER_S:
             response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S[rejection])
         return response
 
-    def _error_body(self, request: web.Request | None = None) -> ErrorBody:
-        group = self._groups[0] if request is None else self._group(request)
-        error_body = group.error_body or self._groups[0].error_body
+    def _written(self, request: web.Request, status: int, code: str) -> web.Response:
+        """An error in the form of the route group that declares the path."""
+        error_body = self._group(request).error_body or self._groups[0].error_body
         assert error_body is not None, "the first group has a form of errors"
-        return error_body
+        return web.Response(status=status, body=error_body(code), content_type=JSON)
 
     def _group(self, request: web.Request) -> RouteGroup:
         """The group that declares the path; unknown paths belong to the first group."""

@@ -25,11 +25,13 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -419,6 +421,32 @@ def metrics_socket(listen: str | None) -> Iterator[socket.socket | None]:
         yield found
 
 
+class _Server(web.Server):
+    """A server of connections that log nothing of malformed HTTP."""
+
+    @override
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=self._loop, access_log=None)  # type: ignore[arg-type]  # aiohttp means it so
+
+
+class _Connection(RequestHandler):
+    """A connection on which malformed HTTP is answered, and not logged with a traceback."""
+
+    @override
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return super().handle_error(request, status, exc, message)
+        response = web.Response(status=status)
+        response.force_close()
+        return response
+
+
 @contextlib.asynccontextmanager
 async def metrics_served(
     shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, access: OperatorAccess
@@ -445,7 +473,7 @@ async def metrics_served(
 
     # Not a ``web.Application``: see ``http_edge.listener.listener``.
     factory = partial(Request, loop=asyncio.get_running_loop())
-    runner = web.ServerRunner(web.Server(answer, request_factory=factory, access_log=None))
+    runner = web.ServerRunner(_Server(answer, request_factory=factory))
     await runner.setup()
     try:
         await web.SockSite(runner, on).start()

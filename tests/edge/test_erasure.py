@@ -157,7 +157,7 @@ async def test_a_key_of_the_keylist_is_free_for_the_next_one(by: str, mediator: 
     alice, bob = await _settled(mediator)
     identities = Identities(mediator.edges[0]._gateway)
     keylists = Keylists(identities, keys_max=9)
-    wanted = KeyChanges([KEY], [], NO_KEYS, NO_KEYS)
+    wanted = KeyChanges([KEY], [], NO_KEYS)
     for did, failed in ((alice.did, []), (bob.did, [KEY])):
         assert await keylists.enrol(did, COMMAND, SAID, []) is None
         changed = await keylists.change(did, COMMAND, wanted)

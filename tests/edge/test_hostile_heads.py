@@ -111,6 +111,31 @@ async def test_the_host_of_a_target_is_not_read_where_metrics_are_served() -> No
             writer.close()
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        b"GET /metrics HTTP/1.1\r\nHost x\r\n\r\n",
+        b"GET /" + b"a" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    ],
+    ids=["head", "long head", "chunk"],
+)
+async def test_malformed_http_writes_nothing_to_the_log_where_metrics_are_served(
+    caplog: pytest.LogCaptureFixture, malformed: bytes
+) -> None:
+    async def shown() -> CollectorRegistry:
+        return CollectorRegistry()
+
+    with socket.create_server(("127.0.0.1", 0)) as on:
+        async with metrics_served(shown, on, OperatorAccess("t")):
+            reader, writer = await asyncio.open_connection(*on.getsockname())
+            writer.write(malformed)
+            async with asyncio.timeout(WAIT_S):
+                assert (await reader.read()).split()[1] == b"400"
+            writer.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize("expected", [b"much", b"\xff", b"100-continue, \xc3\xa9"])
 async def test_an_expectation_that_is_unknown_costs_a_token_and_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, expected: bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from actors.host.clock import system_clock
 from http_edge.listener.transfers import Cut
 from http_edge.settings.settings import Rates
-from tests.edge.bare_edge import REQUESTS, edge_with, served, status, until
+from tests.edge.bare_edge import REQUESTS, edge_with, ended, served, status, until
 
 
 async def test_an_address_that_owes_its_rate_has_few_connections_and_others_as_many_as_before(
@@ -95,3 +96,34 @@ async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_u
         standing = len(edge.listener.connections)
         await edge.connect(b"", "127.0.0.2")
         await until(lambda: len(edge.listener.connections) == standing + 1)
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nHost x\r\n\r\n", b"\x16\x03\x01 TLS\r\n\r\n"])
+async def test_malformed_http_costs_its_address_a_request_and_waits_like_one(
+    tmp_path: Path, head: bytes
+) -> None:
+    now_ms = system_clock()
+    two = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
+    async with edge_with(tmp_path, lambda: now_ms, two) as edge:
+        for expected in (400, 400, 429):
+            client = await edge.connect(head, "127.0.0.2")
+            assert await status(client) == expected
+            await ended(client)
+        assert await served(edge) == b"x"
+        # Hundreds that wait for their refusals already are no reason to hold another.
+        edge.listener._limited["127.0.0.2"] = 320
+        await edge.connect(head, "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.OWING) == 1)
+
+
+async def test_malformed_http_costs_no_client_of_a_trusted_proxy_that_forwards_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_ms = system_clock()
+    proxy = ip_network("127.0.0.2")
+    one = Rates(per_address_per_s=1, burst_s=1, limited_answer_s=0, trusted_proxies=(proxy,))
+    async with edge_with(tmp_path, lambda: now_ms, one) as edge:
+        for _ in range(3):
+            assert await status(await edge.connect(b"GET\r\n\r\n", "127.0.0.2")) == 400
+        assert await status(await edge.connect(REQUESTS["POST"], "127.0.0.2")) == 200
+    assert not caplog.records

@@ -26,6 +26,7 @@ from eventstore.log.events import (
 from eventstore.log.pseudonyms import NAMING
 from eventstore.log.redaction import digest_of, erased_names, redacted_state, renamed_state
 from eventstore.log.streams import erased_name, identity_stream, is_same_name, stream_of
+from tests.kept_memory import bytes_kept, made_up
 from tests.log.samples import AT_MS, COMMAND, content
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -177,3 +178,9 @@ def test_no_bytes_in_place_of_a_state_raise_what_no_one_expects(given: tuple[str
     with contextlib.suppress(CorruptRow):
         event = decode(topic, state)
         assert redacted_state(topic, state, event) == redacted
+
+
+@made_up
+def test_no_long_name_is_kept_in_memory(made_up: str) -> None:
+    assert digest_of(made_up) == digest_of(made_up)
+    assert bytes_kept(digest_of, made_up) < 32

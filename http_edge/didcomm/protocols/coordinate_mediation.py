@@ -205,10 +205,10 @@ class CoordinateMediation:
         most = self._settings.keylist_updates_max
         updates = [_Update.read(item, self._form.recipient) for item in wanted]
         looked_at = [(update, self._name(update)) for update in updates[:most]]
-        held = None if self._form is FORM_1 else _held(request.message)
-        changed = await self._keylists.change(
-            request.sender.did, request.command, _changes(looked_at, held)
+        changes = _changes(
+            looked_at, _held(request.message), on_either_curve=self._form is not FORM_1
         )
+        changed = await self._keylists.change(request.sender.did, request.command, changes)
         if isinstance(changed, Refusal):
             return _report(problem_of(changed))
         updated = [
@@ -297,7 +297,7 @@ def _held(message: Message) -> frozenset[str]:
 
 
 def _changes(
-    updates: Sequence[tuple[_Update, str | None]], held: frozenset[str] | None
+    updates: Sequence[tuple[_Update, str | None]], held: frozenset[str], *, on_either_curve: bool
 ) -> KeyChanges:
     """Return the changes to make: for each key, its last update counts."""
     last = {key: update.action for update, key in updates if key is not None}
@@ -307,6 +307,7 @@ def _changes(
         remove=[key for key, action in last.items() if action == _REMOVE],
         tried=tried,
         held=held,
+        on_either_curve=on_either_curve,
     )
 
 

@@ -57,14 +57,15 @@ class KeyChanges(msgspec.Struct, frozen=True):
 
     ``tried`` are the keys that the same request adds; of these, only those in ``remove`` matter.
     ``held`` are names whose keys the sender is proven to hold: another account that has registered
-    one loses it. ``held`` is None if proof plays no part (RFC 0211); else a key also counts as
-    taken if another account has registered it on the other curve.
+    one loses it. ``on_either_curve``: a key also counts as taken if another account has registered
+    it on the other curve; in DIDComm v1 (RFC 0211) there is only one.
     """
 
     add: Sequence[str]
     remove: Sequence[str]
     tried: frozenset[str]
-    held: frozenset[str] | None = None
+    held: frozenset[str] = frozenset()
+    on_either_curve: bool = False
 
 
 class Changed(msgspec.Struct):
@@ -108,8 +109,8 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
-        claims = await self._claim(owner, command, new, changed, wanted.held)
-        await self._look_for_others(owner, command, brief, changed, wanted.held)
+        claims = await self._claim(owner, command, new, changed, wanted)
+        await self._look_for_others(owner, command, brief, changed, wanted)
         add = [ClaimedKey(key, claims[key]) for key in new if key in claims]
         removed = await self._update(owner, command, add, gone, changed)
         await self._release(owner, command, removed)
@@ -207,7 +208,7 @@ class Keylists:
         command: bytes,
         names: Sequence[str],
         changed: Changed,
-        held: frozenset[str] | None,
+        wanted: KeyChanges,
     ) -> None:
         """Mark names that the request adds and removes as failed if another account owns them.
 
@@ -215,9 +216,9 @@ class Keylists:
         request of the same account begins meanwhile.
         """
         for name in names:
-            spellings = [name] if held is None else [name, *twins(name)]
-            if held and name in held:
+            if name in wanted.held:
                 continue
+            spellings = [name, *twins(name)] if wanted.on_either_curve else [name]
             if any([await self._is_anothers(owner, command, each) for each in spellings]):
                 changed.failed[name] = "client_error"
 
@@ -227,14 +228,14 @@ class Keylists:
         command: bytes,
         keys: Sequence[str],
         changed: Changed,
-        held: frozenset[str] | None,
+        wanted: KeyChanges,
     ) -> Mapping[str, int]:
         """Claim keys; return the numbers of the claims that were made."""
         answers = await asyncio.gather(
             *[
                 self._claim_held(owner, command, key)
-                if held and key in held
-                else self._claim_free(owner, command, key, with_twins=held is not None)
+                if key in wanted.held
+                else self._claim_free(owner, command, key, with_twins=wanted.on_either_curve)
                 for key in keys
             ]
         )

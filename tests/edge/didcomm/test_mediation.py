@@ -157,6 +157,20 @@ async def test_the_opposite_of_a_key_of_another_is_a_client_error_and_gets_nothi
     assert (await mallory.wallet.status()).message_count == 0
 
 
+async def test_the_key_that_a_wallet_speaks_with_is_taken_from_another_that_registered_it(
+    network: WalletNetwork,
+) -> None:
+    bob, mallory = await network.bobs(2)
+    key = bob.connection.key.public
+    assert await results(mallory.wallet, (base58(key), "add")) == ["success"]
+    assert await results(bob.wallet, (base58(key), "add")) == ["success"]
+    assert await results(mallory.wallet, (base58(key), "remove")) == ["no_change"]
+    await network.forward_text(key, "for bob")
+    assert (await bob.wallet.status()).message_count == 1
+    assert (await mallory.wallet.status()).message_count == 0
+    assert await results(mallory.wallet, (base58(key), "add")) == ["client_error"]
+
+
 async def test_the_mediators_own_key_has_no_owner(bob: Bob) -> None:
     own = [base58(SERVICE.public), did_key(SERVICE.public), did_key_reference(SERVICE.public)]
     assert await results(bob.wallet, *[(key, "add") for key in own]) == ["client_error"] * 3

@@ -17,6 +17,7 @@ from actors.core.partitioning import (
     shard_name,
     shard_of,
 )
+from tests.kept_memory import bytes_kept, made_up
 
 DIDS = st.text(min_size=1, max_size=40)
 
@@ -28,6 +29,12 @@ def test_the_shard_of_a_did_never_changes() -> None:
         "shard-12",
         "shard-8",
     ]
+
+
+@made_up
+def test_the_shard_of_a_long_did_is_not_remembered(made_up: str) -> None:
+    assert shard_of(made_up, 16) == shard_of(made_up, 16)
+    assert bytes_kept(lambda did: shard_of(did, 16), made_up) < 32
 
 
 def test_dids_spread_over_all_shards() -> None:

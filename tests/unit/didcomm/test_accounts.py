@@ -104,7 +104,7 @@ async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediato
     assert await mediator.owner(OLD_NAME) == OLD
     await erased(mediator, OLD)
     assert await mediator.owner(OLD_NAME) is None
-    wanted = KeyChanges([OLD_NAME], [], frozenset(), frozenset())
+    wanted = KeyChanges([OLD_NAME], [], frozenset())
     name = STRANGER.name
     assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
     changed = await mediator.keylists.change(name, COMMAND, wanted)

@@ -60,7 +60,7 @@ async def test_an_enrolment_that_is_cut_off_anywhere_succeeds_with_the_next_try(
 
 async def test_an_own_name_is_taken_from_any_other_account(mediator: Mediator) -> None:
     name, squatter = STRANGER.name, OLD
-    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    wanted = KeyChanges([name], [], frozenset())
     await mediator.keylists.change(squatter, COMMAND, wanted)
     assert isinstance(await mediator.forward(name, b"to the squatter"), EnvelopeQueued)
     assert await mediator.waiting(squatter) == 2
@@ -74,7 +74,7 @@ async def test_an_own_key_is_taken_from_who_has_its_opposite(mediator: Mediator)
     name, squatter = keys.base58(keys.KeyPair.from_seed(b"o" * 32).public), OLD
     other = opposite(name)
     assert other is not None
-    wanted = KeyChanges([other], [], frozenset(), frozenset())
+    wanted = KeyChanges([other], [], frozenset())
     await mediator.keylists.change(squatter, COMMAND, wanted)
     assert await mediator.has(squatter, other) == [other]
     assert await mediator.keylists.enrol(name, COMMAND, SAID, [name]) is None
@@ -99,7 +99,7 @@ async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
     mediator: Mediator, lost: type[Command]
 ) -> None:
     name, squatter = STRANGER.name, OLD
-    wanted = KeyChanges([name], [], frozenset(), frozenset())
+    wanted = KeyChanges([name], [], frozenset())
     await mediator.keylists.change(squatter, COMMAND, wanted)
     mediator.agents.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
     enrol = (name, COMMAND, SAID, [name])
@@ -114,7 +114,7 @@ async def test_a_held_name_is_taken_over_by_an_update_and_another_is_not(
     mediator: Mediator,
 ) -> None:
     held, other = STRANGER.name, NEWER.name
-    wanted = KeyChanges([held, other], [], frozenset(), frozenset())
+    wanted = KeyChanges([held, other], [], frozenset())
     await mediator.keylists.change(OLD, COMMAND, wanted)
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
@@ -133,12 +133,12 @@ async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
     changed = await mediator.keylists.change(
-        me, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+        me, COMMAND, KeyChanges([image], [], frozenset(), on_either_curve=True)
     )
     assert not isinstance(changed, Refusal)
     assert changed.failed == {image: "client_error"}
     changed = await mediator.keylists.change(
-        OLD, COMMAND, KeyChanges([image], [], frozenset(), frozenset())
+        OLD, COMMAND, KeyChanges([image], [], frozenset(), on_either_curve=True)
     )
     assert not isinstance(changed, Refusal)
     assert changed.failed == {}

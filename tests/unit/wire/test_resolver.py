@@ -10,6 +10,7 @@ from http_edge.dids import decentrl, key
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, mediator_document, read_document
 from http_edge.dids.resolver import Fetch, Resolver
 from http_edge.dids.web import WebDids
+from tests.kept_memory import bytes_kept, made_up
 from tests.unit.wire.https_host import HttpsHost, https_host
 from tests.unit.wire.test_did_web import document
 
@@ -48,6 +49,19 @@ async def test_dids_that_are_their_own_documents_resolve_at_once() -> None:
 def test_what_was_parsed_once_is_remembered() -> None:
     resolver = Resolver(OWN, KEYS)
     assert resolver.resolve_now(ALICE) is resolver.resolve_now(ALICE)
+
+
+@made_up
+def test_of_long_dids_nothing_is_remembered(made_up: str) -> None:
+    resolver = Resolver(OWN, KEYS)
+    end = made_up[-900:]
+    assert bytes_kept(lambda text: resolver.resolve_now(f"did:decentrl:{text}"), end) < 32
+
+
+def test_a_long_did_is_resolved_like_any_other() -> None:
+    did = decentrl.make_did("a" * 256, KEYS.signing_public, KEYS.pre_public, OWN + ":path" * 20)
+    assert len(did) > 512
+    assert Resolver(OWN, KEYS).resolve_now(did) == decentrl.resolve(did) is not None
 
 
 @pytest.mark.parametrize(
