@@ -21,7 +21,7 @@ from eventstore.parquet.errors import (
     ExportUnavailable,
     LogNotAsSealed,
 )
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import END, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
@@ -89,9 +89,56 @@ def test_an_export_that_was_removed_is_reported_and_its_place_is_left_alone(
         now_ms += 60_000
         if grows:
             growing.grow()
+        for attempt in (export.step, export.sweep, export.step):
+            with pytest.raises(ExportUnavailable, match="is gone"):
+                attempt()
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_export_that_is_removed_during_a_step_gets_no_commit(
+    log: EventLog, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    changes = itertools.count(3)
+
+    def removing() -> None:
+        if next(changes) == 2:  # the first file of a step
+            folder.rename(tmp_path / "away")
+
+    growing, place = Growing(log), open_place(str(folder))
+    growing.grow()
+    with closing(exporter(log, place.checked(removing))) as export:
+        while export.step():
+            pass
+        growing.grow()
+        changes = itertools.count(1)
         with pytest.raises(ExportUnavailable, match="is gone"):
             export.step()
-    assert not (tmp_path / "export").exists()
+        assert not place.sizes(TABLE_LOG)
+        shutil.rmtree(folder)
+        (tmp_path / "away").rename(folder)
+        assert export.step()
+    assert exported_log(place) == list(whole_log(log))
+
+
+def test_a_step_reads_the_mark_of_the_end_once(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = ExportPlace.read
+
+    def counted(self: ExportPlace, path: str) -> bytes:
+        reads.append(path)
+        return read(self, path)
+
+    growing = Growing(log)
+    with closing(exporter(log, place)) as export:
+        for _ in range(2):
+            growing.grow()
+            monkeypatch.setattr(ExportPlace, "read", counted)
+            reads.clear()
+            assert export.step()
+            assert reads.count(END) == 1
 
 
 @pytest.mark.parametrize("grows", [True, False])
