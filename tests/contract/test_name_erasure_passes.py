@@ -10,9 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from actors.core.commands import AcknowledgeMessages
+from actors.core.account_commands import ClaimKey, ReleaseKey
+from actors.core.commands import AcknowledgeMessages, UseInvitation
+from actors.core.replies import KeyClaim
 from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
 from tests.contract.test_name_erasure_contract import (
@@ -24,7 +27,8 @@ from tests.contract.test_name_erasure_contract import (
 from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
-from tests.unit.actors.given import run, submission
+from tests.unit.actors.didcomm import KEY
+from tests.unit.actors.given import run, submission, unclaimed
 
 
 def test_who_comes_back_as_a_pass_begins_is_not_erased(log: EventLog) -> None:
@@ -98,3 +102,23 @@ def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: Ev
         while work.step():
             pass
         assert (bool(queries), work.changed > 0) == (is_first, is_first)
+
+
+def test_a_later_pass_knows_what_an_earlier_one_made_nameless(log: EventLog) -> None:
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    (claim,) = run(mediator.host, unclaimed(f"key:{KEY}", ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(mediator.host, unclaimed("invitation:used", UseInvitation(GONE)))
+    erase(mediator, GONE)
+    nameless = []
+    for is_released in (False, True):
+        if is_released:
+            run(mediator.host, unclaimed(f"key:{KEY}", ReleaseKey(GONE, claim.number)))
+        work = NameErasure(log, erased_identities(log))
+        while work.step():
+            pass
+        nameless.append(work.nameless)
+        assert naming(log, KEY.encode()) == []
+    names = (GONE, f"key:{KEY}", "invitation:used")
+    assert nameless == [{identity_stream(name).bytes for name in names}] * 2

@@ -5,11 +5,13 @@ import shutil
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import encode
+from eventstore.log.codec import decode_seal, encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, MessagesRemoved, RefusalsCounted
@@ -406,6 +408,18 @@ def test_what_is_wrong_in_the_log_is_not_signed(
         with pytest.raises(error, match=said):
             export_all(log, place, Bounds(1, 1))
     assert {row.position for row in exported_log(place)} <= set(range(1, 11))
+
+
+def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: ExportPlace) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        SealedWriter(log).commit({"shard-0": []})
+        (row,) = whole_log(log)
+        sealed = decode_seal(row.state)
+        changed = encode(UUID(bytes=row.stream), 1, replace(sealed, at_ms=sealed.at_ms + 1)).state
+        run_sql(url, f"UPDATE stored_events SET state = x'{changed.hex()}'")
+        with pytest.raises(LogNotAsSealed, match="position 1 on"):
+            export_all(log, place)
 
 
 def test_an_export_that_was_damaged_is_not_continued(

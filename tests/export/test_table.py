@@ -250,11 +250,15 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     last = str(sqlite_log.position()).encode()
     metadata = place.read(commit_path(0)).splitlines()
     (described,) = (line for line in metadata if line.startswith(b'{"metaData"'))
+    kind = b'"name\\":\\"kind\\"'
     changes = (
         commit.replace(
             b'\\"maxValues\\": {\\"position\\": ' + last, b'\\"maxValues\\": {\\"position\\": 1'
         ),
-        commit + described.replace(b'\\"name\\":\\"type\\"', b'\\"name\\":\\"kind\\"') + b"\n",
+        *(
+            b"\n".join([commit, described.replace(b'"name\\":\\"%b\\"' % name, kind), b""])
+            for name in (b"type", b"state")  # with statistics, and without
+        ),
     )
     for changed in changes:
         assert changed != commit
