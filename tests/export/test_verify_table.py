@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import read_head, signed
+from eventstore.parquet.tree import TREE
 from eventstore.parquet.versions import commit_path, version_of
 from tests.export.forging import SampleExport
-from tests.export.samples import SIGNER
+from tests.export.samples import SIGNER, without_table
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,15 @@ def test_an_export_that_names_no_usable_key_is_signed_by_no_one(sample: SampleEx
         sample.put(HEAD, signed(forged, SIGNER.sign)[1])
         findings, _ = sample.check(None)
     assert (Damage.BAD_SIGNATURE, HEAD) in {(f.fault, f.path) for f in findings}
+
+
+def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport) -> None:
+    manifest = sample.manifests[1]
+    content = sample.contents[manifest.path].replace(manifest.signature.encode(), b"00" * 64)
+    forged = manifest.path.replace(str(manifest.digest), "0" * 16)
+    with sample.tampered():
+        without_table(sample.place)
+        sample.put(forged, content)
+        findings, summary = sample.check()
+    assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged}
+    assert summary.rows == sum(m.rows for m in sample.manifests)
