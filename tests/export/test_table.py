@@ -259,6 +259,7 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
             b"\n".join([commit, described.replace(b'"name\\":\\"%b\\"' % name, kind), b""])
             for name in (b"type", b"state")  # with statistics, and without
         ),
+        b"\n".join([commit, described.replace(b'Columns":["date"]', b'Columns":[]'), b""]),
     )
     for changed in changes:
         assert changed != commit
