@@ -181,7 +181,11 @@ class NameErasure:
         return self._changed(hits) if covers_redacted(rows, event, events) else []
 
     def _hits(self, rows: Iterable[tuple[LogRow, Event | None]]) -> list[tuple[LogRow, bytes]]:
-        """Rows with a name to remove, or already removed, and their states without it."""
+        """Rows with a name to remove, and their states without it.
+
+        In streams that lose all names, and of claims and uses, also rows that lost it already:
+        these say which streams are nameless.
+        """
         known = ((row, event) for row, event in rows if event is not None)
         after = ((row, self._without_names(row, event)) for row, event in known)
         return [(row, state) for row, state in after if state is not None]
@@ -200,7 +204,7 @@ class NameErasure:
         ]
 
     def _without_names(self, row: LogRow, event: Event) -> bytes | None:
-        """The state of a row without the names to remove; None if all names stay."""
+        """The state of a row as in ``_hits``; None if the row is none of these."""
         kind = type(event)
         if kind in _STAYING:
             return None
@@ -210,7 +214,9 @@ class NameErasure:
             return None
         gone = self._keys if kind is KeyReleased else self.erased
         renamed = without_names_of(gone, kind, row.state)
-        if renamed is None or self._is_needed(row, event):
+        if renamed is None or (renamed == row.state and not isinstance(event, _Taken)):
+            return None  # a row that has no such name, or has lost it in an earlier pass
+        if self._is_needed(row, event):
             return None
         if isinstance(event, _Taken) and self._is_of_erased(event):
             return renamed_state(kind, row.state, digest_of)

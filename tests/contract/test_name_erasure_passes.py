@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from eventstore.log.event_log import EventLog
-from eventstore.log.name_erasure import erased_identities
+from actors.core.account_commands import ClaimKey, ReleaseKey
+from actors.core.commands import AcknowledgeMessages, UseInvitation
+from actors.core.replies import KeyClaim
+from eventstore.log.event_log import EventLog, StoredRecord
+from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
-from tests.contract.test_name_erasure_contract import naming, send, take_out_names
-from tests.contract.test_retention_contract import Mediator
+from tests.contract.test_name_erasure_contract import (
+    message_ids,
+    naming,
+    send,
+    take_out_names,
+)
+from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
+from tests.unit.actors.didcomm import KEY
+from tests.unit.actors.given import run, submission, unclaimed
 
 
 def test_who_comes_back_as_a_pass_begins_is_not_erased(log: EventLog) -> None:
@@ -57,3 +70,55 @@ def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(log: E
     erase(mediator, GONE)
     take_out_names(log)
     assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
+
+
+def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: EventLog) -> None:
+    queries: list[UUID] = []
+
+    class Counting(FaultyLog):
+        def read_records(
+            self, wanted: Mapping[UUID, Sequence[int]]
+        ) -> dict[UUID, dict[int, StoredRecord]]:
+            queries.extend(wanted)
+            return super().read_records(wanted)
+
+        def stream_rows(self, stream: UUID, **which: Any) -> Any:
+            queries.append(stream)
+            return super().stream_rows(stream, **which)
+
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    settle(mediator, STAYS)
+    for number in range(3):
+        send(mediator, STAYS, GONE, b"%d" % number)
+    run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+    mediator.pass_s(DAY_S + 400)
+    while mediator.expiry.step():
+        pass
+    erase(mediator, GONE)
+    for is_first in (True, False):
+        queries.clear()
+        work = NameErasure(Counting(log), erased_identities(log))
+        while work.step():
+            pass
+        assert (bool(queries), work.changed > 0) == (is_first, is_first)
+
+
+def test_a_later_pass_knows_what_an_earlier_one_made_nameless(log: EventLog) -> None:
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    (claim,) = run(mediator.host, unclaimed(f"key:{KEY}", ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(mediator.host, unclaimed("invitation:used", UseInvitation(GONE)))
+    erase(mediator, GONE)
+    nameless = []
+    for is_released in (False, True):
+        if is_released:
+            run(mediator.host, unclaimed(f"key:{KEY}", ReleaseKey(GONE, claim.number)))
+        work = NameErasure(log, erased_identities(log))
+        while work.step():
+            pass
+        nameless.append(work.nameless)
+        assert naming(log, KEY.encode()) == []
+    names = (GONE, f"key:{KEY}", "invitation:used")
+    assert nameless == [{identity_stream(name).bytes for name in names}] * 2

@@ -15,6 +15,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.hashes import FileHashes
 from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
@@ -307,3 +308,16 @@ def test_a_number_that_json_cannot_carry_exactly_is_refused() -> None:
     with pytest.raises(ExportDamaged) as said:
         parse_head("export.json", stored.replace(b"991", b"992"), lambda _, __: True)
     assert said.value.damage is Damage.BROKEN_MANIFEST
+
+
+def test_a_data_file_is_compared_with_its_hash_once_or_not_at_all(export: Export) -> None:
+    files = catalog_of(export.place).files
+    hashes = FileHashes()
+    hashes.check(export.place, files[1:])
+    export.flip(files[0].path)
+    export.flip(files[1].path)
+    hashes.check(export.place, files[1:])
+    FileHashes(is_skipped=True).check(export.place, files)
+    with pytest.raises(ExportDamaged) as said:
+        hashes.check(export.place, files)
+    assert (said.value.path, said.value.damage) == (files[0].path, Damage.CHANGED)

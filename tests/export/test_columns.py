@@ -11,6 +11,7 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from eventstore.log.codec import decode
 from eventstore.log.content import Content, size_of, without_content
@@ -35,12 +36,22 @@ from eventstore.log.events import (
     SavedEventsErased,
     SavedEventsUnlisted,
 )
+from eventstore.log.faults import Fault
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.schema import FILLING, SCHEMA, SCHEMA_VERSION
+from eventstore.parquet.verify.columns import check_columns
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
-from tests.export.samples import catalog_of, export_all, exported_rows, tables_of, whole_log
+from tests.export.forging import with_value
+from tests.export.samples import (
+    Growing,
+    catalog_of,
+    export_all,
+    exported_rows,
+    tables_of,
+    whole_log,
+)
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, content
 
 CONTENT: dict[type[Event], str] = {
@@ -256,3 +267,18 @@ def test_files_have_the_published_schema_compression_and_statistics(
     with_statistics = {column.path_in_schema for column in columns if column.is_stats_set}
     assert {"position", "recorded_at", "type", "identity", "message_id"} <= with_statistics
     assert "state" not in with_statistics
+
+
+def test_a_wrong_column_is_named_beside_a_row_that_cannot_be_understood(
+    log: EventLog, place: ExportPlace
+) -> None:
+    Growing(log).grow()
+    export_all(log, place)
+    rows = list(whole_log(log))
+    page = next(tables_of(place))
+    events = [None, *(decode(row.topic, row.state) for row in rows[1:])]
+    rows[0] = replace(rows[0], state=b"")
+    assert len(rows) == page.num_rows > 2
+    changed = with_value(page, 1, "size_bytes", 1)
+    found = [(one.fault, one.first_position) for one in check_columns(changed, rows, events)]
+    assert found == [(Fault.UNDECODABLE_STATE, 1), (Fault.WRONG_COLUMN, 2)]

@@ -15,6 +15,7 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, open_place
+from eventstore.parquet.write import erasing
 from eventstore.parquet.write.exporter import Kept
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
@@ -113,6 +114,17 @@ def test_erased_contents_leave_and_every_row_and_proof_stays(
     left = _bytes_of(place)
     assert not [position for position, content in gone.items() if content in left]
     assert _take_out(log, place) == 0
+
+
+def test_contents_that_were_erased_long_afterwards_leave_too(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "_PAGE_ROWS", 1)  # no page has more than a row or goes beyond one
+    _with_erased(log, place)
+    gone = _erased(log, place)
+    assert _take_out(log, place) == len(gone) > 10
+    assert _erased(log, place) == {}
+    assert findings(place) == []
 
 
 def test_erased_contents_leave_the_place_of_an_export_in_which_nothing_happens(

@@ -5,11 +5,13 @@ import shutil
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from actors.host.clock import system_clock
-from eventstore.log.codec import encode
+from eventstore.log.codec import decode_seal, encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, MessagesRemoved, RefusalsCounted
@@ -21,7 +23,7 @@ from eventstore.parquet.errors import (
     ExportUnavailable,
     LogNotAsSealed,
 )
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import END, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds
@@ -89,9 +91,56 @@ def test_an_export_that_was_removed_is_reported_and_its_place_is_left_alone(
         now_ms += 60_000
         if grows:
             growing.grow()
+        for attempt in (export.step, export.sweep, export.step):
+            with pytest.raises(ExportUnavailable, match="is gone"):
+                attempt()
+    assert not (tmp_path / "export").exists()
+
+
+def test_an_export_that_is_removed_during_a_step_gets_no_commit(
+    log: EventLog, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    changes = itertools.count(3)
+
+    def removing() -> None:
+        if next(changes) == 2:  # the first file of a step
+            folder.rename(tmp_path / "away")
+
+    growing, place = Growing(log), open_place(str(folder))
+    growing.grow()
+    with closing(exporter(log, place.checked(removing))) as export:
+        while export.step():
+            pass
+        growing.grow()
+        changes = itertools.count(1)
         with pytest.raises(ExportUnavailable, match="is gone"):
             export.step()
-    assert not (tmp_path / "export").exists()
+        assert not place.sizes(TABLE_LOG)
+        shutil.rmtree(folder)
+        (tmp_path / "away").rename(folder)
+        assert export.step()
+    assert exported_log(place) == list(whole_log(log))
+
+
+def test_a_step_reads_the_mark_of_the_end_once(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = ExportPlace.read
+
+    def counted(self: ExportPlace, path: str) -> bytes:
+        reads.append(path)
+        return read(self, path)
+
+    growing = Growing(log)
+    with closing(exporter(log, place)) as export:
+        for _ in range(2):
+            growing.grow()
+            monkeypatch.setattr(ExportPlace, "read", counted)
+            reads.clear()
+            assert export.step()
+            assert reads.count(END) == 1
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -359,6 +408,18 @@ def test_what_is_wrong_in_the_log_is_not_signed(
         with pytest.raises(error, match=said):
             export_all(log, place, Bounds(1, 1))
     assert {row.position for row in exported_log(place)} <= set(range(1, 11))
+
+
+def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: ExportPlace) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        SealedWriter(log).commit({"shard-0": []})
+        (row,) = whole_log(log)
+        sealed = decode_seal(row.state)
+        changed = encode(UUID(bytes=row.stream), 1, replace(sealed, at_ms=sealed.at_ms + 1)).state
+        run_sql(url, f"UPDATE stored_events SET state = x'{changed.hex()}'")
+        with pytest.raises(LogNotAsSealed, match="position 1 on"):
+            export_all(log, place)
 
 
 def test_an_export_that_was_damaged_is_not_continued(

@@ -37,6 +37,7 @@ from eventstore.parquet.index import (
 )
 from eventstore.parquet.opening import open_exports
 from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.versions import SUMMARY_EVERY
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from tests.export.forging import SIGNER, SampleExport
@@ -154,10 +155,15 @@ def test_files_are_merged_and_split_by_key(
         assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
 
 
+@pytest.mark.parametrize(("every", "summaries"), [(3, 1), (SUMMARY_EVERY, 0)])
 def test_replaced_index_files_and_summaries_stay_for_readers_however_old_they_are(
-    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+    sqlite_log: EventLog,
+    place: ExportPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    summaries: int,
 ) -> None:
-    monkeypatch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 3)
+    monkeypatch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", every)
     growing, late_s = Growing(sqlite_log), 0
     with closing(
         exporter(sqlite_log, place, clock=lambda: system_clock() + 1_000 * late_s)
@@ -166,7 +172,7 @@ def test_replaced_index_files_and_summaries_stay_for_readers_however_old_they_ar
             growing.grow()
             assert export.step()
         replaced = [*place.sizes(INDEX), *place.sizes(SUMMARIES)]
-        assert len(replaced) == 7 + 1
+        assert len(replaced) == 7 + summaries
         for path in replaced:
             os.utime(place.full_path(path), (0, 0))
         growing.grow()

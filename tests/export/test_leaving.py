@@ -226,8 +226,22 @@ def test_a_snapshot_that_is_older_than_the_rows_that_left_is_not_the_present(
             "wrong-seam",
         ),
         ("UPDATE settings SET value = x'6e6f6e65' WHERE name = {seam}", "wrong-seam"),
+        (
+            (
+                "UPDATE settings SET value = CAST(substr(CAST(value AS TEXT), 1,"
+                " instr(CAST(value AS TEXT), char(10))) || 'none' AS BLOB) WHERE name = {seam}"
+            ),
+            "wrong-seam",
+        ),
         ("DELETE FROM settings WHERE name = {seam}", "version-break"),
         ("UPDATE stored_events SET state = state || x'00' WHERE rowid = {last}", "broken-seal"),
+        (
+            (
+                "UPDATE stored_events SET originator_version = originator_version + 1000"
+                " WHERE rowid > {behind} AND topic = '{seal}'"
+            ),
+            "version-break",
+        ),
     ],
 )
 def test_what_was_changed_before_or_behind_the_seam_is_found(
@@ -236,9 +250,9 @@ def test_what_was_changed_before_or_behind_the_seam_is_found(
     history = played(log)
     seam = leave(log, place, until_ms=history.now_ms - 600_000).seam
     kept = max(r.position for r in whole_log(log) if r.position < seam and r.topic != SEAL_TOPIC)
-    run_sql(
-        dsn, statement.format(kept=kept, last=log.position() - 1, seam=f"x'{SEAM.encode().hex()}'")
-    )
+    places = {"kept": kept, "behind": seam, "last": log.position() - 1}
+    name = f"x'{SEAM.encode().hex()}'"
+    run_sql(dsn, statement.format(**places, seam=name, seal=SEAL_TOPIC))
     assert fault in faults_in(log)
 
 

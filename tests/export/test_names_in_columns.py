@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from eventstore.log.faults import Fault
@@ -28,4 +29,29 @@ def test_a_name_that_is_gone_from_its_column_is_found_though_all_is_signed(
     )
     with sample.tampered():
         sample.forge(path, lambda table: with_value(table, row, "identity", erased_name(name)))
+        assert {found.fault for found in sample.check()[0]} == {Fault.MISSING_NAME}
+
+
+def test_a_name_that_is_gone_from_all_rows_of_its_stream_in_a_step_is_found(
+    sample: SampleExport,
+) -> None:
+    rows = [row for table in sample.tables.values() for row in table.to_pylist()]
+    own = {row["stream"] for row in rows if row["type"] == "identity-erased"}
+    path = sample.manifests[-1].files[-1].path
+    table = sample.tables[path].to_pylist()
+    own |= {row["stream"] for row in table if row["version"] == 1}
+    stream, name = next(
+        (row["stream"], row["identity"])
+        for row in table
+        if str(row["identity"]).startswith("did:") and row["stream"] not in own
+    )
+
+    def without_name(changed: pa.Table) -> pa.Table:
+        for number, row in enumerate(table):
+            if row["stream"] == stream:
+                changed = with_value(changed, number, "identity", erased_name(name))
+        return changed
+
+    with sample.tampered():
+        sample.forge(path, without_name)
         assert {found.fault for found in sample.check()[0]} == {Fault.MISSING_NAME}

@@ -14,7 +14,18 @@ from actors.core.commands import (
     RequestContract,
     UpdateKeylist,
 )
+from eventstore.log.codec import decode, encode
+from eventstore.log.event_log import ChangedRow, EventLog, LogRow
+from eventstore.log.events import ContractStored, EventSaved
+from eventstore.log.faults import Fault
+from eventstore.log.redaction import digest_of, renamed_state
+from eventstore.log.seam import SEAM, Seam, sign_seam
+from eventstore.log.streams import erased_name, identity_stream
+from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
+from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.write.erasing import GoneNames, names_erased
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
@@ -26,7 +37,9 @@ from tests.contract.test_name_erasure_contract import (
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.export.leaving import assert_whole, leave
+from tests.export.samples import OWNER, SIGNED_BY, SIGNER, export_all, whole_log
 from tests.export.test_names_in_export import GONE, STAYS, take_out
+from tests.log.samples import saved
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import connection, run, submission, unclaimed
 
@@ -75,3 +88,46 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
             take_out(log, place)
         assert tables_naming(dsn, GONE) == []
         assert_whole(log, dsn)
+
+
+def test_a_row_that_has_left_the_log_loses_the_names_of_the_erased_alone(
+    sqlite_log: EventLog,
+) -> None:
+    seam = Seam(mediator_did=OWNER.mediator_did, position=9, signed_by=SIGNER.signed_by)
+    sqlite_log.setting(SEAM, sign_seam(seam, SIGNER.sign))
+    stream, gone = identity_stream(STAYS), GoneNames(frozenset({identity_stream(GONE).bytes}))
+    stored = encode(stream, 1, saved("event", sender=GONE, recipient=STAYS))
+    row = LogRow(5, stream.bytes, 1, stored.topic, stored.state)
+    changed = names_erased(sqlite_log, [row], [0], gone, is_part=True)
+    event = decode(row.topic, changed[5])
+    assert isinstance(event, EventSaved)
+    assert (event.sender_did, event.recipient_did) == (erased_name(GONE), STAYS)
+
+
+def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) -> None:
+    place = open_place(str(tmp_path / "export"))
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+
+    def faults() -> set[Damage | Fault]:
+        found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+        return {one.fault for one in found if isinstance(one, ExportFinding)}
+
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        settle(mediator, STAYS)
+        send(mediator, STAYS, GONE, b"message")
+        export_all(log, place)
+        assert faults() == set()
+        row = next(
+            row
+            for row in whole_log(log)
+            if GONE.encode() in row.state and STAYS.encode() in row.state
+        )
+        state = renamed_state(ContractStored, row.state, digest_of)
+        assert state is not None
+        log.change_rows([ChangedRow(row.stream, row.position, row.state, state)])
+        erase(mediator, GONE)
+        export_all(log, place)
+        assert take_out(log, place).names > 0
+    assert faults() == {Fault.MISSING_NAME}

@@ -77,6 +77,12 @@ def lives_in(sample: SampleExport) -> dict[str, tuple[bytes, list[str], list[int
     return found
 
 
+def seals_in(sample: SampleExport) -> list[int]:
+    """The positions of all seals in the log."""
+    with closing(open_log(sample.log_url)) as log:
+        return [row.position for row in whole_log(log) if row.topic == SEAL_TOPIC]
+
+
 STREAMS = {identity_stream(did).bytes: did for did in (*IDENTITIES, *AGENTS)}
 
 
@@ -119,9 +125,9 @@ def test_what_was_damaged_is_not_handed_out(sample: SampleExport) -> None:
             prove(TRUSTED, *made)
     with sample.tampered():
         sample.put_back_head(sample.manifests[0])
-        newest = max(max(seals) for _, _, seals in lives_in(sample).values())
-        with pytest.raises(ExportUnavailable, match="try again soon"):
-            prove(TRUSTED, message_id, STREAMS[stream], [newest])
+        for behind in seals_in(sample)[sample.head_of(sample.manifests[0]).size :]:
+            with pytest.raises(ExportUnavailable, match="try again soon"):
+                prove(TRUSTED, message_id, STREAMS[stream], [behind])
         sample.remove(CHECKPOINT)
         with pytest.raises(ExportUnavailable, match="no signed head yet"):
             prove(TRUSTED, *made)
@@ -147,6 +153,11 @@ def test_every_head_is_shown_to_be_the_beginning_of_every_later_one(
     later = sample.note_of(last._replace(size=last.size + 1))
     with pytest.raises(NotConsistent, match="the export ends with"):
         consistency_in(target, notes[0], later, TRUSTED)
+    first = sample.note_of(last._replace(size=1))
+    with sample.tampered():
+        sample.remove(CHECKPOINT)
+        with pytest.raises(NotConsistent, match="ends with 0 seals"):
+            consistency_in(target, first, first, TRUSTED)
     with pytest.raises(NoteRefused):
         consistency_in(target, notes[0], notes[-1], OTHER)
     with pytest.raises(ExportUnavailable, match="there is no export here"):

@@ -28,6 +28,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
+from tests.log.samples import AT_MS
 
 ALL_AT_ONCE = Bounds()
 
@@ -207,6 +208,32 @@ def test_an_old_mark_is_found(sqlite_log: EventLog, place: ExportPlace) -> None:
     ]
 
 
+def test_a_mark_that_a_paused_exporter_puts_back_hides_no_row_and_is_replaced(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    now_ms = AT_MS
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    with closing(exporter(sqlite_log, place, clock=lambda: now_ms)) as export:
+        for grows in (True, False):
+            while export.step():
+                pass
+            earlier, known = place.read(END), catalog_of(place, VERIFY).complete_until_ms
+            now_ms += 1_000
+            growing.grow(4)
+            while export.step():
+                pass
+            place.write(END, earlier)
+            found = catalog_of(place, VERIFY)
+            assert (found.last, found.complete_until_ms) == (sqlite_log.position(), known)
+            if grows:
+                growing.grow()
+            now_ms += 60_000
+            export.step()
+            assert catalog_of(place, VERIFY).is_marked
+            assert findings(place) == []
+
+
 def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
@@ -223,11 +250,16 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     last = str(sqlite_log.position()).encode()
     metadata = place.read(commit_path(0)).splitlines()
     (described,) = (line for line in metadata if line.startswith(b'{"metaData"'))
+    kind = b'"name\\":\\"kind\\"'
     changes = (
         commit.replace(
             b'\\"maxValues\\": {\\"position\\": ' + last, b'\\"maxValues\\": {\\"position\\": 1'
         ),
-        commit + described.replace(b'\\"name\\":\\"type\\"', b'\\"name\\":\\"kind\\"') + b"\n",
+        *(
+            b"\n".join([commit, described.replace(b'"name\\":\\"%b\\"' % name, kind), b""])
+            for name in (b"type", b"state")  # with statistics, and without
+        ),
+        b"\n".join([commit, described.replace(b'Columns":["date"]', b'Columns":[]'), b""]),
     )
     for changed in changes:
         assert changed != commit

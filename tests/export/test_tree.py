@@ -25,6 +25,7 @@ from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
+from tests.export.forging import SampleExport
 from tests.export.samples import (
     OWNER,
     SIGNED_BY,
@@ -122,6 +123,35 @@ def test_an_export_of_an_earlier_release_gets_its_tree(
     with closing(exporter(sqlite_log, place, Bounds())) as export:
         export.compact(files_min=2)
     assert_tree_is_that_of(sqlite_log, place)
+
+
+def test_a_manifest_that_names_another_tree_is_found_though_all_is_signed(
+    tmp_path: Path,
+) -> None:
+    sample = SampleExport(tmp_path)
+    for manifest in sample.manifests:
+        size = sample.head_of(manifest).size
+        with sample.tampered():
+            sample.sign(manifest, tree=ManifestTree(size, bytes(32).hex()))
+            found = {(one.fault, one.path) for one in sample.check()[0]}
+        assert (Fault.WRONG_TREE, manifest.path) in found
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_export_without_a_signed_head_is_damaged_unless_it_has_only_begun(
+    sqlite_log: EventLog, place: ExportPlace, steps: int
+) -> None:
+    growing = Growing(sqlite_log)
+    for _ in range(steps):
+        growing.grow()
+        export_all(sqlite_log, place)
+    place.remove(CHECKPOINT)
+    found = [
+        (one.fault, one.path)
+        for one in verify_export(place, SIGNED_BY, processes=1)
+        if isinstance(one, ExportFinding)
+    ]
+    assert found == [(Damage.MISSING, CHECKPOINT)] * (steps - 1)
 
 
 @pytest.mark.parametrize("lost", ["last tiles", "all tiles", "all"])

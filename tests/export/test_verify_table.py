@@ -1,12 +1,17 @@
-"""The check of an export names every change to the files of its table."""
+"""The check of an export names every change to its table, and every statement that is wrong."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
+from eventstore.parquet.manifest import read_head, signed
+from eventstore.parquet.tree import TREE
 from eventstore.parquet.versions import commit_path, version_of
 from tests.export.forging import SampleExport
+from tests.export.samples import SIGNER, without_table
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +43,36 @@ def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExpor
         with sample.tampered():
             sample.put(added, sample.contents[other])
             assert added in {finding.path for finding in sample.check()[0]}
+
+
+def test_a_manifest_that_overlaps_another_is_named_and_not_the_one_behind_it(
+    sample: SampleExport,
+) -> None:
+    manifest = sample.manifests[1]
+    with sample.tampered():
+        sample.sign(manifest, first=manifest.first - 1)
+        places = {
+            f.path: f.fault for f in sample.check()[0] if f.fault in (Damage.OVERLAP, Damage.GAP)
+        }
+    assert places == {replace(manifest, first=manifest.first - 1).path: Damage.OVERLAP}
+
+
+def test_an_export_that_names_no_usable_key_is_signed_by_no_one(sample: SampleExport) -> None:
+    head = read_head(HEAD, sample.contents[HEAD])
+    forged = replace(head, public_key="no key", signature="")
+    with sample.tampered():
+        sample.put(HEAD, signed(forged, SIGNER.sign)[1])
+        findings, _ = sample.check(None)
+    assert (Damage.BAD_SIGNATURE, HEAD) in {(f.fault, f.path) for f in findings}
+
+
+def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport) -> None:
+    manifest = sample.manifests[1]
+    content = sample.contents[manifest.path].replace(manifest.signature.encode(), b"00" * 64)
+    forged = manifest.path.replace(str(manifest.digest), "0" * 16)
+    with sample.tampered():
+        without_table(sample.place)
+        sample.put(forged, content)
+        findings, summary = sample.check()
+    assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged}
+    assert summary.rows == sum(m.rows for m in sample.manifests)

@@ -193,8 +193,8 @@ class Exporter:
         if step is None:
             self._say_complete()
             return None
-        self._table.marked(before)
         self._is_certain = False
+        self._table.check_newest(before)
         files = [write_data(self._place, day, rows) for day, rows in by_day(step.table)]
         tree = self._tree.extended(step.leaves)
         assert before.index is not None
@@ -355,6 +355,7 @@ class Exporter:
         if until_ms is None or (said_ms is not None and 0 <= until_ms - said_ms < every_ms):
             return
         self._is_certain = False
+        self._table.check_newest(self._catalog)
         self._catalog = self._table.mark(self._catalog, complete_until_ms=until_ms)
         self._is_certain = True
 
@@ -372,6 +373,8 @@ class Exporter:
         if self._is_certain:
             return
         catalog = catalog_of(self._place, self._verify, self._catalog.statements)
+        if catalog.head is None:
+            raise self._table.gone()
         if not catalog.is_marked:
             catalog = self._table.mark(catalog)
         paths = removable(

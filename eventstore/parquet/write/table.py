@@ -163,14 +163,10 @@ class TableWriter:
         If no time is given, the mark keeps the one that it has.
 
         Raises:
-            ExportRefused: another process committed a later version.
-            ExportUnavailable: the place cannot be written now, or the export is gone.
+            ExportUnavailable: the place cannot be written now.
         """
         said, before = catalog.version, catalog.mark
         assert said is not None
-        there = self.marked(catalog)
-        if there is not None and there.version > said.version:
-            raise self._refused()
         complete = (said.position, complete_until_ms or 0)
         if before is not None and complete_until_ms is None:
             complete = (before.complete_position, before.complete_until_ms)
@@ -190,17 +186,24 @@ class TableWriter:
         self._place.write(END, content)
         return replace(catalog, mark=written)
 
-    def marked(self, catalog: Catalog) -> EndMark | None:
-        """Read the mark of the end at the place; None if the catalog has none either.
+    def check_newest(self, catalog: Catalog) -> None:
+        """Check that the place still has the export, and that its mark is of no later version.
 
         Raises:
-            ExportUnavailable: it cannot be read now, or is gone and the export with it.
+            ExportRefused: another process committed a later version.
+            ExportUnavailable: the mark cannot be read now, or is gone and the export with it.
         """
         there = read_mark(self._place, None)
-        if there is None and catalog.mark is not None:
-            why = f"the export at {self._place.address()} is gone: removed, or not mounted"
-            raise ExportUnavailable(END, why)
-        return there
+        if there is None:
+            raise self.gone()
+        assert catalog.version is not None
+        if there.version > catalog.version.version:
+            raise self._refused()
+
+    def gone(self) -> ExportUnavailable:
+        """The error for a place that no longer has the export."""
+        why = f"the export at {self._place.address()} is gone: removed, or not mounted"
+        return ExportUnavailable(END, why)
 
     def remove_torn(self) -> None:
         """Remove a newest commit that a power cut left incomplete on a local disk.
@@ -264,7 +267,8 @@ class TableWriter:
         """Open the table at a version; if there is a later one, the commit is refused."""
         if self._table is None or self._table.version() != version:
             self._table = open_table(self._place, version)
-            assert self._table is not None
+        if self._table is None:
+            raise self.gone()
         return self._table
 
     def _committed(self, catalog: Catalog, said: TableVersion) -> Catalog:
