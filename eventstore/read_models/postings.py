@@ -204,7 +204,9 @@ def remove_range(session: Session, low: ListKey, high: ListKey, most: int) -> tu
 
 def is_empty(session: Session, key: ListKey) -> bool:
     """Whether nothing is on a list."""
-    return not session.rows("SELECT 1 FROM postings WHERE list = ? LIMIT 1", (key,))
+    # In the order of the index: else PostgreSQL reads the table up to the first match.
+    find = "SELECT 1 FROM postings WHERE list = ? ORDER BY timestamp_s LIMIT 1"
+    return not session.rows(find, (key,))
 
 
 def page(

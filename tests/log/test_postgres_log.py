@@ -25,6 +25,7 @@ from eventstore.log.events import MessagesRemoved
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.verify import Finding, verify
 from eventstore.read_models import queue_depths
+from eventstore.read_models.postings import Posting, add, is_empty, on_lists
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_append import append as append_rows
 from eventstore.stores.postgres_bounds import PostgresBounds
@@ -52,6 +53,20 @@ def test_two_thousand_rows_are_one_transaction(log: EventLog, postgres_url: str)
         postgres_url, "SELECT count(*), count(DISTINCT xmin::text) FROM stored_events"
     )
     assert (rows, transactions) == (2000, 1)
+
+
+def test_whether_a_long_list_is_empty_is_asked_of_its_index(postgres_url: str) -> None:
+    others = [posting for n in range(20_000) for posting in on_lists([b"%020d" % n], Posting(0, n))]
+    long = [posting for n in range(5_000) for posting in on_lists([b"z" * 20], Posting(0, n))]
+    with closing(PostgresStore(postgres_url)) as store, store.writing() as session:
+        add(session, others)
+        add(session, long)
+        session.run_many("ANALYZE postings", [()])
+        asked = "SELECT pg_stat_get_xact_tuples_returned('postings'::regclass)"
+        ((before,),) = session.rows(asked)
+        assert not is_empty(session, b"z" * 20)
+        ((after,),) = session.rows(asked)
+    assert after - before <= 1
 
 
 def test_a_message_behind_others_touches_no_index_of_queues(postgres_url: str) -> None:
