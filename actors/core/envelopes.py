@@ -27,7 +27,7 @@ from actors.core.commands import (
     StartLive,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
-from actors.core.evolve import DIDCOMM, retry_key
+from actors.core.evolve import DIDCOMM
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
@@ -65,7 +65,7 @@ def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionCon
         return Refusal.KEY_UNKNOWN if command.recipient_key else Refusal.NOT_CONNECTED
     if command.recipient_key and command.recipient_key not in state.keylist:
         return Refusal.KEY_UNKNOWN
-    known = state.recent.get(retry_key(context.command, command.recipient_key))
+    known = state.recent.get(context.command) if command.recipient_key else None
     if known is not None:
         # A retry: the sender does not know that the envelope is stored.
         return Accepted(envelope_queued(known, state))

@@ -15,7 +15,7 @@ import msgspec
 from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Decision, DecisionContext, Leasing
 from actors.core.envelopes import envelope_queued, goes_live, no_room, queued_live, refused
-from actors.core.evolve import DIDCOMM_V2, retry_key
+from actors.core.evolve import DIDCOMM_V2
 from actors.core.identity import Identity
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.refusals import Refusal
@@ -33,7 +33,7 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
     key = command.recipient_key
     if state.connection is None or (key and key not in state.keylist):
         return Refusal.KEY_UNKNOWN if key else Refusal.NOT_CONNECTED
-    known = state.recent.get(retry_key(context.command, key))
+    known = state.recent.get(context.command) if key else None
     if known is not None:
         # A retry: one transaction has stored all envelopes.
         return Accepted(envelope_queued(known, state))

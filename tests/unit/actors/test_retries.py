@@ -34,6 +34,12 @@ def test_a_retry_is_known_when_the_first_is_gone_already() -> None:
     assert not me.state.messages
 
 
+def test_a_retry_is_known_by_whichever_key_it_finds_its_owner() -> None:
+    me = agent(keys=(KEY, "other"))
+    me.do(QueueEnvelope(KEY, b"x"), command=FIRST, fresh_id="a")
+    assert queued(me.do(QueueEnvelope("other", b"x"), command=FIRST, fresh_id="b")) == ("a", 0)
+
+
 def test_the_same_content_sent_anew_is_another_message() -> None:
     me = agent()
     me.do(QueueEnvelope(KEY, b"x"), command=FIRST, fresh_id="a")
