@@ -8,7 +8,7 @@ from actors.core.account_commands import ClaimKey, ReleaseKey
 from actors.core.commands import (
     GrantMediation,
     PushDevice,
-    QueueEnvelope,
+    QueueEnvelopes,
     RemoveMessages,
     SetPushDevice,
     UpdateKeylist,
@@ -39,7 +39,7 @@ def test_no_later_snapshot_names_who_was_erased_as_the_key_of_an_envelope(
     run(mediator.host, unclaimed(STAYS, GrantMediation(connection())))
     (key,) = register(mediator, STAYS, GONE)
     settle(mediator, GONE)
-    (queued,) = run(mediator.host, unclaimed(STAYS, QueueEnvelope(GONE, b"envelope")))
+    (queued,) = run(mediator.host, unclaimed(STAYS, QueueEnvelopes(GONE, [b"envelope"])))
     assert isinstance(queued, EnvelopeQueued)
     run(
         mediator.host,

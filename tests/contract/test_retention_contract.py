@@ -192,11 +192,14 @@ def test_a_sender_and_an_owner_may_name_an_earlier_time(log: EventLog) -> None:
             unclaimed(did, GrantMediation(connection(), [])),
             unclaimed(did, UpdateKeylist(claimed(KEY), [])),
         )
-    run(mediator.host, unclaimed(one, QueueEnvelopes(KEY, [b"short-lived"], NOW_S + 30, 0)))
+    run(
+        mediator.host,
+        unclaimed(one, QueueEnvelopes(KEY, [b"short-lived"], expires_at_s=NOW_S + 30)),
+    )
     run(
         mediator.host,
         unclaimed(two, SetQueuePolicy(age_s_max=40)),
-        unclaimed(two, QueueEnvelopes(KEY, [b"by the owner's rule"], 0, 0)),
+        unclaimed(two, QueueEnvelopes(KEY, [b"by the owner's rule"])),
     )
     for seconds, messages, visits in ((29.9, 2, 0), (0.1, 1, 1), (10.0, 1, 1), (0.001, 0, 2)):
         mediator.pass_s(seconds)

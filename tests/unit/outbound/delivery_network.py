@@ -19,7 +19,6 @@ from actors.core.commands import (
     DeliverMessages,
     PurgeQueue,
     QueryQueue,
-    QueueEnvelope,
     QueueEnvelopes,
     StartLive,
 )
@@ -178,7 +177,7 @@ class DeliveryNetwork:
         """Let envelopes wait for the agent."""
         for envelope in envelopes:
             queued = await self.identities().ask(
-                did, QueueEnvelope("", envelope), _KEY, EnvelopeQueued
+                did, QueueEnvelopes("", [envelope]), _KEY, EnvelopeQueued
             )
             assert isinstance(queued, EnvelopeQueued), queued
 
