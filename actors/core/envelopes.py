@@ -195,21 +195,19 @@ def no_room(
     largest = size_bytes = len(payloads[0])
     if others:
         largest, size_bytes = max(map(len, payloads)), sum(map(len, payloads))
-    rules = _in_force(state.policy or _NO_POLICY, limits)
-    if largest > rules.message_bytes_max:
+    rules = None if state.policy is None else _in_force(state.policy, limits)
+    if largest > (limits if rules is None else rules).message_bytes_max:
         return Refusal.MESSAGE_TOO_LARGE
     # The sender is anonymous, so the share of the operator's bounds applies to the recipient key.
-    bounds, own = (
-        (limits.queue_messages_max, limits.queue_bytes_max, limits.queue_sender_share_max),
-        (rules.messages_max, rules.bytes_max, 1.0),
-    )
-    if is_full(state, state.by_key, key, size_bytes, *bounds, others) or (
-        state.policy is not None and is_full(state, state.by_key, key, size_bytes, *own, others)
-    ):
+    messages_max, bytes_max = limits.queue_messages_max, limits.queue_bytes_max
+    share, depths = limits.queue_sender_share_max, state.by_key
+    if is_full(state, depths, key, size_bytes, messages_max, bytes_max, share, others):
         return Refusal.RECIPIENT_QUEUE_FULL
-    if not rules.will_queue and not context.listening:
-        return Refusal.NOT_QUEUING
-    return None
+    if rules is None:
+        return None
+    if is_full(state, depths, key, size_bytes, rules.messages_max, rules.bytes_max, 1.0, others):
+        return Refusal.RECIPIENT_QUEUE_FULL
+    return None if rules.will_queue or context.listening else Refusal.NOT_QUEUING
 
 
 def _in_force(own: QueuePolicy, limits: IdentityLimits) -> QueuePolicy:
