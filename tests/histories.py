@@ -326,10 +326,10 @@ class History:
     def queue_envelope(self, act: Act) -> None:
         """Every third is of DIDComm v2, some of these several at once or with an expiry."""
         key, payload = ("", *self._crowd.keys)[act.more % 4], self._payload(act)
-        command: c.Command = c.QueueEnvelope(key, payload)
+        command = c.QueueEnvelopes(key, [payload])
         if act.pick % 3 == 0:
             expires_at_s = self.now_ms // 1000 + act.pick * 100 if act.pick % 4 else 0
-            command = c.QueueEnvelopes(key, [payload] * (act.more % 2 + 1), expires_at_s)
+            command = c.QueueEnvelopes(key, [payload] * (act.more % 2 + 1), 2, expires_at_s)
         self._ask(MEDIATOR, self._crowd.agents[act.who], command)
 
     def rotate(self, act: Act) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from actors.core.evolve import evolve, retry_key
+from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.limits import TIMESTAMP_WINDOW_MS_MAX
 from actors.host.owned_partition import is_too_old
@@ -217,10 +217,9 @@ class _Plan:
         match event:
             case MessageQueued() | MessageQueued1():
                 waiting = state.messages.get(event.message_id)
-                retry = retry_key(event.command, event.recipient_key)
                 return (
                     (waiting is not None and waiting.version == version)
-                    or state.recent.get(retry) == event.message_id
+                    or state.recent.get(event.command) == event.message_id
                     or event.at_ms == state.last_added_ms
                 )
             case MessagesDelivered():

@@ -273,26 +273,18 @@ class QueryKeylist(CommandBase, frozen=True):
     limit: int
 
 
-class QueueEnvelope(CommandBase, frozen=True):
-    """Queue a DIDComm envelope for the target (RFC 0094).
-
-    ``recipient_key`` is the key in the target's keylist that the forward names, in base58; it is
-    empty for a message from the mediator itself.
-    """
-
-    recipient_key: str
-    payload: bytes
-
-
 class QueueEnvelopes(CommandBase, frozen=True):
-    """Queue the envelopes of one DIDComm v2 message for the target, in order, all or none.
+    """Queue the envelopes of one DIDComm message for the target, in order, all or none.
 
-    ``recipient_key`` as in ``QueueEnvelope``. The envelopes expire at ``expires_at_s``, 0 for
-    never. The host does not hand them out before ``delay_ms`` have passed, unless it restarts.
+    ``recipient_key`` is the name in the target's keylist that the forward names (RFC 0094, routing
+    2.0); it is empty for a message from the mediator itself. ``generation`` is that of the message,
+    1 or 2. The envelopes expire at ``expires_at_s``, 0 for never. The host does not hand them out
+    before ``delay_ms`` have passed, unless it restarts.
     """
 
     recipient_key: str
     payloads: list[bytes]
+    generation: int = 1
     expires_at_s: Seconds = 0
     delay_ms: int = 0
 
@@ -471,7 +463,6 @@ Command: TypeAlias = (
     | CheckKeys
     | UpdateKeylist
     | QueryKeylist
-    | QueueEnvelope
     | QueueEnvelopes
     | QueryQueue
     | SetQueuePolicy

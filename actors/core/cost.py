@@ -44,7 +44,6 @@ from actors.core.commands import (
     PublishPublicEvent,
     QueryKeylist,
     QuerySavedEvents,
-    QueueEnvelope,
     QueueEnvelopes,
     QueueMessage,
     Register,
@@ -194,6 +193,13 @@ def _publish(command: PublishPublicEvent) -> float:
     return 1 + _SIGNATURE + _TAG / 2 * len(command.tags) + _texts_cost(texts)
 
 
+def _envelopes(command: QueueEnvelopes) -> float:
+    payloads = command.payloads
+    # The common case, one envelope, is spared the sum.
+    size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
+    return len(payloads) + size_cost(size_bytes)
+
+
 def _contract(command: Register | SaveContract | StoreContract) -> float:
     contract = command.contract
     size_bytes = 0 if isinstance(contract, Refusal) else len(contract.signed)
@@ -215,10 +221,7 @@ def _ids(count: int) -> float:
 
 _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     QueueMessage: lambda command: 1 + size_cost(len(command.payload)),
-    QueueEnvelope: lambda command: 1 + size_cost(len(command.payload)),
-    QueueEnvelopes: lambda command: (
-        len(command.payloads) + size_cost(sum(map(len, command.payloads)))
-    ),
+    QueueEnvelopes: _envelopes,
     RequestContract: _request,
     Register: _contract,
     SaveContract: _contract,

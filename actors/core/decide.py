@@ -132,7 +132,6 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.ReleaseKey, mediator, agents.release_key),
         _row(commands.FindKeyOwner, mediator, agents.find_owner),
         # DIDComm: envelopes (RFC 0094, RFC 0212, RFC 0685, Aries queue 1.0)
-        _row(commands.QueueEnvelope, anyone, envelopes.queue_envelope),
         _row(commands.QueueEnvelopes, anyone, forwarded.queue_envelopes),
         _row(commands.DeliverMessages, agent, envelopes.deliver),
         _row(commands.RemoveMessages, agent, envelopes.remove),
@@ -186,7 +185,6 @@ ADDING: Final[frozenset[type[Command]]] = frozenset(
         commands.RotateAccount,
         commands.ClaimKey,
         commands.UpdateKeylist,
-        commands.QueueEnvelope,
         commands.QueueEnvelopes,
         commands.SetQueuePolicy,
         commands.SetPushDevice,

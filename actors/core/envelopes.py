@@ -2,8 +2,7 @@
 
 Rules of this file: pure; a delivery leases envelopes and never removes them; a removal names ids
 and ignores those that are not in the queue, and its answer does not tell whether such an id is
-foreign, unknown or already removed. An envelope for a live session is queued and leased in one
-transaction and pushed whole: the session need not ask for it, and the log is written once.
+foreign, unknown or already removed. How envelopes get into the queue: ``actors.core.forwarded``.
 """
 
 from __future__ import annotations
@@ -20,35 +19,27 @@ from actors.core.commands import (
     EndLive,
     PurgeQueue,
     QueryQueue,
-    QueueEnvelope,
     ReleaseLeases,
     RemoveMessages,
     SetQueuePolicy,
     StartLive,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs, Leasing
-from actors.core.evolve import DIDCOMM, retry_key
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.leases import HELD_BACK, Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import is_full, removal, removals
 from actors.core.refusals import Refusal
 from actors.core.replies import (
-    DeliveredMessage,
     Done,
-    EnvelopeDelivered,
-    EnvelopeQueued,
     EnvelopesWaiting,
     Purged,
     QueuePolicy,
     QueueState,
-    Refused,
 )
 from eventstore.log.events import (
-    MessageQueued,
     MessagesDelivered,
     QueuePolicySet,
-    QueueRefused,
 )
 
 PURGED = "purged"
@@ -57,40 +48,6 @@ _NOTHING: Final = Depth(0, 0)
 _NO_POLICY = QueuePolicy(
     will_queue=True, age_s_max=0, messages_max=0, message_bytes_max=0, bytes_max=0
 )
-
-
-def queue_envelope(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
-    """Queue an envelope forwarded to a key of the keylist, or sent by the mediator itself."""
-    if state.connection is None:
-        return Refusal.KEY_UNKNOWN if command.recipient_key else Refusal.NOT_CONNECTED
-    if command.recipient_key and command.recipient_key not in state.keylist:
-        return Refusal.KEY_UNKNOWN
-    known = state.recent.get(retry_key(context.command, command.recipient_key))
-    if known is not None:
-        # A retry: the sender does not know that the envelope is stored.
-        return Accepted(envelope_queued(known, state))
-    refusal = no_room(state, command.recipient_key, [command.payload], context)
-    if refusal is not None:
-        return refused(state, command.recipient_key, refusal, context)
-    queued = MessageQueued(
-        at_ms=context.now_ms,
-        command=context.command,
-        message_id=context.fresh_id,
-        protocol=DIDCOMM,
-        sender_did="",
-        recipient_key=command.recipient_key,
-        payload=context.content(command.payload),
-    )
-    reply = envelope_queued(context.fresh_id, state)
-    if goes_live(state, len(command.payload), context):
-        return queued_live(queued, reply, context)
-    return Accepted(reply, [queued], EnvelopesWaiting())
-
-
-def envelope_queued(message_id: str, state: Identity) -> EnvelopeQueued:
-    """The reply for a queued envelope."""
-    endpoint = "" if state.connection is None else state.connection.endpoint
-    return EnvelopeQueued(message_id, bool(endpoint), state.push_device is not None)
 
 
 def deliver(state: Identity, command: DeliverMessages, context: DecisionContext) -> Decision:
@@ -230,21 +187,6 @@ def queue_state(
     )
 
 
-def refused(
-    state: Identity, recipient_key: str, refusal: Refusal, context: DecisionContext
-) -> Decision:
-    """Refuse a message; record only the first refusal until the queue changes."""
-    if state.refusing:
-        return refusal
-    began = QueueRefused(
-        at_ms=context.now_ms,
-        command=context.command,
-        recipient_key=recipient_key,
-        reason=refusal.value,
-    )
-    return Accepted(Refused(refusal), [began])
-
-
 def no_room(
     state: Identity, key: str, payloads: Sequence[bytes], context: DecisionContext
 ) -> Refusal | None:
@@ -253,21 +195,19 @@ def no_room(
     largest = size_bytes = len(payloads[0])
     if others:
         largest, size_bytes = max(map(len, payloads)), sum(map(len, payloads))
-    rules = _in_force(state.policy or _NO_POLICY, limits)
-    if largest > rules.message_bytes_max:
+    rules = None if state.policy is None else _in_force(state.policy, limits)
+    if largest > (limits if rules is None else rules).message_bytes_max:
         return Refusal.MESSAGE_TOO_LARGE
     # The sender is anonymous, so the share of the operator's bounds applies to the recipient key.
-    bounds, own = (
-        (limits.queue_messages_max, limits.queue_bytes_max, limits.queue_sender_share_max),
-        (rules.messages_max, rules.bytes_max, 1.0),
-    )
-    if is_full(state, state.by_key, key, size_bytes, *bounds, others) or (
-        state.policy is not None and is_full(state, state.by_key, key, size_bytes, *own, others)
-    ):
+    messages_max, bytes_max = limits.queue_messages_max, limits.queue_bytes_max
+    share, depths = limits.queue_sender_share_max, state.by_key
+    if is_full(state, depths, key, size_bytes, messages_max, bytes_max, share, others):
         return Refusal.RECIPIENT_QUEUE_FULL
-    if not rules.will_queue and not context.listening:
-        return Refusal.NOT_QUEUING
-    return None
+    if rules is None:
+        return None
+    if is_full(state, depths, key, size_bytes, rules.messages_max, rules.bytes_max, 1.0, others):
+        return Refusal.RECIPIENT_QUEUE_FULL
+    return None if rules.will_queue or context.listening else Refusal.NOT_QUEUING
 
 
 def _in_force(own: QueuePolicy, limits: IdentityLimits) -> QueuePolicy:
@@ -415,7 +355,7 @@ def _state_without(state: Identity, gone: frozenset[str], context: DecisionConte
         policy=standing.policy,
         live=standing.live,
         version=standing.version + 1,
-        held_back=standing.held_back - sum(_is_held_back(i, context) for i in gone),
+        held_back=standing.held_back - sum(is_held_back(i, context) for i in gone),
     )
 
 
@@ -423,56 +363,7 @@ def _stays(message_id: str, message: QueuedMessage, gone: frozenset[str]) -> boo
     return message.is_envelope and message_id not in gone
 
 
-LIVE: Final = "live"
-"""The channel of deliveries to a live session."""
-
-
-def goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
-    """Is a message to be leased and pushed to the live session as it is queued?
-
-    Not if an earlier envelope still waits, or if the session holds too many unacknowledged ones.
-    """
-    live, limits = context.live, context.limits
-    if not live.lease_ms:
-        return False
-    # Skip envelopes that senders delay: they do not show whether earlier ones still wait.
-    newest = next(
-        (
-            (i, m)
-            for i, m in reversed(state.messages.items())
-            if m.is_envelope and not _is_held_back(i, context)
-        ),
-        None,
-    )
-    if newest is not None and newest[1].version > live.since and newest[0] not in context.leases:
-        return False
-    held = held_bytes = leased = 0
-    for message_id, lease in context.leases.items():
-        message = state.messages.get(message_id)
-        if message is not None and lease.session != HELD_BACK:
-            leased += 1
-            if lease.session == live.session:
-                held += 1
-                held_bytes += message.size_bytes
-    has_room = held < limits.live_in_flight_max and leased < limits.leased_max
-    return has_room and (not held or held_bytes + size_bytes <= live.bytes_max)
-
-
-def _is_held_back(message_id: str, context: DecisionContext) -> bool:
+def is_held_back(message_id: str, context: DecisionContext) -> bool:
+    """Has the sender of a waiting message delayed it?"""
     lease = context.leases.get(message_id)
     return lease is not None and lease.session == HELD_BACK
-
-
-def queued_live(queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext) -> Accepted:
-    """Queue an envelope and lease it to the live session in one transaction."""
-    ids = [queued.message_id]
-    delivered = MessagesDelivered(
-        at_ms=context.now_ms, command=context.command, message_ids=ids, channel=LIVE
-    )
-    message = DeliveredMessage(
-        queued.message_id, queued.recipient_key, queued.payload.data, context.now_ms
-    )
-    live = context.live
-    lease = Lease(live.session, context.now_ms + live.lease_ms)
-    notice = EnvelopeDelivered(live.session, message)
-    return Accepted(reply, [queued, delivered], notice, Leasing(ids, lease))

@@ -154,7 +154,7 @@ def _queue(state: Identity, event: MessageQueued | MessageQueued1, version: int)
         if depth is None:
             depth = depths[key] = Depth(0, 0)
         if event.command and key:
-            _remember(state, retry_key(event.command, key), event.message_id, RECENT_MAX)
+            _remember(state, event.command, event.message_id, RECENT_MAX)
     else:
         sender, depths = intern(event.sender_did), state.by_sender
         state.messages[event.message_id] = QueuedMessage(sender, version, size_bytes, at_ms)
@@ -165,8 +165,8 @@ def _queue(state: Identity, event: MessageQueued | MessageQueued1, version: int)
     depth.bytes += size_bytes
 
 
-def _remember(state: Identity, key: bytes, message_id: str, recent_max: int) -> None:
-    state.recent[key] = message_id
+def _remember(state: Identity, command: bytes, message_id: str, recent_max: int) -> None:
+    state.recent[command] = message_id
     if len(state.recent) > recent_max:
         del state.recent[next(iter(state.recent))]
 
@@ -199,11 +199,6 @@ def _forget_expiries(state: Identity, message_ids: Sequence[str]) -> None:
     gone = [state.expiring.pop(message_id, None) for message_id in message_ids]
     if state.expires_first_s in gone:
         state.expires_first_s = min(state.expiring.values(), default=0)
-
-
-def retry_key(command: bytes, recipient_key: str) -> bytes:
-    """The key that a forwarded envelope shares with its retry: its bytes and its recipient."""
-    return command + recipient_key.encode()
 
 
 def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:

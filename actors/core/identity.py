@@ -14,7 +14,7 @@ from actors.core.commands import Connection, PushDevice
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 9
+FOLD = 10
 """Version of this layout. A snapshot with another fold is ignored; the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -108,8 +108,8 @@ class Identity(msgspec.Struct):
     ``push_device`` to notify of messages, how many of the messages are envelopes (in all, and
     by recipient key), and the times of its queue in Unix ms, 0 for never. ``seen_ms`` is the
     time of its last recorded sign of life (``eventstore.log.signs_of_life``). ``refusing``: the
-    queue has refused a message since it last changed. ``recent`` maps the retry keys of
-    recently queued envelopes to message ids, so that a sender's retry queues no second
+    queue has refused a message since it last changed. ``recent`` maps the commands of
+    recently forwarded envelopes to message ids, so that a sender's retry queues no second
     envelope; for an edge, its keys are the commands of the edge's recent counts.
 
     ``erasing`` is the version at which the erasure of the identity began, 0 if none is under way;

@@ -272,7 +272,8 @@ class StateCache:
     def snapshot_if_due(self, cached: CachedIdentity) -> Snapshot | None:
         """A snapshot if enough events came since the last one.
 
-        "Enough" grows with the size of the state, so the cost per event stays constant.
+        "Enough" grows with the size of the state, so the cost per event stays constant. That of a
+        key is made from the log; there is none if the log cannot be read.
         """
         state = cached.state
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
@@ -280,6 +281,12 @@ class StateCache:
         new = state.version - cached.snapshot_version
         if new < due_after and not (state.is_erased and new):
             return None
+        if state.claim:
+            # An earlier owner of the key may have been erased: then the rows no longer name it.
+            try:
+                state, _ = read_identity(self._log, cached.stream)
+            except LogError:
+                return None
         cached.snapshot_version = state.version
         return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))
 

@@ -10,16 +10,19 @@ upper half of streams to another pass over the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import ceil
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from eventstore.log.codec import decode
 from eventstore.log.content import size_of
-from eventstore.log.event_log import LogFigures, QueueDepth, WaitingQueue
+from eventstore.log.event_log import LogFigures, LogRow, QueueDepth, WaitingQueue
 from eventstore.log.events import (
+    TOPIC_BY_TYPE,
     AccountEnded,
     AccountExpired,
     ConnectionEstablished,
@@ -153,7 +156,7 @@ def are_totals_wrong(session: Session, stored_in: str) -> bool:
     return bool(wrong)
 
 
-FOLDED: Final[tuple[type[Event], ...]] = (
+_FOLDED: Final[tuple[type[Event], ...]] = (
     IdentityRegistered,
     ConnectionEstablished,
     *(AccountEnded, AccountExpired),
@@ -168,7 +171,9 @@ FOLDED: Final[tuple[type[Event], ...]] = (
     *(IdentityErasureBegun, IdentityErased),
     *SIGNS_OF_LIFE,
 )
-"""The events that change a queue, or a time by which due work of its owner is found."""
+FOLDED: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in _FOLDED)
+"""The topics of events that change a queue, or a time by which due work of its owner is found."""
+_DEPTHS_AT_ONCE: Final = 10_000
 ENTRIES_MAX: Final = 1_000_000
 """The most queues and waiting records in memory, about 250 bytes each."""
 DIDCOMM: Final = "didcomm"
@@ -232,7 +237,7 @@ class QueueFold:
         self.rest: bytes | None = None
 
     def take(self, stream: bytes, event: Event) -> None:
-        """Take the next event of a stream; its type is one of ``FOLDED``."""
+        """Take the next event of a stream; its topic is one of ``FOLDED``."""
         if stream < self._start or (self.rest is not None and stream >= self.rest):
             return
         match event:
@@ -255,6 +260,31 @@ class QueueFold:
         """The present depths of all queues, empty ones included."""
         for stream, queue in self._queues.items():
             yield queue.depth(UUID(bytes=stream))
+
+    def save(
+        self,
+        read_rows: Callable[[int], Sequence[LogRow]],
+        save_depths: Callable[[Sequence[QueueDepth]], None],
+    ) -> int:
+        """Save the depths of all queues; return how many there are.
+
+        The queues that did not fit into memory are folded in more passes over the log;
+        ``read_rows`` returns the next rows after a position.
+        """
+        fold, saved = self, 0
+        while True:
+            depths = fold.depths()
+            while some := list(islice(depths, _DEPTHS_AT_ONCE)):
+                save_depths(some)
+                saved += len(some)
+            if fold.rest is None:
+                return saved
+            fold, reached = QueueFold(fold.rest, entries_max=self._entries_max), 0
+            while rows := read_rows(reached):
+                for row in rows:
+                    if row.topic in FOLDED and row.stream >= fold._start:
+                        fold.take(row.stream, decode(row.topic, row.state))
+                reached = rows[-1].position
 
     def _queue(self, stream: bytes, did: str) -> _Queue:
         queue = self._queues.get(stream)

@@ -8,7 +8,7 @@ Both do what an append does, in the order of the log and in bounded memory; queu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -26,8 +26,6 @@ from eventstore.read_models.update import INDEXED, MADE, update_read_models
 
 _ROWS: Final = 2_000
 _BYTES: Final = 32 * 1024 * 1024
-_DEPTHS_AT_ONCE: Final = 10_000
-_FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
 _INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
 _COMPARED: Final = {"queue_depths": ", ".join(c for c in COLUMNS if c not in DUE_COLUMNS)}
 """Without the times by which due work is found: rows of an earlier release have none."""
@@ -55,10 +53,11 @@ def remake(
     ((end,),) = session.rows("SELECT count(*) FROM stored_events")
     fold, reached, done = QueueFold(entries_max=entries_max), 0, 0
     steps: LastSteps = {}
-    while rows := session.log_rows(reached, _ROWS, _BYTES):
+    read_rows = partial(session.log_rows, rows_max=_ROWS, bytes_max=_BYTES)
+    while rows := read_rows(reached):
         stored: list[StoredEvent] = []
         for row in rows:
-            if row.topic in _FOLDED:
+            if row.topic in FOLDED:
                 fold.take(row.stream, decode(row.topic, row.state))
             if row.topic in _INDEXED:
                 stream = UUID(bytes=row.stream)
@@ -68,24 +67,7 @@ def remake(
         reached, done = rows[-1].position, done + len(rows)
         if progress is not None:
             progress(done, end)
-    while True:
-        depths = fold.depths()
-        while some := list(islice(depths, _DEPTHS_AT_ONCE)):
-            queue_depths.save(session, some)
-        if fold.rest is None:
-            return
-        fold = _folded_again(session, fold.rest, entries_max)
-
-
-def _folded_again(session: LogSession, start: bytes, entries_max: int) -> QueueFold:
-    """Fold the queues of the streams from ``start`` on, in one more pass."""
-    fold, reached = QueueFold(start, entries_max=entries_max), 0
-    while rows := session.log_rows(reached, _ROWS, _BYTES):
-        for row in rows:
-            if row.topic in _FOLDED and row.stream >= start:
-                fold.take(row.stream, decode(row.topic, row.state))
-        reached = rows[-1].position
-    return fold
+    fold.save(read_rows, partial(queue_depths.save, session))
 
 
 def differences(session: LogSession, stored_in: str) -> Iterator[Difference]:

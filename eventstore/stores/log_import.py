@@ -85,7 +85,7 @@ class LogImport:
             gathering.flush()
             session.erase(gone)
 
-    def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
+    def read_rows(self, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
         """Read the rows that are stored, as ``EventLog.read_rows`` does."""
         with unavailable(), self._store.reading() as session:
             return session.log_rows(after, rows_max, bytes_max)

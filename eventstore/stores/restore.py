@@ -8,11 +8,11 @@ a seal covers are written. The same code as in an append makes the read models;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from eventstore.log.codec import decode, decode_seal, decode_whole
+from eventstore.log.codec import decode_seal, decode_whole
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
@@ -125,11 +125,9 @@ PAGE_ROWS: Final = 8_192
 PAGE_BYTES: Final = 16 * 1024 * 1024
 TRANSACTION_ROWS: Final = 32_768
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
-_DEPTHS_AT_ONCE: Final = 10_000
 _STATES_AT_ONCE: Final = 1_000
-_FOLDED: Final = {TOPIC_BY_TYPE[kind] for kind in FOLDED}
 _WRITTEN: Final = {TOPIC_BY_TYPE[kind] for kind in (*INDEXED, *ERASING)}
-_DECODED: Final = _FOLDED | _WRITTEN
+_DECODED: Final = FOLDED | _WRITTEN
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called after each transaction with the position reached and the rows stored so far."""
@@ -221,7 +219,8 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         why = f"no seal covers the last {sealed.unsealed} rows"
         raise NotAsSealed(sealed.position + 1, why)
     progress(sealed.position, sealed.rows)
-    identities = _save_depths(target, writer.fold, entries_max)
+    read_rows = partial(target.read_rows, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES)
+    identities = writer.fold.save(read_rows, target.save_depths)
     for start in range(0, len(states), _STATES_AT_ONCE):
         target.save_states(states[start : start + _STATES_AT_ONCE])
     target.finish(constants)
@@ -262,7 +261,7 @@ class _Writer:
             if row.content is None and topic not in _DECODED:
                 continue
             event = _whole(row)
-            if topic in _FOLDED:
+            if topic in FOLDED:
                 self.fold.take(row.stream, event)
             if topic in _WRITTEN:
                 self._events.append((row, event))
@@ -271,28 +270,3 @@ class _Writer:
         if self._rows:
             self._target.write(self._rows, self._events)
             self._rows, self._events, self._bytes = [], [], 0
-
-
-def _save_depths(target: LogImport, fold: QueueFold, entries_max: int) -> int:
-    """Store the depths of all queues; return how many there are."""
-    identities = 0
-    while True:
-        depths = fold.depths()
-        while some := list(islice(depths, _DEPTHS_AT_ONCE)):
-            target.save_depths(some)
-            identities += len(some)
-        if fold.rest is None:
-            return identities
-        fold = _folded_again(target, fold.rest, entries_max)
-
-
-def _folded_again(target: LogImport, start: bytes, entries_max: int) -> QueueFold:
-    """Fold the queues of the streams from ``start`` on, from the rows that were stored."""
-    fold = QueueFold(start, entries_max=entries_max)
-    reached = 0
-    while rows := target.read_rows(after=reached, rows_max=PAGE_ROWS, bytes_max=PAGE_BYTES):
-        for row in rows:
-            if row.topic in _FOLDED and row.stream >= start:
-                fold.take(row.stream, decode(row.topic, row.state))
-        reached = rows[-1].position
-    return fold

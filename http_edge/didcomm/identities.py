@@ -15,7 +15,6 @@ from actors.core.commands import (
     CheckKeys,
     Command,
     DeliverMessages,
-    QueueEnvelope,
     QueueEnvelopes,
     RemoveMessages,
     UpdateKeylist,
@@ -111,8 +110,6 @@ class Identities:
 def _size_bytes(command: Command) -> int:
     """Return roughly how many bytes a command takes on its way to the host."""
     match command:
-        case QueueEnvelope():
-            return len(command.payload)
         case QueueEnvelopes():
             return sum(map(len, command.payloads))
         case DeliverMessages() | RemoveMessages():

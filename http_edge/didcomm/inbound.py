@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from actors.core.commands import RemoveMessages
+from actors.core.commands import QueueEnvelopes, RemoveMessages
 from actors.core.message_queue import DELIVERED
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
@@ -45,7 +45,7 @@ from http_edge.didcomm.protocols.protocol import (
     refusal,
 )
 from http_edge.didcomm.protocols.report_limit import ReportLimit
-from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding, ToQueue
+from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
 from http_edge.didcomm.traffic import Traffic
@@ -377,7 +377,7 @@ class Inbound:
             return reason
         generation = self._envelopes.generation(request.sender.version)
         queued = await self._forwarding.queue(
-            request.sender.did, "", ToQueue([packed], generation), request.command
+            request.sender.did, "", QueueEnvelopes("", [packed], generation), request.command
         )
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None

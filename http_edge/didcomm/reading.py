@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from actors.core.commands import QueueEnvelopes
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     ForOthers,
@@ -23,7 +24,7 @@ from http_edge.didcomm.envelopes.messages import (
     UnpackRefusal,
 )
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.protocols.routing import FORWARDS, ToQueue
+from http_edge.didcomm.protocols.routing import FORWARDS
 from http_edge.didcomm.rejections import UNPACK_REFUSALS, RejectionReason
 from http_edge.didcomm.unknown_dids import UnknownDids
 from http_edge.listener.body_reads import BodyReads
@@ -41,10 +42,13 @@ class ForUs(msgspec.Struct, frozen=True):
 
 
 class ToForward(msgspec.Struct, frozen=True):
-    """Envelopes for the owners of these names, and the forward that carried them, if any."""
+    """Envelopes for the owners of these names, and the forward that carried them, if any.
+
+    ``envelopes`` names no recipient yet.
+    """
 
     recipients: Sequence[str]
-    envelopes: ToQueue
+    envelopes: QueueEnvelopes
     forward: Message | None = None
 
 
@@ -135,21 +139,22 @@ class MessageReader:
             case ForOthers():
                 # Not encrypted to us, but to one or more recipients that we may hold messages for.
                 generation = self._envelopes.generation(found.version)
-                return ToForward(found.recipients, ToQueue([body], generation))
+                return ToForward(found.recipients, QueueEnvelopes("", [body], generation))
             case UnknownSender():
                 return found
             case _:
                 return NotTaken(UNPACK_REFUSALS[found])
 
-    def _to_queue(self, forward: Forward, message: Message) -> ToQueue:
+    def _to_queue(self, forward: Forward, message: Message) -> QueueEnvelopes:
         """Return what a forward asks for, within the limits of the settings.
 
         A negative delay permits any delay up to its amount (routing 2.0): half is used here.
         """
         wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
         expires_at_s = forward.expires_at_s
-        return ToQueue(
-            forward.payloads,
+        return QueueEnvelopes(
+            "",
+            list(forward.payloads),
             self._envelopes.generation(message.version),
             0 if expires_at_s is None else max(1, expires_at_s),  # 0 means never
             min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),

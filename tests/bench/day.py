@@ -28,7 +28,7 @@ from actors.core.commands import (
     Connect,
     DeliverMessages,
     GrantMediation,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     RemoveMessages,
     SaveContract,
@@ -174,7 +174,7 @@ class _Day:
     def _message(self, did: str) -> Submission:
         payload = os.urandom(_PAYLOAD_BYTES)
         if did in self._keys:
-            return unclaimed(did, QueueEnvelope(self._keys[did], payload))
+            return unclaimed(did, QueueEnvelopes(self._keys[did], [payload]))
         return self._now(did, QueueMessage(_SENDER, payload), _SENDER)
 
     def _acknowledgement(self, did: str) -> Submission:

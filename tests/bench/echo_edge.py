@@ -16,7 +16,7 @@ import click
 import msgspec
 import uvloop
 
-from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueMessage
+from actors.core.commands import FindKeyOwner, QueueEnvelopes, QueueMessage
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import (
     BatchResult,
@@ -89,7 +89,7 @@ def _reply(submission: Submission) -> Reply:
     match submission.command:
         case QueueMessage():
             return MessageAccepted(_NO_MESSAGE)
-        case QueueEnvelope():
+        case QueueEnvelopes():
             return EnvelopeQueued(_NO_MESSAGE, outbound=False)
         case FindKeyOwner():
             return KeyOwner(submission.target_did)

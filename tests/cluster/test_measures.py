@@ -148,7 +148,7 @@ async def test_the_measures_count_what_both_protocols_have_done(
     assert grew("poste_refusals_total", protocol="decentrl", reason="DUPLICATE_NONCE") == 2
     assert grew(commands, command="routing/1.0/forward", result="done") == 3
     assert grew("poste_host_commands_total", command="QueueMessage", result="done") == MESSAGES + 1
-    assert grew("poste_host_commands_total", command="QueueEnvelope", result="done") >= 3
+    assert grew("poste_host_commands_total", command="QueueEnvelopes", result="done") >= 3
     assert page.total("poste_sockets", protocol="decentrl") == 1
     assert page.total("poste_sessions") == 1
     assert page.total("poste_queue_messages") == MESSAGES + 1

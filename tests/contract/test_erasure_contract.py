@@ -21,7 +21,7 @@ from actors.core.commands import (
     PushDevice,
     QueryMessages,
     QuerySavedEvents,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     SaveEvents,
     SetPushDevice,
@@ -108,7 +108,7 @@ def settle(mediator: Mediator, did: str) -> None:
         submission(did, public),
         unclaimed(did, GrantMediation(connection(label=did), claimed(KEY))),
         unclaimed(did, SetPushDevice(PushDevice("fcm", f"token of {did}", f"phone of {did}"))),
-        unclaimed(did, QueueEnvelope(KEY, b"envelope for " + did.encode())),
+        unclaimed(did, QueueEnvelopes(KEY, [b"envelope for " + did.encode()])),
     )
     page = mediator.log.query_saved_events(
         identity_stream(did), SavedEventsFilter(), offset=0, limit=9
@@ -366,7 +366,7 @@ def test_who_is_being_erased_gets_and_shows_nothing(mediator: Mediator) -> None:
     replies = run(
         mediator.host,
         submission(GONE, QueueMessage(FRIEND, b"too late"), sender=FRIEND),
-        unclaimed(GONE, QueueEnvelope(KEY, b"too late")),
+        unclaimed(GONE, QueueEnvelopes(KEY, [b"too late"])),
         submission(GONE, QueryMessages(ALL.page)),
         submission(GONE, QuerySavedEvents(ALL.page, SavedEventsFilter())),
         submission(GONE, registration(GONE)),

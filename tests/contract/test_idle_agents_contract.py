@@ -19,7 +19,6 @@ from actors.core.commands import (
     NameSpeaker,
     PushDevice,
     QueryQueue,
-    QueueEnvelope,
     QueueEnvelopes,
     QueueMessage,
     RemoveMessages,
@@ -90,7 +89,7 @@ def settle(mediator: Mediator, *dids: str, waiting: int = 5) -> None:
             did,
             GrantMediation(connection(label=did), claimed(KEY)),
             SetQueuePolicy(messages_max=50),
-            *[QueueEnvelope(KEY, f"{n} for {did}".encode()) for n in range(waiting)],
+            *[QueueEnvelopes(KEY, [f"{n} for {did}".encode()]) for n in range(waiting)],
             SetPushDevice(DEVICE),
         )
 
@@ -330,7 +329,7 @@ def test_a_registration_in_force_is_a_sign_of_life_and_what_is_no_envelope_stays
         submission(AGENT, SaveContract(contract(AGENT, FRIEND, until_s))),
         submission(AGENT, QueueMessage(FRIEND, b"by Decentrl"), sender=FRIEND),
     )
-    ask(mediator, AGENT, QueueEnvelope(KEY, b"behind it"))
+    ask(mediator, AGENT, QueueEnvelopes(KEY, [b"behind it"]))
     assert days_until_end(mediator) == 290
     assert log.figures().queue_messages == 1
     assert mediator.contents() == 1
@@ -408,7 +407,7 @@ def test_read_models_that_are_made_anew_have_the_times_that_the_owner_says(
     ask(mediator, AGENT, SeeAgent())
     run(mediator.host, submission(OTHER, registration(OTHER, NOW_S + 3 * AGE_S)))
     mediator.pass_s(2 * HOUR_S)
-    ask(mediator, AGENT, QueueEnvelope(KEY, b"no sign of life of its owner"))
+    ask(mediator, AGENT, QueueEnvelopes(KEY, [b"no sign of life of its owner"]))
     columns = f"SELECT did, {', '.join(DUE_COLUMNS)} FROM queue_depths ORDER BY did"
     for are_ending in (False, True):
         if are_ending:

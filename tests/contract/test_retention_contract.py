@@ -72,7 +72,7 @@ DAY_S: Final = 86_400
 class Mediator:
     """A host, and the search for what is due in its log."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one choice of a test
         self,
         log: EventLog,
         *,
@@ -80,10 +80,15 @@ class Mediator:
         pace: RetentionPace | None = None,
         shards: Sequence[str] = ("shard-0", "shard-1"),
         name: str = "host-0",
+        snapshot_after_events: int = 200,
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self.clock, self.log = HandClock(), log
-        bounds = HostLimits(identity=limits, retention=pace or RetentionPace())
+        bounds = HostLimits(
+            snapshot_after_events=snapshot_after_events,
+            identity=limits,
+            retention=pace or RetentionPace(),
+        )
         self.host: Host = host(log, clock=self.clock, limits=bounds, shards=shards, name=name)
         self.transactions: list[int] = []
         self.keys_over: dict[str, list[ClaimedKey]] = {}
@@ -187,11 +192,14 @@ def test_a_sender_and_an_owner_may_name_an_earlier_time(log: EventLog) -> None:
             unclaimed(did, GrantMediation(connection(), [])),
             unclaimed(did, UpdateKeylist(claimed(KEY), [])),
         )
-    run(mediator.host, unclaimed(one, QueueEnvelopes(KEY, [b"short-lived"], NOW_S + 30, 0)))
+    run(
+        mediator.host,
+        unclaimed(one, QueueEnvelopes(KEY, [b"short-lived"], expires_at_s=NOW_S + 30)),
+    )
     run(
         mediator.host,
         unclaimed(two, SetQueuePolicy(age_s_max=40)),
-        unclaimed(two, QueueEnvelopes(KEY, [b"by the owner's rule"], 0, 0)),
+        unclaimed(two, QueueEnvelopes(KEY, [b"by the owner's rule"])),
     )
     for seconds, messages, visits in ((29.9, 2, 0), (0.1, 1, 1), (10.0, 1, 1), (0.001, 0, 2)):
         mediator.pass_s(seconds)

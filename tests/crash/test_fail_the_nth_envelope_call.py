@@ -22,7 +22,7 @@ from actors.core.commands import (
     Connection,
     DeliverMessages,
     GrantMediation,
-    QueueEnvelope,
+    QueueEnvelopes,
     RemoveMessages,
     UpdateKeylist,
 )
@@ -78,7 +78,7 @@ def registered() -> list[Submission]:
 def forwarded(text: str) -> Submission:
     """A forward of its own: the same command again would be the same message."""
     key = command_key("sender", text)
-    return Submission(PARTITION, AGENT, key, command=QueueEnvelope(KEY, text.encode()))
+    return Submission(PARTITION, AGENT, key, command=QueueEnvelopes(KEY, [text.encode()]))
 
 
 def delivery(limit: int) -> Submission:

@@ -69,7 +69,7 @@ AGENTS_QUESTIONS = (
     c.QueryKeylist(0, 1_000),
     c.QueryQueue(),
     c.DeliverMessages("phone", "pickup/2.0", 100, 1_000_000, 1_000),
-    c.QueueEnvelope(KEYS[0], b"new"),
+    c.QueueEnvelopes(KEYS[0], [b"new"]),
 )
 
 CHILD = """

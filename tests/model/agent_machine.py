@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from hypothesis import strategies as st
@@ -38,12 +38,13 @@ claims = st.integers(1, 4)
 speakers = st.sampled_from(["", "", *NAMES])
 """Who speaks: the account's own DID, or a rotated one."""
 leases_ms = st.sampled_from([340_000, 500, 0])
-Queueing: TypeAlias = c.QueueEnvelope | c.QueueEnvelopes
-envelopes_v1 = st.builds(c.QueueEnvelope, st.sampled_from(["", "", *KEYS]), payloads)
+to_queue = st.sampled_from(["", "", *KEYS])
+envelopes_v1 = st.builds(c.QueueEnvelopes, to_queue, st.tuples(payloads).map(list))
 envelopes_v2 = st.builds(
     c.QueueEnvelopes,
-    st.sampled_from(["", "", *KEYS]),
+    to_queue,
     st.lists(payloads, min_size=1, max_size=2),
+    generation=st.just(2),
     # Seconds from now; 0 is never.
     expires_at_s=st.sampled_from([0, 0, 60, 340, -1]),
     delay_ms=st.sampled_from([0, 0, 0, 59_500]),
@@ -122,9 +123,9 @@ class AgentMachine(IdentityMachine):
                 self.put(
                     person,
                     c.UpdateKeylist([c.ClaimedKey(key, 1)], []),
-                    c.QueueEnvelope(key, b"welcome"),
+                    c.QueueEnvelopes(key, [b"welcome"]),
                 )
-            self.put(person, c.QueueEnvelope("", b"hello"))
+            self.put(person, c.QueueEnvelopes("", [b"hello"]))
 
     @rule(who=identities, endpoint=st.sampled_from(["", "https://agent.example"]))
     def connect(self, who: str, endpoint: str) -> None:
@@ -187,7 +188,7 @@ class AgentMachine(IdentityMachine):
         self,
         who: str,
         pair: tuple[str, str],
-        queued: list[Queueing],
+        queued: list[c.QueueEnvelopes],
         picked: list[int],
         is_late: bool,
         is_waiting: bool,
@@ -218,7 +219,7 @@ class AgentMachine(IdentityMachine):
         self,
         who: str,
         pair: tuple[str, str],
-        queued: list[Queueing],
+        queued: list[c.QueueEnvelopes],
         is_explicit: bool,
     ) -> None:
         """One session picks up implicitly, another takes over; the first may ask explicitly."""
@@ -244,7 +245,7 @@ class AgentMachine(IdentityMachine):
         self,
         who: str,
         rules: c.SetQueuePolicy,
-        queued: list[Queueing],
+        queued: list[c.QueueEnvelopes],
         is_listening: bool,
         ms: int,
     ) -> None:
@@ -288,7 +289,7 @@ class AgentMachine(IdentityMachine):
         silent_ms: int,
         is_asking: bool,
         own: c.Command,
-        of_others: list[Queueing],
+        of_others: list[c.QueueEnvelopes],
         steps: list[int],
         is_back: bool,
     ) -> None:
@@ -387,7 +388,7 @@ class AgentMachine(IdentityMachine):
     @rule(fault=faults, who=identities, request=deliveries)
     def fail_a_delivery(self, fault: Plan, who: str, request: c.DeliverMessages) -> None:
         """What was not handed out is leased to no session."""
-        self.put(who, c.QueueEnvelope("", b"to fail"))
+        self.put(who, c.QueueEnvelopes("", [b"to fail"]))
         self.commit()
         self.room = 3  # the fault comes with the commit below
         self.ask(who, who, None)  # its nonce is stored, whatever there is to deliver

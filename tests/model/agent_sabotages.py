@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from actors.core import agents, envelopes, idle_agents, retention
+from actors.core import agents, envelopes, forwarded, idle_agents, retention
 from actors.core import evolve as evolution
 from actors.core.commands import (
     ClaimKey,
     DeliverMessages,
-    QueueEnvelope,
+    QueueEnvelopes,
     ReleaseKey,
     RemoveMessages,
     SeeAgent,
@@ -21,11 +21,10 @@ from actors.core.commands import (
     UseInvitation,
 )
 from actors.core.decision import Accepted, Decision, DecisionContext, DeliveryRefs
-from actors.core.envelopes import goes_live, queued_live
 from actors.core.identity import Identity, QueuedMessage
 from actors.core.leases import Leases
 from actors.core.refusals import Refusal
-from actors.core.replies import EnvelopeQueued, QueueState
+from actors.core.replies import QueueState
 from actors.core.sessions import LiveMode, Sessions
 from actors.core.submissions import Submission
 from actors.host.host import Host
@@ -122,14 +121,14 @@ def let_any_peer_use_the_invitation(patch: pytest.MonkeyPatch) -> None:
 
 
 def queue_for_unknown_keys(patch: pytest.MonkeyPatch) -> None:
-    queue = envelopes.queue_envelope
+    queue = forwarded.queue_envelopes
 
-    def lenient(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
+    def lenient(state: Identity, command: QueueEnvelopes, context: DecisionContext) -> Decision:
         if state.connection is None or command.recipient_key in state.keylist:
             return queue(state, command, context)
         return queue(state, _replace(command, recipient_key=""), context)
 
-    decide_by(patch, QueueEnvelope, lenient)
+    decide_by(patch, QueueEnvelopes, lenient)
 
 
 def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
@@ -163,12 +162,12 @@ def forget_rules_that_a_change_does_not_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def queue_for_who_wants_nothing_queued(patch: pytest.MonkeyPatch) -> None:
-    queue = envelopes.queue_envelope
+    queue = forwarded.queue_envelopes
 
-    def deaf(state: Identity, command: QueueEnvelope, context: DecisionContext) -> Decision:
+    def deaf(state: Identity, command: QueueEnvelopes, context: DecisionContext) -> Decision:
         return queue(state, command, _replace(context, listening=True))
 
-    decide_by(patch, QueueEnvelope, deaf)
+    decide_by(patch, QueueEnvelopes, deaf)
 
 
 def record_every_refusal(patch: pytest.MonkeyPatch) -> None:
@@ -308,27 +307,31 @@ def deliver_live_without_a_bound(patch: pytest.MonkeyPatch) -> None:
 
 
 def push_past_what_waits_before(patch: pytest.MonkeyPatch) -> None:
+    goes_live = forwarded._goes_live
+
     def hasty(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
         return goes_live(_replace(state, messages={}), size_bytes, context)
 
-    patch.setattr(envelopes, "goes_live", hasty)
+    patch.setattr(forwarded, "_goes_live", hasty)
 
 
 def push_to_a_session_that_is_full(patch: pytest.MonkeyPatch) -> None:
+    goes_live = forwarded._goes_live
+
     def generous(state: Identity, size_bytes: int, context: DecisionContext) -> bool:
         bounds = _replace(context.limits, live_in_flight_max=99)
         return goes_live(state, size_bytes, _replace(context, limits=bounds))
 
-    patch.setattr(envelopes, "goes_live", generous)
+    patch.setattr(forwarded, "_goes_live", generous)
 
 
 def push_without_a_lease(patch: pytest.MonkeyPatch) -> None:
-    def careless(
-        queued: MessageQueued, reply: EnvelopeQueued, context: DecisionContext
-    ) -> Accepted:
-        return _replace(queued_live(queued, reply, context), leasing=None)
+    delivered_live = forwarded._delivered_live
 
-    patch.setattr(envelopes, "queued_live", careless)
+    def careless(*decided: Any) -> Accepted:
+        return _replace(delivered_live(*decided), leasing=None)
+
+    patch.setattr(forwarded, "_delivered_live", careless)
 
 
 def count_what_is_leased_as_available(patch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ ON_AGENTS: Final = (
     | c.UpdateKeylist
     | c.QueryKeylist
     | c.CheckKeys
-    | c.QueueEnvelope
     | c.QueueEnvelopes
     | c.QueryQueue
     | c.SetQueuePolicy
@@ -287,7 +286,7 @@ def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
     return r.Done()
 
 
-def on_an_agent(  # noqa: C901, PLR0912 - one arm per command
+def on_an_agent(  # noqa: C901 - one arm per command
     did: str, agent: Agent, held: Held, command: c.Command, now_ms: int, new: str
 ) -> r.Reply | Refusal:
     """The commands of ``ON_AGENTS``."""
@@ -296,20 +295,13 @@ def on_an_agent(  # noqa: C901, PLR0912 - one arm per command
         agent.connection = command.connection
         return r.Done()
     if agent.connection is None:
-        is_forward = (
-            isinstance(command, c.QueueEnvelope | c.QueueEnvelopes) and command.recipient_key != ""
-        )
+        is_forward = isinstance(command, c.QueueEnvelopes) and command.recipient_key != ""
         return Refusal.KEY_UNKNOWN if is_forward else Refusal.NOT_CONNECTED
     match command:
         case c.QueryConnection():
             return r.Connected(agent.connection, agent.mediated, list(agent.given_up[-4:]))
         case c.UpdateKeylist() | c.QueryKeylist() | c.CheckKeys():
             return _keylist(agent, command) if agent.mediated else Refusal.NOT_MEDIATED
-        case c.QueueEnvelope(key, payload):
-            said = _queue(did, agent, held, c.QueueEnvelopes(key, [payload]), now_ms, new)
-            for message in agent.messages:
-                message.is_v2 &= message.message_id != new
-            return said
         case c.QueueEnvelopes():
             return _queue(did, agent, held, command, now_ms, new)
         case c.QueryQueue(key):
@@ -400,7 +392,7 @@ def _queue(
     ids = [f"{new}.{number}" for number in range(len(sizes))] if len(sizes) > 1 else [new]
     for message_id, payload in zip(ids, payloads, strict=True):
         queued = Message(message_id, "", key, payload, now_ms, agent.version + 1)
-        queued.expires_s, queued.is_v2 = command.expires_at_s, True
+        queued.expires_s, queued.is_v2 = command.expires_at_s, command.generation == 2
         agent.add(queued)
     agent.version += command.expires_at_s > 0
     lease = (HELD_BACK, now_ms + command.delay_ms) if command.delay_ms else None

@@ -144,7 +144,7 @@ class MediatorMachine(AgentMachine):
         """Sessions, leases, stored nonces go along; what the former owner refuses is not done."""
         if is_live:
             self.put(who, c.StartLive(EDGE, "phone", 340_000, 99))
-        self.put(who, c.QueueEnvelope("", b"to lease"))
+        self.put(who, c.QueueEnvelopes("", [b"to lease"]))
         self.put(who, c.DeliverMessages("phone", "pickup/2.0", 10, 1_000, 340_000))
         self.commit()
         former = self.system.hand_over()

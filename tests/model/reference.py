@@ -120,7 +120,6 @@ OF_OTHERS = (
     c.StoreContract,
     c.QueueMessage,
     c.UseInvitation,
-    c.QueueEnvelope,
     c.QueueEnvelopes,
 )
 """What others ask of an identity, also those who are made for one command."""

@@ -27,7 +27,7 @@ def fill(log: EventLog) -> None:
     )
     ask(HOSTILE, HOSTILE, c.GrantMediation())
     for _ in range(3):
-        ask(histories.MEDIATOR, HOSTILE, c.QueueEnvelope("", PAYLOAD))
+        ask(histories.MEDIATOR, HOSTILE, c.QueueEnvelopes("", [PAYLOAD]))
     for _ in range(4):
         history.let_time_pass(Act(0, 0, 2, 0))
         ask(HOSTILE, HOSTILE, c.DeliverMessages("phone", "pickup/2.0", 2, 100_000, 1))

@@ -111,7 +111,7 @@ def test_no_character_of_a_path_stands_for_others(spark: SparkSession) -> None:
 
 def fall_silent(history: History, agent: str, *, steps: int) -> None:
     """Hours later an agent is there once more, and then not again: it ends, step by step."""
-    for command in (c.SeeAgent(), c.QueueEnvelope("", b"one"), c.QueueEnvelope("", b"two")):
+    for command in (c.SeeAgent(), c.QueueEnvelopes("", [b"one"]), c.QueueEnvelopes("", [b"two"])):
         history.commit()
         history.now_ms += 4 * 3_600_000
         history._ask(agent, agent, command)

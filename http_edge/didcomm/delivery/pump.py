@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from actors.core.commands import DeliverMessages, RemoveMessages
-from actors.core.envelopes import LIVE
+from actors.core.forwarded import LIVE
 from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState

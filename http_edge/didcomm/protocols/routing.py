@@ -15,10 +15,9 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
-from actors.core.commands import FindKeyOwner, QueueEnvelope, QueueEnvelopes
+from actors.core.commands import FindKeyOwner, QueueEnvelopes
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeQueued, KeyOwner
-from eventstore.log.events import Seconds
 from http_edge.didcomm.envelopes.recipient_names import twins
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols.protocol import Family
@@ -29,26 +28,6 @@ FAMILIES: Final = tuple(Family("routing", major, (0,), ("mediator",), {}) for ma
 """The protocol as disclosed. It has no handlers, because a forward has no authenticated sender."""
 Wake: TypeAlias = Callable[[str], None]
 """Called with an identity for which a message was queued; must not block."""
-
-
-class ToQueue(msgspec.Struct, frozen=True, gc=False):
-    """Envelopes for one owner, to be queued in order, all or none.
-
-    ``generation`` is the generation of the DIDComm message that carried them. They expire at
-    ``expires_at_s``, 0 for never; they are not handed out before ``delay_ms`` have passed.
-    """
-
-    payloads: Sequence[bytes]
-    generation: int = 1
-    expires_at_s: Seconds = 0
-    delay_ms: int = 0
-
-    def command(self, name: str) -> QueueEnvelope | QueueEnvelopes:
-        """Return the command for the owner; ``name`` is the name that the envelopes are for."""
-        if self.generation == 1:
-            (payload,) = self.payloads
-            return QueueEnvelope(name, payload)
-        return QueueEnvelopes(name, list(self.payloads), self.expires_at_s, self.delay_ms)
 
 
 class Forwarding:
@@ -72,7 +51,7 @@ class Forwarding:
         self._push = push
 
     async def forward(
-        self, name: str, envelopes: ToQueue, command: bytes
+        self, name: str, envelopes: QueueEnvelopes, command: bytes
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for the owner of a name; ``KEY_UNKNOWN`` if no account registered it.
 
@@ -89,7 +68,7 @@ class Forwarding:
         return Refusal.KEY_UNKNOWN
 
     async def _forward(
-        self, name: str, envelopes: ToQueue, command: bytes
+        self, name: str, envelopes: QueueEnvelopes, command: bytes
     ) -> EnvelopeQueued | Refusal:
         remembered = self._owners.get(name)
         if remembered is not None:
@@ -106,7 +85,7 @@ class Forwarding:
         return reply
 
     async def forward_to_all(
-        self, names: Sequence[str], envelopes: ToQueue, command: bytes
+        self, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes
     ) -> list[EnvelopeQueued | Refusal]:
         """Queue envelopes for the owners of these names, once for each owner.
 
@@ -127,7 +106,7 @@ class Forwarding:
         return [*queued, *(owner for owner in found if isinstance(owner, Refusal))]
 
     async def _queue_once(
-        self, did: str, names: Sequence[str], envelopes: ToQueue, command: bytes
+        self, did: str, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for one owner, under the first of the names that is in its keylist."""
         reply: EnvelopeQueued | Refusal = Refusal.KEY_UNKNOWN
@@ -138,10 +117,11 @@ class Forwarding:
         return reply
 
     async def queue(
-        self, did: str, name: str, envelopes: ToQueue, command: bytes
+        self, did: str, name: str, envelopes: QueueEnvelopes, command: bytes
     ) -> EnvelopeQueued | Refusal:
         """Queue envelopes for an identity; ``name`` is empty for the mediator's own messages."""
-        reply = await self._identities.ask(did, envelopes.command(name), command, EnvelopeQueued)
+        named = msgspec.structs.replace(envelopes, recipient_key=name)
+        reply = await self._identities.ask(did, named, command, EnvelopeQueued)
         if isinstance(reply, EnvelopeQueued):
             if reply.outbound:
                 self._outbound(did)

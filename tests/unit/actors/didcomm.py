@@ -26,7 +26,6 @@ from actors.core.commands import (
     QueryKeylist,
     QueryPushDevice,
     QueryQueue,
-    QueueEnvelope,
     QueueEnvelopes,
     ReleaseKey,
     ReleaseLeases,
@@ -70,7 +69,7 @@ BY_AGENTS: Final[list[Command]] = [
     UpdateKeylist([ClaimedKey(KEY, 1)], []),
     CheckKeys([KEY]),
     QueryKeylist(0, 10),
-    QueueEnvelope("", b"sealed"),
+    QueueEnvelopes("", [b"sealed"]),
     QueueEnvelopes("", [b"sealed", b"too"]),
     QueryQueue(),
     SetQueuePolicy(will_queue=False),
@@ -141,7 +140,7 @@ class Agent:
         for payload in payloads:
             command = hashlib.blake2b(b"%d" % self._ids, digest_size=16).digest()
             known = {"command": command} | at
-            assert isinstance(self.do(QueueEnvelope(key, payload), **known), Accepted)
+            assert isinstance(self.do(QueueEnvelopes(key, [payload]), **known), Accepted)
         return [i for i in self.state.messages if i not in before]
 
     def take(

@@ -12,7 +12,7 @@ from actors.core.commands import (
     Connection,
     Contract,
     DeliverMessages,
-    QueueEnvelope,
+    QueueEnvelopes,
     Register,
 )
 from actors.core.decision import DecisionContext
@@ -126,7 +126,7 @@ def submission(  # noqa: PLR0913 - each is a side of a command
 
 def unclaimed(target: str, command: Command) -> Submission:
     """A command whose nonce was claimed elsewhere; an envelope is known by what is in it."""
-    said = command.payload if isinstance(command, QueueEnvelope) else b"k"
+    said = b"".join(command.payloads) if isinstance(command, QueueEnvelopes) else b"k"
     key = hashlib.blake2b(said, digest_size=16).digest()
     return Submission(shard_of(target, SHARDS), target, key, None, None, command)
 

@@ -16,7 +16,7 @@ from actors.core.commands import (
     GrantMediation,
     NameSpeaker,
     QueryConnection,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     RotateAccount,
     SaveContract,
@@ -262,7 +262,7 @@ def test_the_end_of_a_relationship_ends_queue_keylist_and_connection() -> None:
     for name in ("last_added_ms", "last_removed_ms", "seen_ms", "recent"):
         setattr(left, name, getattr(me.state, name))
     assert me.state == left
-    assert me.do(QueueEnvelope(KEY, b"late")) is Refusal.KEY_UNKNOWN
+    assert me.do(QueueEnvelopes(KEY, [b"late"])) is Refusal.KEY_UNKNOWN
     assert me.do(QueryConnection()) is Refusal.NOT_CONNECTED
 
 
@@ -272,7 +272,7 @@ def test_an_end_that_is_sent_again_does_not_end_what_began_anew() -> None:
     assert me.do(EndAccount(ME, NOW_S)) == Accepted(AccountOver([]))
     me.do(GrantMediation(connection(), claimed(KEY, claim=3)))
     assert me.do(EndAccount(ME, NOW_S)) == Accepted(AccountOver([]))
-    assert isinstance(me.do(QueueEnvelope(KEY, b"x")), Accepted)
+    assert isinstance(me.do(QueueEnvelopes(KEY, [b"x"])), Accepted)
     ended = me.do(EndAccount(ME, NOW_S + 1))
     assert isinstance(ended, Accepted)
     assert ended.reply == AccountOver([ClaimedKey(KEY, 3)])

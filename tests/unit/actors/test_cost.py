@@ -20,7 +20,6 @@ from actors.core.commands import (
     PublishPublicEvent,
     QueryMessages,
     QuerySavedEvents,
-    QueueEnvelope,
     QueueEnvelopes,
     QueueMessage,
     RequestContract,
@@ -61,7 +60,7 @@ def published(tags: int) -> PublishPublicEvent:
 
 
 def test_a_message_of_a_kibibyte_is_the_unit() -> None:
-    assert cost(QueueMessage("a", bytes(KIB))) == cost(QueueEnvelope("k", bytes(KIB))) == 1
+    assert cost(QueueMessage("a", bytes(KIB))) == cost(QueueEnvelopes("k", [bytes(KIB)])) == 1
     assert cost(QueryMessages(Page(0, 1_000))) == cost(AcknowledgeMessages(["id"])) == cost(None)
 
 

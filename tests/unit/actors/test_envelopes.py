@@ -13,7 +13,7 @@ from actors.core.commands import (
     Listen,
     PurgeQueue,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     ReleaseLeases,
     SetQueuePolicy,
@@ -215,7 +215,7 @@ def test_the_operators_age_is_for_all_and_the_owners_for_envelopes(
 ) -> None:
     both = on_both_protocols()
     both.do(QueueMessage(FRIEND, b"1"), fresh_id="message")
-    both.do(QueueEnvelope("", b"2"), fresh_id="envelope")
+    both.do(QueueEnvelopes("", [b"2"]), fresh_id="envelope")
     both.do(SetQueuePolicy(age_s_max=own_s))
     limits = IdentityLimits(queue_age_s_max=bound_s)
     later = NOW_MS + waited_ms
@@ -303,7 +303,7 @@ def test_listening_and_releasing_are_done() -> None:
 def test_a_new_endpoint_is_answered_to_the_queuing_edge() -> None:
     me = agent()
     me.do(Connect(connection("https://me.example")))
-    decision = me.do(QueueEnvelope("", b"x"))
+    decision = me.do(QueueEnvelopes("", [b"x"]))
     assert isinstance(decision, Accepted)
     assert isinstance(decision.reply, EnvelopeQueued)
     assert decision.reply.outbound

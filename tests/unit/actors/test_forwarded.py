@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.core.commands import QueryQueue, QueueEnvelope, QueueEnvelopes, SetQueuePolicy
+from actors.core.commands import QueryQueue, QueueEnvelopes, SetQueuePolicy
 from actors.core.decision import Accepted
 from actors.core.forwarded import DELAYED_MAX
 from actors.core.identity import Identity
@@ -45,7 +45,7 @@ def queued(message_id: str, payload: bytes, key: str = KEY) -> MessageQueued:
 @pytest.mark.parametrize("endpoint", ["", "https://me.example"])
 def test_all_envelopes_of_a_message_are_queued_in_its_order(endpoint: str) -> None:
     me = agent(endpoint)
-    accepted = me.do(QueueEnvelopes(KEY, [b"1", b"22", b"333"]), fresh_id="id")
+    accepted = me.do(QueueEnvelopes(KEY, [b"1", b"22", b"333"], 2), fresh_id="id")
     assert accepted == Accepted(
         EnvelopeQueued("id.2", outbound=bool(endpoint)),
         [queued("id.0", b"1"), queued("id.1", b"22"), queued("id.2", b"333")],
@@ -56,7 +56,7 @@ def test_all_envelopes_of_a_message_are_queued_in_its_order(endpoint: str) -> No
 
 
 def test_one_envelope_has_the_plain_id() -> None:
-    accepted = agent().do(QueueEnvelopes("", [b"own"]), fresh_id="id")
+    accepted = agent().do(QueueEnvelopes("", [b"own"], 2), fresh_id="id")
     assert isinstance(accepted, Accepted)
     assert accepted.events == [queued("id", b"own", key="")]
 
@@ -216,7 +216,7 @@ def test_one_envelope_goes_to_the_live_session_as_it_is_queued() -> None:
     me = agent()
     accepted = me.do(QueueEnvelopes(KEY, [b"1"], expires_at_s=NOW_S + 9), fresh_id="a", live=LIVE)
     assert isinstance(accepted, Accepted)
-    assert list(map(type, accepted.events)) == [MessageQueued, MessagesDelivered, MessageExpirySet]
+    assert list(map(type, accepted.events)) == [MessageQueued, MessageExpirySet, MessagesDelivered]
     assert isinstance(accepted.notice, EnvelopeDelivered)
 
 
@@ -225,7 +225,7 @@ def test_several_and_delayed_ones_do_not_and_the_next_waits_behind_them() -> Non
     several = me.do(QueueEnvelopes(KEY, [b"1", b"2"]), live=LIVE)
     assert isinstance(several, Accepted)
     assert several.notice == EnvelopesWaiting()
-    behind = me.do(QueueEnvelope(KEY, b"3"), live=LIVE, command=b"d" * 16)
+    behind = me.do(QueueEnvelopes(KEY, [b"3"]), live=LIVE, command=b"d" * 16)
     assert isinstance(behind, Accepted)
     assert behind.notice == EnvelopesWaiting()
 
@@ -233,7 +233,7 @@ def test_several_and_delayed_ones_do_not_and_the_next_waits_behind_them() -> Non
 def test_a_delayed_one_does_not_hold_up_what_comes_after_it() -> None:
     me = agent()
     me.do(QueueEnvelopes(KEY, [b"1"], delay_ms=500), live=LIVE)
-    behind = me.do(QueueEnvelope(KEY, b"2"), live=LIVE, command=b"d" * 16)
+    behind = me.do(QueueEnvelopes(KEY, [b"2"]), live=LIVE, command=b"d" * 16)
     assert isinstance(behind, Accepted)
     assert isinstance(behind.notice, EnvelopeDelivered)
 
@@ -242,7 +242,7 @@ def test_nothing_passes_what_waits_for_the_live_session_behind_a_delayed_one() -
     me = agent()
     me.do(QueueEnvelopes(KEY, [b"1", b"2"]), live=LIVE)
     me.do(QueueEnvelopes(KEY, [b"3"], delay_ms=500), live=LIVE, command=b"d" * 16)
-    behind = me.do(QueueEnvelope(KEY, b"4"), live=LIVE, command=b"e" * 16)
+    behind = me.do(QueueEnvelopes(KEY, [b"4"]), live=LIVE, command=b"e" * 16)
     assert isinstance(behind, Accepted)
     assert behind.notice == EnvelopesWaiting()
 

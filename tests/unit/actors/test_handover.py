@@ -10,7 +10,7 @@ from actors.core.commands import (
     OpenSession,
     Page,
     QueryMessages,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     RemoveMessages,
     SaveContract,
@@ -40,7 +40,7 @@ from tests.unit.actors.test_leases import WAITING, queue, take
 MINE = shard_of(ME, SHARDS)
 ALL = ["shard-0", "shard-1"]
 NOT_OWNER = Refused(Refusal.NOT_OWNER)
-ENVELOPE = unclaimed(ME, QueueEnvelope(KEY, b"new"))
+ENVELOPE = unclaimed(ME, QueueEnvelopes(KEY, [b"new"]))
 
 
 def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> None:

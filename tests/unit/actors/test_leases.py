@@ -15,7 +15,7 @@ from actors.core.commands import (
     GrantMediation,
     Listen,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     ReleaseLeases,
     RemoveMessages,
@@ -75,7 +75,7 @@ def queue(owner: Host, *payloads: bytes, did: str = ME) -> list[str]:
         unclaimed(did, Connect(connection())),
         unclaimed(did, GrantMediation()),
         unclaimed(did, UpdateKeylist(claimed(KEY), [])),
-        *[unclaimed(did, QueueEnvelope(KEY, payload)) for payload in payloads],
+        *[unclaimed(did, QueueEnvelopes(KEY, [payload])) for payload in payloads],
     )
     return [reply.message_id for reply in replies if isinstance(reply, EnvelopeQueued)]
 
@@ -127,7 +127,7 @@ def test_a_message_that_was_queued_in_the_same_transaction_is_handed_out(log: Ev
     owner = host(log)
     queue(owner)
     queued, delivered = run(
-        owner, unclaimed(ME, QueueEnvelope(KEY, b"now")), unclaimed(ME, delivery())
+        owner, unclaimed(ME, QueueEnvelopes(KEY, [b"now"])), unclaimed(ME, delivery())
     )
     assert isinstance(queued, EnvelopeQueued)
     assert handed(delivered) == [queued.message_id]
@@ -349,7 +349,7 @@ def test_what_has_no_page_is_answered_beside_pages_that_are_too_large_together(
     owner = host(log, limits=HostLimits(pages_bytes_max=100))
     queue(owner, b"1" * 80, b"2" * 80)
     pages = [unclaimed(ME, delivery(limit=1)) for _ in range(2)]
-    *_, queued = run(owner, *pages, unclaimed(ME, QueueEnvelope(KEY, b"3")))
+    *_, queued = run(owner, *pages, unclaimed(ME, QueueEnvelopes(KEY, [b"3"])))
     assert isinstance(queued, EnvelopeQueued)
 
 
@@ -364,7 +364,7 @@ def test_a_host_that_trusts_nothing_any_more_holds_no_lease(log: EventLog) -> No
 def test_an_envelope_is_pushed_to_every_edge_that_listens_and_to_no_other(log: EventLog) -> None:
     owner = host(log)
     queue(owner)
-    envelopes = [unclaimed(ME, QueueEnvelope(KEY, payload)) for payload in (b"1", b"2", b"3")]
+    envelopes = [unclaimed(ME, QueueEnvelopes(KEY, [payload])) for payload in (b"1", b"2", b"3")]
     assert pushed(owner, envelopes[0]) == []
     run(owner, *[unclaimed(ME, Listen(edge)) for edge in ("edge-0", "edge-1", "edge-0")])
     assert sorted(pushed(owner, envelopes[1])) == [("edge-0", WAITING), ("edge-1", WAITING)]
@@ -375,7 +375,7 @@ def test_an_envelope_is_pushed_to_every_edge_that_listens_and_to_no_other(log: E
 def test_a_retry_of_a_forward_is_queued_once_also_on_the_next_host(log: EventLog) -> None:
     owner = host(log)
     queue(owner)
-    envelope = unclaimed(ME, QueueEnvelope(KEY, b"x"))
+    envelope = unclaimed(ME, QueueEnvelopes(KEY, [b"x"]))
     (first,) = run(owner, envelope)
     assert isinstance(first, EnvelopeQueued)
     assert run(owner, envelope) == run(host(log, name="host-1"), envelope) == [first]
@@ -398,7 +398,7 @@ def test_a_live_session_is_notified_of_room(log: EventLog) -> None:
 def test_who_wants_nothing_queued_gets_what_comes_while_an_edge_listens(log: EventLog) -> None:
     owner = host(log)
     queue(owner)
-    envelope = unclaimed(ME, QueueEnvelope(KEY, b"x"))
+    envelope = unclaimed(ME, QueueEnvelopes(KEY, [b"x"]))
     run(owner, unclaimed(ME, SetQueuePolicy(will_queue=False)))
     assert run(owner, envelope, envelope) == [Refused(Refusal.NOT_QUEUING)] * 2
     answered = [row.topic for row in log.read_stream(identity_stream(ME))]
@@ -416,7 +416,7 @@ def test_what_waited_too_long_is_removed_by_the_next_command_and_recorded(
     queue(owner, b"1", b"2")
     take(owner, delivery(lease_ms=10**9))
     clock.now_ms += 60_001
-    assert run(owner, unclaimed(ME, QueueEnvelope("unknown", b""))) == [
+    assert run(owner, unclaimed(ME, QueueEnvelopes("unknown", [b""]))) == [
         Refused(Refusal.KEY_UNKNOWN)
     ]
     *_, last = log.read_stream(identity_stream(ME))
@@ -473,7 +473,7 @@ def test_what_is_pushed_goes_to_the_edge_of_the_live_session_alone(log: EventLog
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
     run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
-    (reply,), pushes = owner.execute([("edge-2", unclaimed(ME, QueueEnvelope(KEY, b"1")))])
+    (reply,), pushes = owner.execute([("edge-2", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
     assert isinstance(reply, EnvelopeQueued)
     message = DeliveredMessage(reply.message_id, KEY, b"1", NOW_MS)
     assert pushes == [("edge-1", Push(ME, EnvelopeDelivered("phone", message)))]
@@ -491,6 +491,6 @@ def test_what_was_to_be_pushed_is_offered_when_the_outcome_is_unknown(
     queue(owner)
     run(owner, unclaimed(ME, StartLive("edge-0", "phone", HELD_MS, 1_000)))
     faulty.plan(fault)
-    answer = owner.execute([("edge-0", unclaimed(ME, QueueEnvelope(KEY, b"1")))])
+    answer = owner.execute([("edge-0", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
     assert answer == ([UNAVAILABLE], [])
     assert owner.snapshot_stats().leases == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors.core.commands import QueueEnvelope, QueueEnvelopes
+from actors.core.commands import QueueEnvelopes
 from actors.core.decision import Accepted, Leasing
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
@@ -30,7 +30,7 @@ PHONE = LiveMode("edge-0", "phone", SINCE, lease_ms=5_000, bytes_max=10)
 def queued(me: Agent, payload: bytes, **at: Any) -> Notice | None:
     """Queue an envelope; the notice of it."""
     command = me.state.version.to_bytes(16)
-    decision = me.do(QueueEnvelope(KEY, payload), **({"live": PHONE, "command": command} | at))
+    decision = me.do(QueueEnvelopes(KEY, [payload]), **({"live": PHONE, "command": command} | at))
     assert isinstance(decision, Accepted)
     return decision.notice
 
@@ -41,7 +41,7 @@ def is_pushed(me: Agent, payload: bytes = b"x", **at: Any) -> bool:
 
 def test_a_live_session_gets_a_message_in_the_transaction_that_queues_it() -> None:
     me = agent()
-    decision = me.do(QueueEnvelope("", b"hello"), live=PHONE)
+    decision = me.do(QueueEnvelopes("", [b"hello"]), live=PHONE)
     assert isinstance(decision, Accepted)
     assert isinstance(decision.reply, EnvelopeQueued)
     message_id = decision.reply.message_id

@@ -9,7 +9,6 @@ from actors.core.commands import (
     EndAccount,
     EndLive,
     Listen,
-    QueueEnvelope,
     QueueEnvelopes,
     ReleaseLeases,
     RemoveMessages,
@@ -70,7 +69,7 @@ def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
     run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
-    late = unclaimed(ME, QueueEnvelope("", b"1"))
+    late = unclaimed(ME, QueueEnvelopes("", [b"1"]))
     (_, reply), pushes = owner.execute([("edge-1", unclaimed(ME, end)), ("edge-2", late)])
     assert {*pushes, *owner.due_pushes()} == {("edge-0", WAITING), ("edge-1", WAITING)}
     assert isinstance(reply, EnvelopeQueued)

@@ -15,7 +15,6 @@ from actors.core.commands import (
     GrantMediation,
     PushDevice,
     QueryPushDevice,
-    QueueEnvelope,
     QueueEnvelopes,
     RotateAccount,
     SetPushDevice,
@@ -180,7 +179,7 @@ def test_the_mediator_removes_the_device_of_any_account() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [QueueEnvelope("", b"1"), QueueEnvelope(KEY, b"1"), QueueEnvelopes(KEY, [b"1", b"2"])],
+    [QueueEnvelopes("", [b"1"]), QueueEnvelopes(KEY, [b"1"]), QueueEnvelopes(KEY, [b"1", b"2"])],
 )
 def test_who_queues_for_an_agent_learns_whether_it_has_a_device(command: Command) -> None:
     me = agent()
@@ -193,10 +192,10 @@ def test_who_queues_for_an_agent_learns_whether_it_has_a_device(command: Command
         assert answer.reply.pushes == (device is not None)
 
 
-@pytest.mark.parametrize("command", [QueueEnvelope(KEY, b"1"), QueueEnvelopes(KEY, [b"1"])])
+@pytest.mark.parametrize("payloads", [[b"1"], [b"1", b"2"]])
 @pytest.mark.parametrize("endpoint", ["", "https://me.example"])
-def test_a_retry_is_answered_for_the_present_device(command: Command, endpoint: str) -> None:
-    me = agent(endpoint)
+def test_a_retry_is_answered_for_the_present_device(payloads: list[bytes], endpoint: str) -> None:
+    me, command = agent(endpoint), QueueEnvelopes(KEY, payloads)
     first = me.do(command)
     assert isinstance(first, Accepted)
     assert isinstance(first.reply, EnvelopeQueued)

@@ -14,7 +14,7 @@ from actors.core.commands import (
     DeliverMessages,
     PurgeQueue,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     RemoveMessages,
     SaveContract,
@@ -42,7 +42,11 @@ FIGURES: Final = (
 )
 IDS: Final = st.lists(st.integers(5, 30).map("m{}".format), max_size=5)
 COMMANDS: Final = st.one_of(
-    st.builds(QueueEnvelope, st.sampled_from(["", *KEYS]), st.binary(max_size=9)),
+    st.builds(
+        QueueEnvelopes,
+        st.sampled_from(["", *KEYS]),
+        st.lists(st.binary(max_size=9), min_size=1, max_size=2),
+    ),
     st.builds(QueueMessage, st.just(FRIEND), st.binary(max_size=9)),
     st.builds(
         delivery,

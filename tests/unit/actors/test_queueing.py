@@ -13,7 +13,7 @@ from actors.core.commands import (
     PurgeQueue,
     QueryMessages,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     SetQueuePolicy,
     UpdateKeylist,
@@ -64,23 +64,23 @@ def test_an_envelope_is_recorded_and_wakes_the_sessions_that_wait_for_it(
         recipient_key=key,
         payload=content(b"sealed"),
     )
-    accepted = me.do(QueueEnvelope(key, b"sealed"), fresh_id="fresh")
+    accepted = me.do(QueueEnvelopes(key, [b"sealed"]), fresh_id="fresh")
     reply = EnvelopeQueued("fresh", outbound=bool(endpoint))
     assert accepted == Accepted(reply, [queued], EnvelopesWaiting())
 
 
 def test_only_keys_of_the_keylist_take_envelopes() -> None:
     me = agent()
-    assert me.do(QueueEnvelope("another", b"x")) is Refusal.KEY_UNKNOWN
+    assert me.do(QueueEnvelopes("another", [b"x"])) is Refusal.KEY_UNKNOWN
     me.queue(b"waits", key=KEY)
     me.do(UpdateKeylist([], [KEY]))
-    assert me.do(QueueEnvelope(KEY, b"x")) is Refusal.KEY_UNKNOWN
+    assert me.do(QueueEnvelopes(KEY, [b"x"])) is Refusal.KEY_UNKNOWN
     assert len(me.take()) == 1
 
 
 def test_a_forward_to_an_unknown_recipient_looks_like_a_forward_to_an_unknown_key() -> None:
-    assert Agent().do(QueueEnvelope(KEY, b"x")) is Refusal.KEY_UNKNOWN
-    assert agent().do(QueueEnvelope("another", b"x")) is Refusal.KEY_UNKNOWN
+    assert Agent().do(QueueEnvelopes(KEY, [b"x"])) is Refusal.KEY_UNKNOWN
+    assert agent().do(QueueEnvelopes("another", [b"x"])) is Refusal.KEY_UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_cap_refuses_drops_nothing_and_says_so(
     me = agent()
     waiting = me.queue(first, limits=limits)
     answered = QueueRefused(**BASE, recipient_key=KEY, reason=refusal.value)
-    assert me.do(QueueEnvelope(KEY, refused), limits=limits) == Accepted(
+    assert me.do(QueueEnvelopes(KEY, [refused]), limits=limits) == Accepted(
         Refused(refusal), [answered]
     )
     assert list(me.state.messages) == waiting
@@ -109,14 +109,14 @@ def test_a_cap_refuses_drops_nothing_and_says_so(
 def test_a_refusal_is_recorded_once_until_something_changes(change: Command) -> None:
     me, limits = agent(), IdentityLimits(queue_messages_max=1)
     assert me.queue(b"x") == ["m4"]
-    answered = me.do(QueueEnvelope("", b"y"), limits=limits)
+    answered = me.do(QueueEnvelopes("", [b"y"]), limits=limits)
     assert isinstance(answered, Accepted)
     assert [type(event) for event in answered.events] == [QueueRefused]
     for _ in range(3):
-        assert me.do(QueueEnvelope("", b"y"), limits=limits) is FULL
+        assert me.do(QueueEnvelopes("", [b"y"]), limits=limits) is FULL
     me.do(change)
     assert not me.state.refusing
-    again = me.do(QueueEnvelope("", b"y"), limits=IdentityLimits(queue_messages_max=0))
+    again = me.do(QueueEnvelopes("", [b"y"]), limits=IdentityLimits(queue_messages_max=0))
     assert isinstance(again, Accepted)
     assert [type(event) for event in again.events] == [QueueRefused]
 
@@ -124,7 +124,7 @@ def test_a_refusal_is_recorded_once_until_something_changes(change: Command) -> 
 def test_there_is_room_again_when_something_left() -> None:
     me, limits = agent(), IdentityLimits(queue_bytes_max=4)
     (first,) = me.queue(b"1234", limits=limits)
-    assert isinstance(me.do(QueueEnvelope("", b"5"), limits=limits), Accepted)
+    assert isinstance(me.do(QueueEnvelopes("", [b"5"]), limits=limits), Accepted)
     me.do(removal(first))
     assert len(me.queue(b"5678", limits=limits)) == 1
 
@@ -133,7 +133,7 @@ def test_no_key_takes_all_of_a_queue_that_another_one_needs() -> None:
     me, limits = agent(keys=(KEY, "another")), IdentityLimits(queue_messages_max=4)
     for payload in (b"1", b"2"):
         me.queue(payload, key=KEY, limits=limits)
-    refused = me.do(QueueEnvelope(KEY, b"3"), limits=limits, command=b"3" * 16)
+    refused = me.do(QueueEnvelopes(KEY, [b"3"]), limits=limits, command=b"3" * 16)
     assert isinstance(refused, Accepted)
     assert refused.reply == Refused(FULL)
     for payload in (b"4", b"5"):
@@ -153,7 +153,7 @@ def test_decentrl_and_didcomm_share_their_caps() -> None:
     (envelope,) = both.queue(b"5678", limits=limits)
     assert both.do(QueueMessage(FRIEND, b"901"), limits=limits) is FULL
     assert isinstance(both.do(QueueMessage(FRIEND, b""), limits=limits), Accepted)
-    refused = both.do(QueueEnvelope("", b""), limits=limits)
+    refused = both.do(QueueEnvelopes("", [b""]), limits=limits)
     assert isinstance(refused, Accepted)
     assert refused.reply == Refused(FULL)
     both.do(removal(envelope))
@@ -163,7 +163,7 @@ def test_decentrl_and_didcomm_share_their_caps() -> None:
 def test_decentrl_and_didcomm_never_see_or_remove_each_others_messages() -> None:
     both = on_both_protocols()
     both.do(QueueMessage(FRIEND, b"decentrl"), fresh_id="message")
-    both.do(QueueEnvelope(KEY, b"didcomm"), fresh_id="envelope")
+    both.do(QueueEnvelopes(KEY, [b"didcomm"]), fresh_id="envelope")
     version = both.state.messages["message"].version
     assert both.do(ALL) == Accepted(MessageRefs([version], 1, 8))
     assert both.do(QueryMessages(Page(0, 9), FRIEND)) == Accepted(MessageRefs([version], 1, 8))
@@ -239,7 +239,7 @@ def test_the_owners_rules_are_kept(
     me = agent()
     me.do(own)
     me.queue(first)
-    decision = me.do(QueueEnvelope("", refused))
+    decision = me.do(QueueEnvelopes("", [refused]))
     assert isinstance(decision, Accepted)
     assert decision.reply == Refused(refusal)
 
@@ -248,7 +248,7 @@ def test_who_wants_nothing_queued_gets_it_only_while_listening_and_keeps_what_wa
     me = agent()
     waiting = me.queue(b"one", b"two")
     me.do(SetQueuePolicy(will_queue=False))
-    refused = me.do(QueueEnvelope("", b"three"))
+    refused = me.do(QueueEnvelopes("", [b"three"]))
     assert isinstance(refused, Accepted)
     assert refused.reply == Refused(Refusal.NOT_QUEUING)
     assert list(me.state.messages) == waiting

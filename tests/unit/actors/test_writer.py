@@ -19,7 +19,7 @@ from actors.core.commands import (
     OpenSession,
     Page,
     QueryMessages,
-    QueueEnvelope,
+    QueueEnvelopes,
     QueueMessage,
     SaveContract,
 )
@@ -139,7 +139,7 @@ def test_the_end_of_a_lease_is_pushed_without_a_command(log: EventLog) -> None:
     running.writer.start()
     running.ask(
         unclaimed(ME, Connect(connection())),
-        unclaimed(ME, QueueEnvelope("", b"sealed")),
+        unclaimed(ME, QueueEnvelopes("", [b"sealed"])),
         unclaimed(ME, Listen("edge-1")),
         unclaimed(ME, delivery(lease_ms=1_000)),
     )

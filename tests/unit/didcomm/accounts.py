@@ -14,6 +14,7 @@ from actors.core.commands import (
     FindKeyOwner,
     QueryConnection,
     QueryQueue,
+    QueueEnvelopes,
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import (
@@ -28,7 +29,7 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Message, read_type
 from http_edge.didcomm.identities import key_target, speak_as
 from http_edge.didcomm.protocols.keylists import Keylists
-from http_edge.didcomm.protocols.routing import Forwarding, ToQueue
+from http_edge.didcomm.protocols.routing import Forwarding
 from tests.unit.didcomm.requests import ALICE, NEW, Agents, agents_of, raw_key
 from tests.unit.didcomm.test_newer_mediation import peer4
 
@@ -99,7 +100,7 @@ class Mediator:
 
     async def forward(self, name: str, payload: bytes = b"{}") -> EnvelopeQueued | Refusal:
         command = payload.ljust(16, b"-")[:16]
-        return await self.forwarding.forward(name, ToQueue([payload], 2), command)
+        return await self.forwarding.forward(name, QueueEnvelopes("", [payload], 2), command)
 
     async def waiting(self, account: str) -> int:
         state = await self.agents.ask(account, QueryQueue(), COMMAND, QueueState)

@@ -19,7 +19,7 @@ from actors.core.commands import (
     DeliverMessages,
     GrantMediation,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     ReleaseLeases,
     RemoveMessages,
     UpdateKeylist,
@@ -197,7 +197,7 @@ class Holder:
         """Queue envelopes for one of the wallet's keys; their ids."""
         ids: list[str] = []
         for number in numbers:
-            command = QueueEnvelope(wallet.keys[key], envelope(number, filling))
+            command = QueueEnvelopes(wallet.keys[key], [envelope(number, filling)])
             queued = await self._queue(wallet, command)
             assert isinstance(queued, EnvelopeQueued), queued
             ids.append(queued.message_id)
@@ -205,12 +205,12 @@ class Holder:
 
     async def refusal(self, wallet: Wallet, number: int = 0) -> Refusal:
         """Why one more envelope is not queued."""
-        command = QueueEnvelope(wallet.keys[0], envelope(number))
+        command = QueueEnvelopes(wallet.keys[0], [envelope(number)])
         refused = await self._queue(wallet, command)
         assert isinstance(refused, Refusal)
         return refused
 
-    async def _queue(self, wallet: Wallet, command: QueueEnvelope) -> EnvelopeQueued | Refusal:
+    async def _queue(self, wallet: Wallet, command: QueueEnvelopes) -> EnvelopeQueued | Refusal:
         """Queue it as a message of its own: the same bytes once more would be a retry."""
         key = next(self._sent).to_bytes(16, "big")
         return await self.identities.ask(wallet.did, command, key, EnvelopeQueued)

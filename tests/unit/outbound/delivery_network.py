@@ -15,7 +15,6 @@ from actors.core.commands import (
     DeliverMessages,
     PurgeQueue,
     QueryQueue,
-    QueueEnvelope,
     QueueEnvelopes,
     StartLive,
 )
@@ -103,7 +102,7 @@ class DeliveryNetwork:
         """Let envelopes wait for the agent."""
         for envelope in envelopes:
             queued = await self.identities().ask(
-                did, QueueEnvelope("", envelope), _KEY, EnvelopeQueued
+                did, QueueEnvelopes("", [envelope]), _KEY, EnvelopeQueued
             )
             assert isinstance(queued, EnvelopeQueued), queued
 

@@ -9,7 +9,7 @@ from actors.core.commands import (
     Connect,
     DeliverMessages,
     QueryQueue,
-    QueueEnvelope,
+    QueueEnvelopes,
     ReleaseLeases,
 )
 from http_edge.didcomm.envelopes.keys import did_key
@@ -35,7 +35,7 @@ async def test_switched_off_nothing_is_delivered(
     workers.found_waiting([ALICE])
     await idle(workers)
     assert agents.received == []
-    assert set(network.identities().counts) <= {QueueEnvelope, Connect}
+    assert set(network.identities().counts) <= {QueueEnvelopes, Connect}
 
 
 async def test_one_slow_agent_does_not_hold_up_another(
