@@ -62,10 +62,10 @@ def test_whether_a_long_list_is_empty_is_asked_of_its_index(postgres_url: str) -
         add(session, others)
         add(session, long)
         session.run_many("ANALYZE postings", [()])
-        asked = "SELECT pg_stat_get_xact_tuples_returned('postings'::regclass)"
-        ((before,),) = session.rows(asked)
+        counted = "SELECT pg_stat_get_xact_tuples_returned('postings'::regclass)"
+        ((before,),) = session.rows(counted)
         assert not is_empty(session, b"z" * 20)
-        ((after,),) = session.rows(asked)
+        ((after,),) = session.rows(counted)
     assert after - before <= 1
 
 

@@ -82,7 +82,7 @@ def test_what_is_queued_as_the_account_ends_is_refused_and_not_pushed(log: Event
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
     run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
-    late = unclaimed(ME, QueueEnvelope("", b"1"))
+    late = unclaimed(ME, QueueEnvelopes("", [b"1"]))
     end = unclaimed(ME, EndAccount(ME, NOW_MS // 1_000))
     (_, reply), pushes = owner.execute([("edge-1", end), ("edge-2", late)])
     assert (reply, pushes, owner.due_pushes()) == (Refused(Refusal.NOT_CONNECTED), [], [])

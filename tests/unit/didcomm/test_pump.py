@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from actors.core.commands import QueueEnvelope, StartLive
+from actors.core.commands import QueueEnvelopes, StartLive
 from actors.core.replies import DeliveredMessage, EnvelopeQueued, QueueState
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Wake
@@ -57,7 +57,7 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
 
         await agents.connect(AGENT.public)
         await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
-        await agents.ask(ACCOUNT.did, QueueEnvelope("", b"older"), COMMAND, EnvelopeQueued)
+        await agents.ask(ACCOUNT.did, QueueEnvelopes("", [b"older"]), COMMAND, EnvelopeQueued)
         fetch = agents.hosts.hold(SESSION.encode())
         live = asyncio.create_task(pump.live(wake, 0, ACCOUNT, delivery))
         pump.push(DeliveredMessage("newer", "key", b"newer", 2))
