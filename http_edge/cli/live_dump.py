@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, get_type_hints
 
 import msgspec
@@ -143,12 +142,7 @@ class DumpWriter:
         """The writer itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Write the waiting rows and close the files."""
         self._flush()
         for file in self._files.values():

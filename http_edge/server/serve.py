@@ -27,12 +27,11 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
-from http_edge.server.archive_process import ArchiveProcess
+from http_edge.server.child_process import ArchiveProcess, ExportProcess
 from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.export_process import ExportProcess
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.server.log_check import check_log
 from http_edge.server.metrics import (
