@@ -42,6 +42,7 @@ from http_edge.server.metrics import (
     metrics_socket,
 )
 from http_edge.server.ray_edge import edge_name, start_edge
+from http_edge.server.status_files import database_numbers
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe, configure
@@ -284,8 +285,8 @@ class _Mediator:
     async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
         """Run a child process for each database of the log; number them if there are several."""
         each = self._settings.each_database()
-        numbers = range(len(each)) if len(each) > 1 else [None]
-        children = [kind(one, number) for one, number in zip(each, numbers, strict=True)]
+        numbered = zip(each, database_numbers(len(each)), strict=True)
+        children = [kind(one, number) for one, number in numbered]
         await asyncio.gather(*[child.run(self._stopping) for child in children])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
