@@ -96,9 +96,9 @@ def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
     for number, body in enumerate(agents.messages(4, 500)):
         opened = envelopes.unpack(body)
         assert isinstance(opened, Unpacked)
-        message = envelopes.read(opened)
+        message = envelopes.of(opened.version).read(opened)
         assert message is not None
-        forward = envelopes.read_forward(message, recipients_max=1)
+        forward = envelopes.of(message.version).read_forward(message, recipients_max=1)
         assert forward is not None
         recipient = boxes[number % 2].recipient
         recipient.version.learn(agents.sender.peer4)
