@@ -65,7 +65,6 @@ class SpeaksMediation(ProtocolSession):
 
         Raises:
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
-            WalletError: see ``ProtocolSession.request``.
         """
         answer = await self.request(f"{_PROTOCOL}/mediate-request", "mediate-grant|mediate-deny")
         if str(answer["@type"]).endswith("/mediate-deny"):
@@ -80,7 +79,6 @@ class SpeaksMediation(ProtocolSession):
 
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
-            WalletError: see ``ProtocolSession.request``.
         """
         changes = [(key, "add") for key in add] + [(key, "remove") for key in remove]
         answer = await self.request(
@@ -91,10 +89,7 @@ class SpeaksMediation(ProtocolSession):
         return record_of(answer.get("updated"), list[KeylistResult])
 
     async def query_keylist(self, limit: int | None = None, offset: int = 0) -> Keylist:
-        """Query the registered keys, all or up to ``limit`` of them from ``offset`` on.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query the registered keys, all or up to ``limit`` of them from ``offset`` on."""
         page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
         answer = await self.request(f"{_PROTOCOL}/keylist-query", "keylist", **page)
         return record_of(answer, Keylist)

@@ -61,7 +61,6 @@ class SpeaksMediation2(ProtocolSession):
 
         Raises:
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
-            WalletError: see ``ProtocolSession.request``.
         """
         thread = {"~thread": {"pthid": invitation_id}} if invitation_id else {}
         answer = await self.request(
@@ -83,7 +82,6 @@ class SpeaksMediation2(ProtocolSession):
 
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
-            WalletError: see ``ProtocolSession.request``.
         """
         changes = [(did, "add") for did in add] + [(did, "remove") for did in remove]
         name = self._names.update
@@ -95,10 +93,7 @@ class SpeaksMediation2(ProtocolSession):
         return record_of(answer.get("updated"), list[RecipientResult])
 
     async def query_recipients(self, limit: int | None = None, offset: int = 0) -> RecipientList:
-        """Query the registered recipients, all or up to ``limit`` of them from ``offset`` on.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query the registered recipients, all or up to ``limit`` of them from ``offset`` on."""
         page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
         names = self._names
         answer = await self.request(f"{self._protocol}/{names.query}", names.listing, **page)

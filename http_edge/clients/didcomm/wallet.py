@@ -92,7 +92,6 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
 
         Raises:
             ProblemReported: mediation is denied, or the key is not registered.
-            WalletError: see ``ProtocolSession.request``.
         """
         if self.mediation is None:
             self.mediation = await self.request_mediation()

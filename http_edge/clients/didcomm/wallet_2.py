@@ -71,7 +71,6 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         Raises:
             UnusableInvitation: the source is no invitation, or its DID has no key and endpoint.
             ProblemReported: the mediator denies mediation.
-            WalletError: see ``ProtocolSession.request``.
         """
         found = invitation
         if isinstance(found, str):
@@ -108,7 +107,6 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
 
         Raises:
             ProblemReported: the DID is not registered.
-            WalletError: see ``ProtocolSession.request``.
         """
         recipient = Recipient2(KeyPair.new(), self.routing_did, method)
         results = await self.update_recipients(add=[recipient.did])
