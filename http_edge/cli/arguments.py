@@ -1,15 +1,18 @@
-"""Arguments for ids and DIDs: these are text, but a word in a shell may be any bytes."""
+"""Arguments that several commands have: ids and DIDs, and consent to what cannot be undone."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
+from http_edge.server.exits import Exit, Stop
+
 
 def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
-    """Check that an argument is UTF-8, as its callback; return its value.
+    """Check that an argument is UTF-8, as its callback; a word in a shell may be any bytes.
 
     Raises:
         BadParameter: the argument is not UTF-8.
@@ -30,3 +33,21 @@ def _did(context: click.Context, param: click.Parameter, did: str | None) -> str
     if did is not None and not utf8(context, param, did).startswith("did:"):
         raise click.BadParameter(f"{did!r} is not a DID, which begins with did:", param=param)
     return did
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def require_consent(question: str, *, yes: bool) -> None:
+    """Ask for consent on the terminal, unless ``yes`` gives it.
+
+    Raises:
+        Stop: there is no terminal to ask on, or the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        why = "this needs consent, but there is no terminal for the question; nothing was done"
+        raise Stop(Exit.USAGE, why, "Repeat the command with --yes.")
+    if not click.confirm(question, err=True):
+        raise Stop(Exit.USAGE, "nothing was done")

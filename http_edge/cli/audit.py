@@ -42,8 +42,7 @@ from eventstore.parquet.opening import (
 )
 from eventstore.parquet.proofs import message_proof
 from http_edge.cli.arguments import utf8
-from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.output_file import write_file
+from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Exit, Stop

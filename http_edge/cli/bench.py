@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from http_edge.cli.consent import require_consent
+from http_edge.cli.arguments import require_consent
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import split_url
 from http_edge.clients import decentrl, didcomm

@@ -32,9 +32,9 @@ from http_edge.cli.output import (
     print_json,
     print_record,
     progress_bar,
+    require_folder,
     speed_bar,
 )
-from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter

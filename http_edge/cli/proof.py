@@ -20,8 +20,7 @@ from eventstore.log.proof import (
 from eventstore.log.public_key import PublicKey, PublicKeyRefused
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead
-from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.output_file import write_file
+from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop

@@ -17,14 +17,17 @@ The name of the file with the row has the SHA-256 of its content.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -78,6 +81,35 @@ DESCRIBED: Final = pa.schema(
         pa.field("description", pa.string()),
     ]
 )
+
+
+LOCK: Final = ".rebuild.lock"
+
+
+@contextmanager
+def only_rebuild(place: ExportPlace) -> Iterator[None]:
+    """Hold the lock of a place during the block; the lock ends with the process, too.
+
+    Raises:
+        TablesBusy: another process has it.
+        ExportUnavailable: the folder cannot be made.
+    """
+    if not place.is_local:
+        yield
+        return
+    path = Path(place.root) / LOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise ExportUnavailable(str(path), str(error.strerror)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            why = "another rebuild writes to this place; nothing was changed"
+            raise TablesBusy(f"{place.root}: {why}") from None
+        yield
 
 
 class Kept(NamedTuple):

@@ -30,8 +30,7 @@ from projections.generations.generation import (
     TableFile,
     content_hash,
 )
-from projections.generations.lock import only_rebuild
-from projections.generations.place import Kept, TablesPlace
+from projections.generations.place import Kept, TablesPlace, only_rebuild
 from projections.generations.reading import read_files
 from projections.rebuild.writing import (
     Parts,
