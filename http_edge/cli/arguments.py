@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from http_edge.server.exits import Exit, Stop
+
+_T = TypeVar("_T")
 
 
 def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
@@ -22,6 +24,20 @@ def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
     except UnicodeEncodeError as error:
         raise click.BadParameter(f"{value!r} is not UTF-8", param=param) from error
     return value
+
+
+def parsed(
+    parse: Callable[[str], _T], refused: type[Exception] = ValueError
+) -> Callable[[str], _T]:
+    """The type of an option whose value ``parse`` reads; the text of ``refused`` is the reason."""
+
+    def run(text: str) -> _T:
+        try:
+            return parse(text)
+        except refused as error:
+            raise click.BadParameter(str(error)) from error
+
+    return run
 
 
 def did_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
