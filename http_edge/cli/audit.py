@@ -20,8 +20,7 @@ import msgspec
 from eventstore.log.proof import proof_bytes
 from eventstore.log.pseudonyms import PREFIX, KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, read_public_key
-from eventstore.parquet.audit.answering import answer
-from eventstore.parquet.audit.question import (
+from eventstore.parquet.audit.answering import (
     Answer,
     OfIdentity,
     OfMessage,
@@ -30,6 +29,7 @@ from eventstore.parquet.audit.question import (
     OfStuck,
     Question,
     Subject,
+    answer,
 )
 from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
 from eventstore.parquet.errors import ExportError, ExportUnavailable

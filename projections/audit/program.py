@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spar
 from pyspark.sql.types import BinaryType, DataType, DateType, TimestampType
 
 from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of
-from eventstore.parquet.audit.question import (
+from eventstore.parquet.audit.answering import (
     Answer,
     OfIdentity,
     OfMessage,

@@ -14,16 +14,21 @@ from typing import Final
 
 import aiohttp
 
-from http_edge.clients.didcomm.connection_2 import seal_for
+from http_edge.clients.didcomm.connection import seal_for
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, fetch_invitation_2
 from http_edge.clients.didcomm.pickup import PICKUP_3, PICKUP_4, Live, Picked
 from http_edge.clients.didcomm.protocol_session import new_id
-from http_edge.clients.didcomm.recipients import Address, Recipient, send
-from http_edge.clients.didcomm.recipients_2 import Recipient2, endpoint_of, forward_2
+from http_edge.clients.didcomm.recipients import (
+    Address,
+    Recipient,
+    Recipient2,
+    endpoint_of,
+    forward_2,
+    send,
+)
 from http_edge.clients.didcomm.transport import post
-from http_edge.clients.didcomm.wallet import Wallet
-from http_edge.clients.didcomm.wallet_2 import Wallet2
+from http_edge.clients.didcomm.wallet import Wallet, Wallet2
 from http_edge.clients.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
