@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import orjson
 
@@ -45,31 +45,6 @@ Key: TypeAlias = bytes | str
 
 MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
 """The media type of envelopes of DIDComm v1 (RFC 0044)."""
-
-
-class MediatorConnection(Protocol):
-    """A connection of either generation, as transports use it.
-
-    Messages are flat objects as in DIDComm v1, whatever form they have on the wire.
-    """
-
-    @property
-    def http_url(self) -> str:
-        """The mediator's URL for messages over HTTP."""
-
-    @property
-    def ws_url(self) -> str:
-        """The mediator's URL for WebSockets; empty if it named none."""
-
-    @property
-    def media_type(self) -> str:
-        """The media type of envelopes over HTTP."""
-
-    def pack(self, message: Json) -> bytes:
-        """Pack a message for the mediator."""
-
-    def open(self, body: bytes) -> Received:
-        """Open the mediator's message; return ``body`` itself if it is for another key."""
 
 
 class Opened(NamedTuple):
@@ -274,6 +249,13 @@ class Connection2:
         if message is None or not is_mediators or message.get("from") != self.mediator_did:
             raise NotAuthentic("a message for this connection that is not by the mediator")
         return to_flat(message)
+
+
+MediatorConnection: TypeAlias = Connection | Connection2
+"""A connection of either generation, as transports use it.
+
+Messages are flat objects as in DIDComm v1, whatever form they have on the wire.
+"""
 
 
 def seal_for(version: V2, did: str, message: Json, to: str) -> bytes:
