@@ -120,7 +120,11 @@ class Kept(NamedTuple):
 
 
 class TablesPlace:
-    """A folder of tables, at a local path or a URI."""
+    """A folder of tables, at a local path or a URI.
+
+    Every method raises ExportUnavailable if the place cannot be read or written now, and
+    TablesDamaged if what it reads is not as it was written.
+    """
 
     def __init__(self, target: str, place: ExportPlace | None = None) -> None:
         """``place`` is ``target`` if the caller has opened it already."""
@@ -129,12 +133,7 @@ class TablesPlace:
         self._generations = DeltaFolder(self.place, GENERATIONS)
 
     def numbers(self) -> list[int]:
-        """The numbers of all generations, in order; empty if there are no tables yet.
-
-        Raises:
-            TablesDamaged: the list of generations cannot be read.
-            ExportUnavailable: the place cannot be read now.
-        """
+        """The numbers of all generations, in order; empty if there are no tables yet."""
         return sorted(self._listed(self._generations.opened()))
 
     def generation(self, number: int | None = None) -> Generation | None:
@@ -142,7 +141,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: the generation is not as it was written, or does not exist.
-            ExportUnavailable: the place cannot be read now.
         """
         found = self._listed(self._generations.opened())
         if number is None and not found:
@@ -157,7 +155,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: there is no such generation, or its tables are not as it says.
-            ExportUnavailable: the place cannot be read now.
         """
         found = self.generation(number)
         if found is None:
@@ -170,7 +167,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: a table is not; says which one, and why.
-            ExportUnavailable: the place cannot be read now.
         """
         with ThreadPoolExecutor(_AT_ONCE) as checking:
             list(checking.map(self._check, generation.tables))
@@ -180,7 +176,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: names the first file that is not as its generation says.
-            ExportUnavailable: the place cannot be read now.
         """
         wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
         with ThreadPoolExecutor(_AT_ONCE) as reading:
@@ -189,12 +184,7 @@ class TablesPlace:
                     raise TablesDamaged(f"{path}: its SHA-256 does not match its generation")
 
     def staged(self, table: str, run: str) -> list[TableFile]:
-        """Describe the files of a table that Spark wrote in one run, with their SHA-256.
-
-        Raises:
-            TablesDamaged: a file cannot be read.
-            ExportUnavailable: the place cannot be read now.
-        """
+        """Describe the files of a table that Spark wrote in one run, with their SHA-256."""
         sizes = {
             path: size
             for path, size in sorted(self.place.sizes(f"{table}/{run}").items())
@@ -212,11 +202,7 @@ class TablesPlace:
             return list(reading.map(described, sizes))
 
     def remove_run(self, tables: Iterable[str], run: str) -> None:
-        """Remove the uncommitted files that Spark wrote in one run.
-
-        Raises:
-            ExportUnavailable: a file cannot be removed now.
-        """
+        """Remove the uncommitted files that Spark wrote in one run."""
         for table in tables:
             for path in self.place.sizes(f"{table}/{run}"):
                 self.place.remove(path)
@@ -230,7 +216,6 @@ class TablesPlace:
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
-            TablesDamaged, ExportUnavailable: as ``generation``.
         """
         _check_is_there(base, self.numbers())
         return commit_files(self.place, table, schema, _now_ms())
@@ -245,7 +230,6 @@ class TablesPlace:
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
-            TablesDamaged, ExportUnavailable: as ``generation``.
         """
         for _ in range(_TRIES):
             table = self._generations.opened()
