@@ -14,11 +14,11 @@ from typing import Final
 import orjson
 from aiohttp import hdrs, web
 
-from actors.core.commands import DeliverMessages, ReleaseLeases
+from actors.core.commands import ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
-from http_edge.didcomm.delivery.pump import IMPLICIT
+from http_edge.didcomm.delivery.pump import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
@@ -133,13 +133,7 @@ class DidCommEndpoint:
 
     async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
         """Lease one waiting message for implicit pickup, to send back unchanged (RFC 0092)."""
-        command = DeliverMessages(
-            session=request.session,
-            channel=IMPLICIT,
-            limit=1,
-            bytes_max=self._settings.delivery_bytes_max,
-            lease_ms=round(self._settings.lease_s * 1000),
-        )
+        command = delivery_to(request.session, IMPLICIT, 1, self._settings)
         delivery = await self._identities.ask(
             request.sender.did, command, request.command, Delivery
         )
