@@ -1,4 +1,4 @@
-"""Arguments that several commands have: ids and DIDs, and consent to what cannot be undone."""
+"""Arguments that several commands have: ids and DIDs, exports, consent to what cannot be undone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
 
 _T = TypeVar("_T")
 
@@ -49,6 +50,26 @@ def _did(context: click.Context, param: click.Parameter, did: str | None) -> str
     if did is not None and not utf8(context, param, did).startswith("did:"):
         raise click.BadParameter(f"{did!r} is not a DID, which begins with did:", param=param)
     return did
+
+
+source_option = click.option(
+    "--from",
+    "source",
+    metavar="DIR|URI",
+    help="The export; else what export.to says, or the archive of data_dir.",
+)
+
+
+def export_named(settings: Settings, source: str | None) -> str:
+    """The place of the export that ``source_option`` or the settings name.
+
+    Raises:
+        Stop: no place is named.
+    """
+    target = source or settings.exported_place
+    if target is None:
+        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    return target
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
