@@ -116,18 +116,18 @@ class ExportPlace:
                 raise FileMissing(path) from error
         return content
 
+    def read_if_there(self, path: str) -> bytes | None:
+        """Read a file; None if there is no such file."""
+        try:
+            return self.read(path)
+        except FileMissing:
+            return None
+
     def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Read files; return their contents by path, without missing ones."""
-
-        def content(path: str) -> bytes | None:
-            try:
-                return self.read(path)
-            except FileMissing:
-                return None
-
         names = list(paths)
         with ThreadPoolExecutor(_AT_ONCE) as readers:
-            read = zip(names, readers.map(content, names), strict=True)
+            read = zip(names, readers.map(self.read_if_there, names), strict=True)
             return {path: found for path, found in read if found is not None}
 
     def read_part(self, path: str, start: int, length: int) -> bytes:

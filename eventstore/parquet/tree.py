@@ -110,10 +110,7 @@ def published_note(place: ExportPlace) -> bytes | None:
     Raises:
         ExportUnavailable: it cannot be read now.
     """
-    try:
-        return place.read(CHECKPOINT)
-    except FileMissing:
-        return None
+    return place.read_if_there(CHECKPOINT)
 
 
 def head_in(note: bytes, key: PublicKey) -> TreeHead:
