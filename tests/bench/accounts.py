@@ -19,7 +19,7 @@ from http_edge.clients.didcomm.connection import Connection2, endpoints_of
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.invitation import Invitation2
 from http_edge.clients.didcomm.protocol_session import prepared
-from http_edge.clients.load import DidComm2Agents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.bench.load import Run, run_apart

@@ -4,7 +4,7 @@ The version of an envelope unpacks it, and does everything that follows: it read
 writes the answer in the form of the question, and packs the answer. The rest of the mediator sees
 accounts, messages and answers that are free of any version's spelling.
 
-A new version needs a package of its own and an entry in ``_spoken`` and ``MEDIA_TYPES`` here.
+A new version needs a package of its own and an entry in ``Envelopes`` and ``MEDIA_TYPES`` here.
 """
 
 from __future__ import annotations
@@ -98,16 +98,6 @@ class MessageVersion(Protocol):
         """Return the media type for an answer to an envelope that came with the type ``used``."""
 
 
-def _spoken(
-    key: KeyPair,
-    own_dids: OwnDids,
-    now_s: Callable[[], int] | None,
-    fetched: Fetched | None,
-) -> tuple[MessageVersion, ...]:
-    """Return all message versions, the one that recognizes its envelopes fastest first."""
-    return (v2.V2(own_dids, now_s, fetched), v1.V1(key))
-
-
 MEDIA_TYPES: Final = (
     v1.MEDIA_TYPES
     | v2.MEDIA_TYPES
@@ -138,9 +128,9 @@ class Envelopes:
         document of a web DID, or is None if fetching is not allowed.
         """
         self.own_dids = own_dids or OwnDids(key)
-        self._versions: Mapping[str, MessageVersion] = {
-            version.name: version for version in _spoken(key, self.own_dids, now_s, fetched)
-        }
+        # The version that recognizes its envelopes fastest is first.
+        versions = (v2.V2(self.own_dids, now_s, fetched), v1.V1(key))
+        self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
         """Unpack an inbound envelope, or return why it was not opened."""

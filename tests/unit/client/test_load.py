@@ -6,17 +6,10 @@ import pytest
 
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Mediation, Recipient, Recipient2
-from http_edge.clients.load import (
-    MESSAGE_BYTES,
-    DecentrlAgents,
-    DidComm2Agents,
-    DidCommAgents,
-    Mailbox,
-    Mailbox2,
-    closed_loop,
-    http_posts,
-    refusal_of,
-)
+from http_edge.clients.load.agents import MESSAGE_BYTES
+from http_edge.clients.load.closed_loop import closed_loop, http_posts, refusal_of
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
