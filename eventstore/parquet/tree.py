@@ -30,8 +30,6 @@ from eventstore.parquet.rows import read_table
 
 TREE: Final = "tree"
 CHECKPOINT: Final = f"{TREE}/checkpoint"
-
-
 _OF_SEALS: Final = ("position", "version", "type", "state")
 
 

@@ -346,12 +346,12 @@ def _explained() -> Iterator[None]:
 
 def _document(found: _Found) -> dict[str, Any]:
     each = [
-        {"summary": _summary(one.summary), "findings": [*map(_finding, one.findings)]}
+        {"summary": _summary(one.summary), "findings": [*map(msgspec.to_builtins, one.findings)]}
         for one in found.checked
     ]
     if not found.checked[0].name:
         return each[0]
-    return {"databases": each, "findings": [*map(_finding, found.wrong)]}
+    return {"databases": each, "findings": [*map(msgspec.to_builtins, found.wrong)]}
 
 
 def _print(found: _Found) -> None:
@@ -405,11 +405,6 @@ def _shown(finding: ExportFinding) -> list[object]:
         positions = f"{finding.first_position}-{finding.last_position}"
     fault, path = finding.fault.value, finding.path
     return [fault, path, finding.row, positions, finding.shard, finding.explanation]
-
-
-def _finding(finding: ExportFinding) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(finding)
-    return found
 
 
 def _summary(summary: ExportSummary) -> dict[str, Any]:

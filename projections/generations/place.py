@@ -179,7 +179,8 @@ class TablesPlace:
         """
         wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
         with ThreadPoolExecutor(_AT_ONCE) as reading:
-            for path, found in zip(wanted, reading.map(self._sha256, wanted), strict=True):
+            hashes = reading.map(lambda path: self._hashes(path, 0), wanted)
+            for path, (found, _) in zip(wanted, hashes, strict=True):
                 if found != wanted[path]:
                     raise TablesDamaged(f"{path}: its SHA-256 does not match its generation")
 
@@ -345,9 +346,6 @@ class TablesPlace:
             return [True] * len(paths)  # the lock ensures that no other rebuild writes here
         oldest_s = time.time() - _UNNAMED_KEPT_S
         return [written_s < oldest_s for written_s in self.place.written_s(paths)]
-
-    def _sha256(self, path: str) -> str:
-        return self._hashes(path, 0)[0]
 
     def _hashes(self, path: str, begin_bytes: int) -> tuple[str, str]:
         """The SHA-256 of a file, and of its first ``begin_bytes`` bytes."""

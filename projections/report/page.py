@@ -341,7 +341,8 @@ def tiles(tables: Tables, span: Span | None) -> list[Tile]:
     if not (volume or queue or growth or tables["refusals_over_time"]):
         return []
     waiting = [
-        _sum([row for row in queue if row["at_time"] == at], "messages") for at in _ends(queue)
+        _sum([row for row in queue if row["at_time"] == end["at_time"]], "messages")
+        for end in (queue[:1] + queue[-1:])
     ]
     oldest = [
         r["oldest_s"] for r in queue if r["oldest_s"] and r["at_time"] == queue[-1]["at_time"]
@@ -418,10 +419,6 @@ def _in_time(level: Rows, span: Span | None) -> Tile:
         f"{in_time / decided:.1%}" if decided else units.DASH,
         "of the messages queued in this time",
     )
-
-
-def _ends(queue: Rows) -> list[Any]:
-    return [queue[0]["at_time"], queue[-1]["at_time"]] if queue else []
 
 
 def _share(redeliveries: Rows) -> str:

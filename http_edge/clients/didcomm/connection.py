@@ -41,8 +41,6 @@ Received: TypeAlias = Json | bytes
 
 Key: TypeAlias = bytes | str
 """A public key: 32 bytes, sent as did:key, or a text, sent as it is."""
-
-
 MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
 """The media type of envelopes of DIDComm v1 (RFC 0044)."""
 
