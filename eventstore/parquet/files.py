@@ -35,8 +35,6 @@ PART: Final = ".part"
 _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
 _OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
-
-
 _S3_OPTIONS: Final = {
     # A store that does not answer is reported as gone after about ten seconds, not minutes.
     "max_retries": "3",
@@ -44,8 +42,6 @@ _S3_OPTIONS: Final = {
     "connect_timeout": "5s",
     "aws_conditional_put": "etag",
 }
-
-
 _TAKEN_FOR_OTHERS: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f]")
 """Characters in a folder's path that the library of the table decodes as if in a URI."""
 
@@ -116,18 +112,18 @@ class ExportPlace:
                 raise FileMissing(path) from error
         return content
 
+    def read_if_there(self, path: str) -> bytes | None:
+        """Read a file; None if there is no such file."""
+        try:
+            return self.read(path)
+        except FileMissing:
+            return None
+
     def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Read files; return their contents by path, without missing ones."""
-
-        def content(path: str) -> bytes | None:
-            try:
-                return self.read(path)
-            except FileMissing:
-                return None
-
         names = list(paths)
         with ThreadPoolExecutor(_AT_ONCE) as readers:
-            read = zip(names, readers.map(content, names), strict=True)
+            read = zip(names, readers.map(self.read_if_there, names), strict=True)
             return {path: found for path, found in read if found is not None}
 
     def read_part(self, path: str, start: int, length: int) -> bytes:

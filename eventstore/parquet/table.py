@@ -9,9 +9,9 @@ that of two commits of one version only one succeeds.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -112,43 +112,47 @@ def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, Described]:
     }
 
 
-def statistics_of(footer: Any) -> dict[str, dict[str, Any]]:
-    """The bounds of ``STATISTICS`` in a Parquet footer, in the form of a table's log.
+def statistics_of(footer: Any, columns: Iterable[str] = STATISTICS) -> dict[str, dict[str, Any]]:
+    """The bounds of columns in a Parquet footer, in the form of a table's log.
 
     Args:
         footer: ``pyarrow.parquet.FileMetaData``.
+        columns: names of columns that hold no lists.
 
     Returns:
         ``minValues``, ``maxValues`` and ``nullCount`` by column; bounds only if they are known.
     """
     numbers = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    row_groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    for name in STATISTICS:
-        groups = [
-            footer.row_group(group).column(numbers[name]).statistics
-            for group in range(footer.num_row_groups)
-        ]
+    for name in columns:
+        groups = [group.column(numbers[name]).statistics for group in row_groups]
         if any(found is None or not found.has_null_count for found in groups):
             continue
         nulls[name] = sum(found.null_count for found in groups)
-        bounds = [(found.min, found.max) for found in groups if found.has_min_max]
-        has_values = sum(found.num_values > 0 for found in groups)
-        if not bounds or len(bounds) < has_values:
+        with_values = [found for found in groups if found.num_values]
+        if not with_values or not all(found.has_min_max for found in with_values):
             continue
-        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
-        if isinstance(low, str) and max(len(low), len(high)) > _TEXT_MAX:
-            continue
-        least[name], most[name] = _as_json(low), _as_json(high)
+        low = _as_json(min(found.min for found in with_values))
+        high = _as_json(max(found.max for found in with_values))
+        if low is not None and high is not None:
+            least[name], most[name] = low, high
     return {"minValues": least, "maxValues": most, "nullCount": nulls}
 
 
 def _as_json(value: Any) -> Any:
-    """A bound in the table's format: times in UTC, to the microsecond."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return value
+    """A bound in the table's format: times in UTC, to the microsecond; None for no bound."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        case bool() | bytes() | date():
+            return None
+        case str():
+            return value if len(value) <= _TEXT_MAX else None
+        case _:
+            return value
 
 
 @contextmanager

@@ -30,8 +30,6 @@ from eventstore.parquet.rows import read_table
 
 TREE: Final = "tree"
 CHECKPOINT: Final = f"{TREE}/checkpoint"
-
-
 _OF_SEALS: Final = ("position", "version", "type", "state")
 
 
@@ -110,10 +108,7 @@ def published_note(place: ExportPlace) -> bytes | None:
     Raises:
         ExportUnavailable: it cannot be read now.
     """
-    try:
-        return place.read(CHECKPOINT)
-    except FileMissing:
-        return None
+    return place.read_if_there(CHECKPOINT)
 
 
 def head_in(note: bytes, key: PublicKey) -> TreeHead:

@@ -198,9 +198,8 @@ def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
         ExportDamaged: the mark was changed, or is not the mediator's.
         ExportUnavailable: it cannot be read now.
     """
-    try:
-        content = place.read(END)
-    except FileMissing:
+    content = place.read_if_there(END)
+    if content is None:
         return None
     mark = parse_statement(END, content, EndMark)
     for damage in signature_damage(END, mark, content, verify):

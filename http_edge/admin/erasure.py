@@ -15,7 +15,7 @@ from actors.core.replies import AccountFound, Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
 from http_edge.admin.operators import OperatorAccess, json_answer
-from http_edge.didcomm.erased_accounts import ErasedAccounts
+from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.listener.routes import PlainRoute, Route
 

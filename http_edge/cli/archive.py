@@ -9,10 +9,9 @@ from typing import Any
 
 import click
 
-from actors.archive.departure import Archived
 from eventstore.log.errors import RowsStay, SeamRefused, TurnLost
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
-from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.files import open_place
 from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
@@ -69,12 +68,8 @@ def _archived(settings: Settings) -> dict[str, Any]:
             progress=progress,
         )
     assert archived is not None
-    return _record(archived, open_place(settings.archive_place))
-
-
-def _record(archived: Archived, place: ExportPlace) -> dict[str, Any]:
     return {
-        "archive": place.address(),
+        "archive": open_place(settings.archive_place).address(),
         "position": archived.seam,
         "position_before": archived.before,
         "rows_left": archived.left,

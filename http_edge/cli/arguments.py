@@ -1,15 +1,21 @@
-"""Arguments for ids and DIDs: these are text, but a word in a shell may be any bytes."""
+"""Arguments that several commands have: ids and DIDs, exports, consent to what cannot be undone."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from http_edge.server.exits import Exit, Stop
+from http_edge.settings.settings import Settings
+
+_T = TypeVar("_T")
+
 
 def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
-    """Check that an argument is UTF-8, as its callback; return its value.
+    """Check that an argument is UTF-8, as its callback; a word in a shell may be any bytes.
 
     Raises:
         BadParameter: the argument is not UTF-8.
@@ -21,6 +27,20 @@ def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
     return value
 
 
+def parsed(
+    parse: Callable[[str], _T], refused: type[Exception] = ValueError
+) -> Callable[[str], _T]:
+    """The type of an option whose value ``parse`` reads; the text of ``refused`` is the reason."""
+
+    def run(text: str) -> _T:
+        try:
+            return parse(text)
+        except refused as error:
+            raise click.BadParameter(str(error)) from error
+
+    return run
+
+
 def did_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the argument ``did``, which is refused unless it is a DID."""
     return click.argument("did", required=required, callback=_did)
@@ -30,3 +50,41 @@ def _did(context: click.Context, param: click.Parameter, did: str | None) -> str
     if did is not None and not utf8(context, param, did).startswith("did:"):
         raise click.BadParameter(f"{did!r} is not a DID, which begins with did:", param=param)
     return did
+
+
+source_option = click.option(
+    "--from",
+    "source",
+    metavar="DIR|URI",
+    help="The export; else what export.to says, or the archive of data_dir.",
+)
+
+
+def export_named(settings: Settings, source: str | None) -> str:
+    """The place of the export that ``source_option`` or the settings name.
+
+    Raises:
+        Stop: no place is named.
+    """
+    target = source or settings.exported_place
+    if target is None:
+        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    return target
+
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def require_consent(question: str, *, yes: bool) -> None:
+    """Ask for consent on the terminal, unless ``yes`` gives it.
+
+    Raises:
+        Stop: there is no terminal to ask on, or the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        why = "this needs consent, but there is no terminal for the question; nothing was done"
+        raise Stop(Exit.USAGE, why, "Repeat the command with --yes.")
+    if not click.confirm(question, err=True):
+        raise Stop(Exit.USAGE, "nothing was done")

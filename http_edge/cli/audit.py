@@ -20,8 +20,7 @@ import msgspec
 from eventstore.log.proof import proof_bytes
 from eventstore.log.pseudonyms import PREFIX, KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, read_public_key
-from eventstore.parquet.audit.answering import answer
-from eventstore.parquet.audit.question import (
+from eventstore.parquet.audit.answering import (
     Answer,
     OfIdentity,
     OfMessage,
@@ -30,6 +29,7 @@ from eventstore.parquet.audit.question import (
     OfStuck,
     Question,
     Subject,
+    answer,
 )
 from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
 from eventstore.parquet.errors import ExportError, ExportUnavailable
@@ -41,9 +41,8 @@ from eventstore.parquet.opening import (
     position_text,
 )
 from eventstore.parquet.proofs import message_proof
-from http_edge.cli.arguments import utf8
-from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.output_file import write_file
+from http_edge.cli.arguments import parsed, utf8
+from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Exit, Stop
@@ -69,30 +68,19 @@ class _Query(NamedTuple):
     as_json: bool
 
 
-def _as_of(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    if text is not None:
-        try:
-            point_in_log(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
+def _as_of(text: str) -> str:
+    point_in_log(text)
     return text
 
 
-def _key_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-    if path is not None:
-        try:
-            read_key(path)
-        except KeyRefused as error:
-            raise click.BadParameter(str(error)) from error
+def _key_file(path: str) -> str:
+    read_key(path)
     return path
 
 
-def _instant(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
-    try:
-        at = None if text is None else point_in_log(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if isinstance(at, int):
+def _instant(text: str) -> datetime:
+    at = point_in_log(text)
+    if not isinstance(at, datetime):
         raise click.BadParameter(f"{text!r} is not a time like 2030-12-31T23:59:59Z")
     return at
 
@@ -132,13 +120,13 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--pseudonymise",
             "key_file",
             metavar="KEYFILE",
-            callback=_key_file,
+            type=parsed(_key_file, KeyRefused),
             help="Replace names by their hash with the key in this file.",
         ),
         click.option(
             "--as-of",
             metavar="TIME|POSITION",
-            callback=_as_of,
+            type=parsed(_as_of),
             help="Show the log as of then; else all of it.",
         ),
         click.option(
@@ -152,8 +140,10 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _period_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    since = click.option("--since", callback=_instant, metavar="TIME", help="From this time on.")
-    until = click.option("--until", callback=_instant, metavar="TIME", help="Before this time.")
+    since = click.option(
+        "--since", type=parsed(_instant), metavar="TIME", help="From this time on."
+    )
+    until = click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time.")
     return since(until(command))
 
 

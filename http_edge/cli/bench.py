@@ -16,20 +16,16 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from http_edge.cli.consent import require_consent
+from http_edge.cli.arguments import require_consent
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import split_url
 from http_edge.clients import decentrl, didcomm
 from http_edge.clients.decentrl import ClientError, MediatorClient
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
-from http_edge.clients.load import (
-    Agents,
-    DecentrlAgents,
-    DidComm2Agents,
-    DidCommAgents,
-    closed_loop,
-    http_posts,
-)
+from http_edge.clients.load.agents import Agents
+from http_edge.clients.load.closed_loop import closed_loop, http_posts
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents
 from http_edge.server.exits import Exit, Stop, escaped
 
 _GENERATIONS: Final[Mapping[str, type[DidCommAgents | DidComm2Agents]]] = {

@@ -24,8 +24,7 @@ from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM
 from eventstore.log.streams import identity_stream
-from http_edge.cli.arguments import did_argument
-from http_edge.cli.consent import require_consent, yes_option
+from http_edge.cli.arguments import did_argument, require_consent, yes_option
 from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import (
     counted,
@@ -34,8 +33,9 @@ from http_edge.cli.output import (
     print_json,
     print_record,
     progress_bar,
+    require_writable,
+    write_file,
 )
-from http_edge.cli.output_file import require_writable, write_file
 from http_edge.cli.public_key import public_key_option
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import require_existing, with_settings

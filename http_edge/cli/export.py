@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +31,9 @@ from http_edge.cli.output import (
     print_json,
     print_record,
     progress_bar,
+    require_folder,
     speed_bar,
 )
-from http_edge.cli.output_file import require_folder
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter
@@ -54,20 +53,6 @@ from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
 _TWO: Final = 2
-
-
-@dataclass
-class _Written:
-    """The amounts that this run has written."""
-
-    rows: int = 0
-    files: int = 0
-    bytes: int = 0
-
-    def add(self, step: Exported) -> None:
-        self.rows += step.rows
-        self.files += step.files
-        self.bytes += step.bytes
 
 
 _to: Final = click.option("--to", metavar="DIR|URI", help="Target; else the setting export.to.")
@@ -188,7 +173,7 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
 
 
 def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str, Any]:
-    written = _Written()
+    steps: list[Exported] = []
     assert settings.export.to is not None
     place = open_place(settings.export.to)
     started = time.monotonic()
@@ -198,13 +183,13 @@ def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str
         speed_bar("Exporting", log.position() - (first := exporter.catalog.last)) as shown,
     ):
         while step := exporter.step():
-            written.add(step)
+            steps.append(step)
             shown(step.last - first)
             if not step.is_full:
                 break
         seconds = time.monotonic() - started
         fewer = _compact(exporter) if compacting else 0
-        record = _record(exporter, written, seconds) | {"place": place.address()}
+        record = _record(exporter, steps, seconds) | {"place": place.address()}
     if compacting:
         record["steps_put_together"] = fewer
     if not is_quiet:
@@ -221,16 +206,16 @@ def _compact(exporter: Exporter) -> int:
     return fewer
 
 
-def _record(exporter: Exporter, written: _Written, seconds: float) -> dict[str, Any]:
-    catalog = exporter.catalog
+def _record(exporter: Exporter, steps: Sequence[Exported], seconds: float) -> dict[str, Any]:
+    catalog, rows = exporter.catalog, sum(step.rows for step in steps)
     return {
         "position": catalog.last,
         "complete_until": time_text(catalog.complete_until_ms),
-        "events_written": written.rows,
-        "files_written": written.files,
-        "bytes_written": written.bytes,
+        "events_written": rows,
+        "files_written": sum(step.files for step in steps),
+        "bytes_written": sum(step.bytes for step in steps),
         "seconds": round(seconds, 3),
-        "events_per_s": round(written.rows / seconds) if seconds else 0,
+        "events_per_s": round(rows / seconds) if seconds else 0,
         "events_in_all": catalog.rows,
         "files_in_all": len(catalog.files),
     }

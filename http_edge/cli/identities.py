@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,7 +14,6 @@ from http_edge.cli.arguments import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
 from http_edge.cli.running_mediator import ask_as_operator, order, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -37,11 +35,6 @@ _REFUSALS: Final = {
         "Set placement, dedicated_dids or node_address.",
     ),
 }
-_CODES: Final[Mapping[str, Exit]] = {
-    Placed.NO_SUCH_IDENTITY: Exit.FINDING,
-    Placed.DID_NOT_ANSWER: Exit.UNREACHABLE,
-}
-"""Exit codes of refusals; any other refusal means that the order is wrong."""
 
 
 @click.group()
@@ -98,17 +91,6 @@ def release(loaded: Loaded, *, did: str, url: str | None) -> None:
 
 
 def _order(settings: Settings, url: str | None, what: str, did: str, already: str) -> None:
-    """Give an order.
-
-    Raises:
-        Stop: the order was not carried out; says why.
-    """
-    console = Console(stderr=True)
-    with console.status("Moving", spinner="dots"):
-        placed = order(settings, url, f"/identities/{what}?did={quote(did, safe='')}")
-    if placed == Placed.ALREADY_SO:
-        raise Stop(Exit.USAGE, already, _SEE)
-    if placed != Placed.DONE:
-        refusals = {refusal.value: sentence for refusal, sentence in _REFUSALS.items()}
-        reason, remedy = refusals.get(placed, ("The mediator refused.", _SEE))
-        raise Stop(_CODES.get(placed, Exit.USAGE), reason, remedy)
+    path = f"/identities/{what}?did={quote(did, safe='')}"
+    with Console(stderr=True).status("Moving", spinner="dots"):
+        order(settings, url, path, {**_REFUSALS, Placed.ALREADY_SO: (already, _SEE)}, _SEE)

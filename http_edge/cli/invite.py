@@ -20,8 +20,7 @@ import segno
 
 from actors.host.clock import new_id, system_clock
 from http_edge.cli.keys import existing_keys, served_url
-from http_edge.cli.output import json_option, print_json, print_record
-from http_edge.cli.output_file import write_file
+from http_edge.cli.output import json_option, print_json, print_record, write_file
 from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import MediatorKeys

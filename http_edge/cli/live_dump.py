@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, get_type_hints
+from typing import Any, Final, Self, get_type_hints
 
 import msgspec
 import pyarrow as pa
@@ -36,79 +35,36 @@ _KEY_BYTES: Final = 16
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 
 
-class WatermarkRow(NamedTuple):
-    """The version at which an identity was dumped."""
-
-    stream: bytes
-    identity: str
-    version: int
-
-
-class AsleepRow(NamedTuple):
-    """An identity that no process has in memory."""
-
-    stream: bytes
-    identity: str
-
-
-class UnservedRow(NamedTuple):
-    """An identity that its host cannot serve, and why."""
-
-    stream: bytes
-    identity: str
-    fault: str
-
-
-class PartitionRow(NamedTuple):
-    """A partition as its owner knows it, up to the seal ``until``."""
-
-    partition: str
-    until: int
-    window_ms: int
-    bucket_ms: int
-    first_bucket: int
-
-
-class SealRow(NamedTuple):
-    """The newest seal of a partition."""
-
-    partition: str
-    version: int
-    epoch: int
-    digest: bytes
-
-
-class NonceRow(NamedTuple):
-    """A nonce in force, in the bucket of its expiry."""
-
-    partition: str
-    bucket: int
-    key: bytes
-
-
-_OWN: Final[Mapping[str, type[NamedTuple]]] = {
-    "watermarks": WatermarkRow,
-    "asleep": AsleepRow,
-    "unserved": UnservedRow,
-    "partitions": PartitionRow,
-    "seals": SealRow,
-    "nonces": NonceRow,
+_OWN: Final[Mapping[str, Mapping[str, type]]] = {
+    "watermarks": {"stream": bytes, "identity": str, "version": int},
+    "asleep": {"stream": bytes, "identity": str},
+    "unserved": {"stream": bytes, "identity": str, "fault": str},
+    "partitions": {
+        "partition": str,
+        "until": int,
+        "window_ms": int,
+        "bucket_ms": int,
+        "first_bucket": int,
+    },
+    "seals": {"partition": str, "version": int, "epoch": int, "digest": bytes},
+    "nonces": {"partition": str, "bucket": int, "key": bytes},
 }
+"""The columns of the tables that are not of ``actors.core.state_rows``."""
 
 
-def _fields(row: type[NamedTuple]) -> list[pa.Field]:
+def _fields(columns: Mapping[str, Any]) -> list[pa.Field]:
     return [
         pa.field(name, _TIME if name.endswith("_at") else arrow_type(hint))
-        for name, hint in get_type_hints(row).items()
+        for name, hint in columns.items()
     ]
 
 
 _IDENTITY: Final = pa.field("identity", pa.string())
-_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
-    **{name: pa.schema([_IDENTITY, *_fields(row)]) for name, row in TABLES.items()},
-    **{name: pa.schema(_fields(row)) for name, row in _OWN.items()},
+SCHEMAS: Final[Mapping[str, pa.Schema]] = {
+    **{name: pa.schema([_IDENTITY, *_fields(get_type_hints(r))]) for name, r in TABLES.items()},
+    **{name: pa.schema(_fields(columns)) for name, columns in _OWN.items()},
 }
-"""The schema of each file, from the class of its rows."""
+"""The schema of each file."""
 
 
 class Dumped(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,24 +87,19 @@ class DumpWriter:
     def __init__(self, folder: Path) -> None:
         """A writer to ``folder``, which exists and is empty."""
         self._folder = folder
-        self._waiting: dict[str, list[Row]] = {name: [] for name in _SCHEMAS}
+        self._waiting: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
         self._count = 0
         self._rows: Counter[str] = Counter()
         self._files = {
             name: pq.ParquetWriter(folder / f"{name}.parquet", schema)
-            for name, schema in _SCHEMAS.items()
+            for name, schema in SCHEMAS.items()
         }
 
     def __enter__(self) -> Self:
         """The writer itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Write the waiting rows and close the files."""
         self._flush()
         for file in self._files.values():
@@ -163,13 +114,13 @@ class DumpWriter:
         target = described.target
         stream = identity_stream(target).bytes
         if described.fault:
-            self._add("unserved", [UnservedRow(stream, target, described.fault)])
+            self._add("unserved", [(stream, target, described.fault)])
         if not described.version:
             return
         state = from_snapshot(described.state)
         if state is None:
             raise ValueError(f"the state of {target} cannot be read")
-        self._add("watermarks", [WatermarkRow(stream, target, described.version)])
+        self._add("watermarks", [(stream, target, described.version)])
         for table, rows in state_rows(state):
             self._add(table, [(target, *row) for row in rows])
         if self._count >= _ROWS_AT_ONCE:
@@ -177,15 +128,15 @@ class DumpWriter:
 
     def add_asleep(self, targets: Sequence[str]) -> None:
         """Add identities that no process has in memory, by name or by digest of an erased name."""
-        self._add("asleep", [AsleepRow(stream_of(target), target) for target in targets])
+        self._add("asleep", [(stream_of(target), target) for target in targets])
 
     def add_nonces(self, held: NoncesHeld) -> None:
         """Add a partition and its nonces, without those that may have expired by now."""
         first = held.at_ms // held.bucket_ms + 1
         partition, version = held.partition, held.version
-        known = PartitionRow(partition, version, held.window_ms, held.bucket_ms, first)
+        known = (partition, version, held.window_ms, held.bucket_ms, first)
         self._add("partitions", [known])
-        self._add("seals", [SealRow(partition, version, held.epoch, held.digest)])
+        self._add("seals", [(partition, version, held.epoch, held.digest)])
         for bucket, joined in held.packed.items():
             if bucket >= first:
                 self._write("nonces", _nonces(held.partition, bucket, joined))
@@ -236,5 +187,5 @@ def _nonces(partition: str, bucket: int, joined: bytes) -> pa.RecordBatch:
             pa.repeat(pa.scalar(bucket, pa.int64()), count),
             keys.cast(pa.binary()),
         ],
-        schema=_SCHEMAS["nonces"],
+        schema=SCHEMAS["nonces"],
     )

@@ -62,6 +62,15 @@ _REBUILD: Final = "Rebuild it with: poste log rebuild-read-models"
 _NOT_CHECKED: Final = "no rows have left this log, so its export was not checked"
 
 
+known_option: Final = click.option(
+    "--known",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=(
+        "JSON of an earlier check. Its heads must still exist, which also detects a truncated log."
+    ),
+)
+
+
 @click.group()
 def log() -> None:
     """Check the event log; move old rows to its archive."""
@@ -73,13 +82,7 @@ log.add_command(erase_names)
 
 @log.command()
 @json_option
-@click.option(
-    "--known",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=(
-        "JSON of an earlier check. Its heads must still exist, which also detects a truncated log."
-    ),
-)
+@known_option
 @click.option(
     "--all",
     "all_rows",

@@ -1,4 +1,4 @@
-"""The output of commands: tables or JSON on stdout, progress on stderr.
+"""The output of commands: tables or JSON on stdout, progress on stderr, files that options name.
 
 Control characters in text from elsewhere (a server, a log) are escaped, so that it cannot drive the
 terminal.
@@ -7,8 +7,10 @@ terminal.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -17,15 +19,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from http_edge.server.exits import escaped
+from http_edge.server.exits import Exit, Stop, escaped
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
-
-
 _GAP: Final = "  "
 _RULE: Final = "\u2500"
-
-
 _MOVED: Final = "\u2193"
 
 
@@ -162,3 +160,51 @@ def _cell(value: object) -> str:
             return f"{value:,.3f}".rstrip("0").rstrip(".")
         case _:
             return escaped(value)
+
+
+def write_file(path: Path, content: bytes, option: str) -> None:
+    """Write the file that this option names.
+
+    Raises:
+        Stop: the file cannot be written.
+    """
+    with _writing(path, option):
+        path.write_bytes(content)
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before an irreversible action; leave it as it is.
+
+    Raises:
+        Stop: the file cannot be written.
+    """
+    with _writing(path, option):
+        is_new = not path.exists()
+        with path.open("ab"):
+            pass
+        if is_new:
+            path.unlink()
+
+
+def require_folder(path: Path, option: str) -> None:
+    """Make a folder if it is missing, and refuse one that cannot be written.
+
+    Raises:
+        Stop: the folder cannot be made or written.
+    """
+    with _writing(path, option):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+
+
+@contextmanager
+def _writing(path: Path, option: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Stop(
+            Exit.USAGE,
+            f"{path} cannot be written: {error.strerror or error}",
+            f"Name a place that this user can write to with {option}.",
+        ) from error

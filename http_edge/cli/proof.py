@@ -20,8 +20,8 @@ from eventstore.log.proof import (
 from eventstore.log.public_key import PublicKey, PublicKeyRefused
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead
-from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.output_file import write_file
+from http_edge.cli.arguments import export_named, source_option
+from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.public_key import public_key_option, signer_of
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -63,12 +63,7 @@ def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
 @proof.command()
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--from",
-    "source",
-    metavar="DIR|URI",
-    help="The export; else what export.to says, or the archive of data_dir.",
-)
+@source_option
 @click.option(
     "--proof",
     "file",
@@ -94,9 +89,7 @@ def consistency(  # noqa: PLR0913 - one for each option
     hashes of the export. Exit code 1: NEW does not continue OLD, so the mediator signed two logs,
     or a signature is not by --public-key (by default the key that the export names).
     """
-    target = source or loaded.settings.exported_place
-    if target is None:
-        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
+    target = export_named(loaded.settings, source)
     notes = old.read_bytes(), new.read_bytes()
     try:
         content = proof_bytes(_consistency(target, *notes, public_key))

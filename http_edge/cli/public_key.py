@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import click
 
-from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.log.public_key import PublicKey, read_public_key
+from http_edge.cli.arguments import parsed
 from http_edge.crypto.mediator_keys import load
 from http_edge.settings.sources import DEFAULT, Loaded
 
@@ -15,17 +16,10 @@ NAMED: Final = "the key that was expected"
 NAME_IT: Final = "Name the mediator's key with --public-key, or its data directory with --data-dir."
 
 
-def _key(_: click.Context, __: click.Parameter, text: str | None) -> PublicKey | None:
-    try:
-        return None if text is None else read_public_key(text)
-    except PublicKeyRefused as error:
-        raise click.BadParameter(str(error)) from error
-
-
 public_key_option = click.option(
     "--public-key",
     metavar="KEY",
-    callback=_key,
+    type=parsed(read_public_key),
     help="The mediator's public key, as poste keys and its DID document show it.",
 )
 

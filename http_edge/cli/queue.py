@@ -9,8 +9,7 @@ from urllib.parse import quote
 import click
 
 from http_edge.admin.operators import QUEUES_MAX
-from http_edge.cli.arguments import did_argument
-from http_edge.cli.consent import require_consent, yes_option
+from http_edge.cli.arguments import did_argument, require_consent, yes_option
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings

@@ -22,6 +22,7 @@ from eventstore.log.errors import (
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.opening import AsOf, point_in_log
 from eventstore.stores.restore import Restored
+from http_edge.cli.arguments import parsed
 from http_edge.cli.output import json_option, print_json, print_record, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -32,13 +33,6 @@ _ERASED: Final = (
     "contents that were erased since then are missing by design; a message without content"
     " leaves its queue when a client requests it"
 )
-
-
-def _until(_: click.Context, __: click.Parameter, text: str | None) -> AsOf:
-    try:
-        return None if text is None else point_in_log(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -71,7 +65,7 @@ def _until(_: click.Context, __: click.Parameter, text: str | None) -> AsOf:
 @click.option(
     "--as-of",
     "until",
-    callback=_until,
+    type=parsed(point_in_log),
     metavar="TIME|POSITION",
     help="End with the last complete transaction before this time, or up to this position.",
 )

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import click
 
+from actors.placement.port import Placed
 from http_edge.crypto.mediator_keys import load_operators_token
 from http_edge.server.data_dir import was_left
 from http_edge.server.exits import Exit, Stop
@@ -27,6 +29,11 @@ _ANSWER_S_MAX: Final = 5
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _ORDER_S_MAX: Final = 60.0
 """An order may have to start a process and move shards: the placer takes this long at most."""
+_ORDER_CODES: Final = {
+    Placed.NO_SUCH_IDENTITY: Exit.FINDING,
+    Placed.DID_NOT_ANSWER: Exit.UNREACHABLE,
+}
+"""Exit codes of refused orders; any other refusal means that the order is wrong."""
 _NO_SUCH: Final = (
     "Name the operators' listener (operators.listen) with --url, or the mediator's data"
     " directory with --data-dir; it is not behind a proxy."
@@ -86,10 +93,25 @@ def ask_as_operator(
     return ask(method, address, path, token=token, seconds_max=seconds_max)
 
 
-def order(settings: Settings, url: str | None, path: str) -> str:
-    """Give the placer an order; return how it ended (``Placed``). Raises as ``ask``."""
+def order(
+    settings: Settings,
+    url: str | None,
+    path: str,
+    refusals: Mapping[Placed, tuple[str, str]],
+    see: str,
+) -> None:
+    """Give the placer an order.
+
+    ``refusals`` has the reason of each refusal and its remedy; ``see`` is the remedy for others.
+
+    Raises:
+        Stop: as ``ask``, or the order was not carried out.
+    """
     answer = ask_as_operator("POST", settings, url, path, seconds_max=_ORDER_S_MAX)
-    return str(answer.get("placed"))
+    placed: Any = answer.get("placed")
+    if placed != Placed.DONE:
+        reason, remedy = refusals.get(placed, ("The mediator refused.", see))
+        raise Stop(_ORDER_CODES.get(placed, Exit.USAGE), reason, remedy)
 
 
 def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:

@@ -20,15 +20,16 @@ _SHARDS: Final = ("shard", "host", "node", "to")
 _HOSTS: Final = ("host", "node", "shards", "draining")
 _POLL_S: Final = 0.2
 _EMPTY_S_MAX: Final = 60.0
+_SEE: Final = "See: poste shards list"
 _REFUSALS: Final = {
-    Placed.NO_SUCH_SHARD: "There is no such shard.",
-    Placed.NO_SUCH_HOST: "No running host has this name or is on a node with this name.",
-    Placed.NO_SUCH_NODE: "No host is running on a node with this name.",
-    Placed.NO_OTHER_NODE: "No other node can take the shards: start one, or undrain one.",
-    Placed.OTHER_DATABASE: "The host works on another database than the shard's.",
-    Placed.MOVING_NOW: "The shard is being moved.",
-    Placed.DID_NOT_ANSWER: "A host did not answer: the shard may or may not have moved.",
-    Placed.NO_CLUSTER: "This mediator serves alone, so its shards cannot move.",
+    Placed.NO_SUCH_SHARD: ("There is no such shard.", _SEE),
+    Placed.NO_SUCH_HOST: ("No running host has this name or is on a node with this name.", _SEE),
+    Placed.NO_SUCH_NODE: ("No host is running on a node with this name.", _SEE),
+    Placed.NO_OTHER_NODE: ("No other node can take the shards: start one, or undrain one.", _SEE),
+    Placed.OTHER_DATABASE: ("The host works on another database than the shard's.", _SEE),
+    Placed.MOVING_NOW: ("The shard is being moved.", _SEE),
+    Placed.DID_NOT_ANSWER: ("A host did not answer: the shard may or may not have moved.", _SEE),
+    Placed.NO_CLUSTER: ("This mediator serves alone, so its shards cannot move.", _SEE),
 }
 
 
@@ -66,7 +67,13 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
     Commands wait meanwhile; none is refused. The shard stays there until a host joins, leaves or is
     drained.
     """
-    _order(loaded.settings, url, f"move?shard={quote(shard, safe='')}&to={quote(host, safe='')}")
+    order(
+        loaded.settings,
+        url,
+        f"/shards/move?shard={quote(shard, safe='')}&to={quote(host, safe='')}",
+        _REFUSALS,
+        _SEE,
+    )
     click.echo(f"{shard} moved")
 
 
@@ -81,7 +88,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
     itself at SIGTERM.
     """
     settings = loaded.settings
-    _order(settings, url, f"drain?node={quote(node, safe='')}")
+    order(settings, url, f"/shards/drain?node={quote(node, safe='')}", _REFUSALS, _SEE)
     _until_empty(settings, url, node)
     click.echo(f"{node} is empty")
 
@@ -92,7 +99,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 @with_settings("data_dir")
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
     """Give NODE its share of the shards again."""
-    _order(loaded.settings, url, f"undrain?node={quote(node, safe='')}")
+    order(loaded.settings, url, f"/shards/undrain?node={quote(node, safe='')}", _REFUSALS, _SEE)
     click.echo(f"{node} accepts shards again")
 
 
@@ -127,17 +134,3 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
 
 def _places(settings: Settings, url: str | None) -> dict[str, Any]:
     return ask_as_operator("GET", settings, url, "/shards")
-
-
-def _order(settings: Settings, url: str | None, what: str) -> None:
-    """Give an order.
-
-    Raises:
-        Stop: the order was not carried out; says why.
-    """
-    placed = order(settings, url, f"/shards/{what}")
-    if placed != Placed.DONE:
-        code = Exit.UNREACHABLE if placed == Placed.DID_NOT_ANSWER else Exit.USAGE
-        reasons = {refusal.value: reason for refusal, reason in _REFUSALS.items()}
-        reason = reasons.get(placed, "The mediator refused.")
-        raise Stop(code, reason, "See: poste shards list")

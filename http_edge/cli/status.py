@@ -10,7 +10,6 @@ import click
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 
@@ -23,7 +22,7 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
     Only for operators: this needs access to the mediator's data directory.
     """
-    answer = fetch_status(loaded.settings, url)
+    answer = ask_as_operator("GET", loaded.settings, url, "/status")
     if as_json:
         print_json(answer)
         return
@@ -32,15 +31,6 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     for name, records in answer.items():
         if _is_table(records):
             print_table(name.capitalize(), *_table(records))
-
-
-def fetch_status(settings: Settings, url: str | None = None) -> dict[str, Any]:
-    """Fetch the JSON object at ``/status`` of the mediator of these settings, or at ``url``.
-
-    Raises:
-        Stop: the mediator cannot be reached, or does not answer with a status.
-    """
-    return ask_as_operator("GET", settings, url, "/status")
 
 
 def _is_table(value: object) -> bool:

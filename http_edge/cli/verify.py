@@ -26,8 +26,9 @@ from eventstore.parquet.verify.beside import compare_end
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from eventstore.parquet.verify.mark import VerifiedMarks
+from http_edge.cli.arguments import export_named, source_option
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
-from http_edge.cli.log import heads_of_each
+from http_edge.cli.log import heads_of_each, known_option
 from http_edge.cli.output import (
     counted,
     json_option,
@@ -111,20 +112,9 @@ class _Found(NamedTuple):
 
 
 @click.command()
-@click.option(
-    "--from",
-    "source",
-    metavar="DIR|URI",
-    help="The export; else what export.to says, or the archive of data_dir.",
-)
+@source_option
 @click.option("--live", is_flag=True, help="Also compare the memory of the running mediator.")
-@click.option(
-    "--known",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=(
-        "JSON of an earlier check. Its heads must still exist, which also detects a truncated log."
-    ),
-)
+@known_option
 @click.option(
     "--witnessed",
     multiple=True,
@@ -171,7 +161,7 @@ def verify(  # noqa: PLR0913 - one for each option
     together.
     """
     settings = loaded.settings
-    target = _target(settings, source)
+    target = export_named(settings, source)
     compared = None
     with _explained():
         each = _databases(settings, target) if live else []
@@ -199,18 +189,6 @@ def verify(  # noqa: PLR0913 - one for each option
             _print_live(compared)
     differs = compared is not None and compared["differences"]
     return Exit.OK if found.is_sound and not differs else Exit.FINDING
-
-
-def _target(settings: Settings, source: str | None) -> str:
-    """The place of the export.
-
-    Raises:
-        Stop: no place is named.
-    """
-    target = source or settings.exported_place
-    if target is None:
-        raise Stop(Exit.USAGE, "no export is named", "Name a folder or URI with --from.")
-    return target
 
 
 def _databases(settings: Settings, target: str) -> list[Settings]:
@@ -368,12 +346,12 @@ def _explained() -> Iterator[None]:
 
 def _document(found: _Found) -> dict[str, Any]:
     each = [
-        {"summary": _summary(one.summary), "findings": [*map(_finding, one.findings)]}
+        {"summary": _summary(one.summary), "findings": [*map(msgspec.to_builtins, one.findings)]}
         for one in found.checked
     ]
     if not found.checked[0].name:
         return each[0]
-    return {"databases": each, "findings": [*map(_finding, found.wrong)]}
+    return {"databases": each, "findings": [*map(msgspec.to_builtins, found.wrong)]}
 
 
 def _print(found: _Found) -> None:
@@ -427,11 +405,6 @@ def _shown(finding: ExportFinding) -> list[object]:
         positions = f"{finding.first_position}-{finding.last_position}"
     fault, path = finding.fault.value, finding.path
     return [fault, path, finding.row, positions, finding.shard, finding.explanation]
-
-
-def _finding(finding: ExportFinding) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(finding)
-    return found
 
 
 def _summary(summary: ExportSummary) -> dict[str, Any]:

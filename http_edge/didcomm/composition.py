@@ -24,14 +24,7 @@ from http_edge.didcomm.inbound import Inbound
 from http_edge.didcomm.inbound_sockets import SocketDependencies
 from http_edge.didcomm.invitation_page import InvitationPage
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
-from http_edge.didcomm.protocols import (
-    notifications,
-    pickup_2,
-    pickup_3,
-    pickup_4,
-    push_notifications,
-    trust_ping,
-)
+from http_edge.didcomm.protocols import notifications, pickup, push_notifications, trust_ping
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
 from http_edge.didcomm.protocols.connections import Connections
@@ -50,7 +43,6 @@ from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDo
 from http_edge.didcomm.protocols.invitations import INVITATION_PATH, Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
-from http_edge.didcomm.protocols.pickup import Pickup
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
 from http_edge.didcomm.protocols.protocol import ProtocolTable
 from http_edge.didcomm.protocols.queue_1 import Queue1
@@ -69,8 +61,6 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 PATH: Final = "/didcomm"
 """Path to which agents post envelopes and open sockets."""
-PICKUPS: Final = (pickup_2.FORM, pickup_3.FORM, pickup_4.FORM)
-"""The versions of pickup with acknowledgements."""
 _PSEUDONYM_BYTES: Final = 8
 
 
@@ -297,8 +287,10 @@ def _table(
         *ROUTING,
         Pickup1(identities, settings, waiting, clock=clock).family(),
         *(
-            Pickup(form, identities, settings, edge=dependencies.hub.edge, clock=clock).family()
-            for form in PICKUPS
+            pickup.Pickup(
+                form, identities, settings, edge=dependencies.hub.edge, clock=clock
+            ).family()
+            for form in pickup.FORMS
         ),
         Queue1(identities, settings, clock=clock).family(),
         *push_notifications.families(identities, push.channels if push else ()),

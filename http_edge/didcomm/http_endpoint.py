@@ -7,18 +7,17 @@ answer of a protocol to an accepted message goes back in an envelope. A socket i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
 import orjson
 from aiohttp import hdrs, web
 
-from actors.core.commands import DeliverMessages, ReleaseLeases
+from actors.core.commands import ReleaseLeases
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, Done
 from actors.host.clock import NewId
-from http_edge.didcomm.delivery.pump import IMPLICIT
+from http_edge.didcomm.delivery.pump import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import Identities
@@ -31,49 +30,26 @@ from http_edge.listener.outgoing import all_sent
 from http_edge.listener.small_answer import SmallAnswer
 from http_edge.settings.settings import DidComm
 
-STATUS: Final[Mapping[RejectionReason, HTTPStatus]] = {
-    RejectionReason.NOT_AN_ENVELOPE: HTTPStatus.BAD_REQUEST,
-    RejectionReason.UNDECRYPTABLE: HTTPStatus.BAD_REQUEST,
-    RejectionReason.SENDER_UNRESOLVED: HTTPStatus.SERVICE_UNAVAILABLE,
-    RejectionReason.NOT_A_MESSAGE: HTTPStatus.BAD_REQUEST,
-    RejectionReason.ANONYMOUS: HTTPStatus.BAD_REQUEST,
-    RejectionReason.TOO_DEEP: HTTPStatus.BAD_REQUEST,
-    RejectionReason.UNKNOWN_RECIPIENT: HTTPStatus.NOT_FOUND,
-    RejectionReason.QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
-    RejectionReason.MESSAGE_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    RejectionReason.NOT_QUEUING: HTTPStatus.CONFLICT,
-    RejectionReason.EXPIRED: HTTPStatus.GONE,
-    RejectionReason.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
-    RejectionReason.INSUFFICIENT_STORAGE: HTTPStatus.SERVICE_UNAVAILABLE,
-    RejectionReason.TRY_AGAIN: HTTPStatus.SERVICE_UNAVAILABLE,
-}
 _CLOSE_CODES_FROM: Final = 4_000
 """Close codes from here to 4999 are for private use (RFC 6455, section 7.4.2)."""
 _SENT_S_MAX: Final = 2.0
 """How long a network may take to accept an answer before its messages are offered again."""
-_RETRY_AFTER_S: Final = {
-    RejectionReason.SENDER_UNRESOLVED: 30,  # as long as the failure is cached
-    RejectionReason.QUEUE_FULL: 60,
-    RejectionReason.RATE_LIMITED: 1,
-    RejectionReason.INSUFFICIENT_STORAGE: 60,
-    RejectionReason.TRY_AGAIN: 1,
-}
 
 
 def close_code(what: RejectionReason) -> int:
     """Return the close code for a rejected message of an unproven sender: 4000 plus the status."""
-    return _CLOSE_CODES_FROM + STATUS[what]
+    return _CLOSE_CODES_FROM + what.status
 
 
 def rejection(what: RejectionReason, report: OpenReport | None = None) -> web.Response:
     """Return the answer to a rejected message, with a problem report if there is one."""
-    response = refusal(STATUS[what], what.value)
+    response = refusal(what.status, what.value)
     if report is not None:
         response = web.Response(
-            status=STATUS[what], body=report.body, content_type=report.media_type
+            status=what.status, body=report.body, content_type=report.media_type
         )
-    if what in _RETRY_AFTER_S:
-        response.headers[hdrs.RETRY_AFTER] = str(_RETRY_AFTER_S[what])
+    if what.retry_after_s:
+        response.headers[hdrs.RETRY_AFTER] = str(what.retry_after_s)
     return response
 
 
@@ -125,7 +101,7 @@ class DidCommEndpoint:
             back, handed_over = await self._waiting_one(request)
         if back is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)
-        named = self._envelopes.media_type(request.sender, http_request.content_type)
+        named = self._envelopes.of(request.sender.version).media_type(http_request.content_type)
         response = SmallAnswer(HTTPStatus.OK, back, named)
         if handed_over:
             await self._hand_over(http_request, response, request, handed_over)
@@ -133,13 +109,7 @@ class DidCommEndpoint:
 
     async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
         """Lease one waiting message for implicit pickup, to send back unchanged (RFC 0092)."""
-        command = DeliverMessages(
-            session=request.session,
-            channel=IMPLICIT,
-            limit=1,
-            bytes_max=self._settings.delivery_bytes_max,
-            lease_ms=round(self._settings.lease_s * 1000),
-        )
+        command = delivery_to(request.session, IMPLICIT, 1, self._settings)
         delivery = await self._identities.ask(
             request.sender.did, command, request.command, Delivery
         )

@@ -239,7 +239,8 @@ class Inbound:
                 return ReceivedMessage()
             case "report" if found.forward is not None:
                 report, _ = report_of(Problem.UNKNOWN_RECIPIENT)
-                written = self._envelopes.report_openly(found.forward, report, self._new_id())
+                version = self._envelopes.of(found.forward.version)
+                written = version.report_openly(found.forward, report, self._new_id())
                 return MessageRejection(unknown, open_report=written)
             case _:
                 return MessageRejection(unknown)
@@ -375,7 +376,7 @@ class Inbound:
             name = self._table.name_of(request.message.type)
             self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
             return reason
-        generation = self._envelopes.generation(request.sender.version)
+        generation = self._envelopes.of(request.sender.version).generation
         queued = await self._forwarding.queue(
             request.sender.did, "", QueueEnvelopes("", [packed], generation), request.command
         )

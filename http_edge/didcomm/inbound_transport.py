@@ -39,7 +39,6 @@ class InboundTransport:
     """An inbound connection: one HTTP request, or a socket, which remembers return routes."""
 
     def __init__(self, new_id: NewId) -> None:
-        """Begin with no return routes."""
         self._new_session = new_id
         self._open: set[str] = set()
         self._threads: dict[str, set[str]] = {}

@@ -110,21 +110,24 @@ class MessageReader:
             unpacked = self._envelopes.unpack(body)
             if not isinstance(unpacked, Unpacked):
                 return self._unopened(unpacked, body)
-            message = self._envelopes.read(unpacked)
+            version = self._envelopes.of(unpacked.version)
+            message = version.read(unpacked)
             if message is None:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE)
             if not message.is_forward:
                 return ForUs(message, unpacked.sender)
-            name = FORWARDS[self._envelopes.generation(message.version)]
+            name = FORWARDS[version.generation]
             if depth == depth_max:
                 break
-            forward = self._envelopes.read_forward(
+            forward = version.read_forward(
                 message, recipients_max=self._settings.forward_recipients_max
             )
             if forward is None:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
-            if not any(self._envelopes.is_own(name, message) for name in forward.recipients):
-                return ToForward(forward.recipients, self._to_queue(forward, message), message)
+            if not any(version.is_own(name) for name in forward.recipients):
+                return ToForward(
+                    forward.recipients, self._to_queue(forward, version.generation), message
+                )
             # Opening an envelope costs key agreements: a forward may make us open only one.
             if len(forward.recipients) > 1 or len(forward.payloads) > 1:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
@@ -138,14 +141,14 @@ class MessageReader:
         match found:
             case ForOthers():
                 # Not encrypted to us, but to one or more recipients that we may hold messages for.
-                generation = self._envelopes.generation(found.version)
+                generation = self._envelopes.of(found.version).generation
                 return ToForward(found.recipients, QueueEnvelopes("", [body], generation))
             case UnknownSender():
                 return found
             case _:
                 return NotTaken(UNPACK_REFUSALS[found])
 
-    def _to_queue(self, forward: Forward, message: Message) -> QueueEnvelopes:
+    def _to_queue(self, forward: Forward, generation: int) -> QueueEnvelopes:
         """Return what a forward asks for, within the limits of the settings.
 
         A negative delay permits any delay up to its amount (routing 2.0): half is used here.
@@ -155,7 +158,7 @@ class MessageReader:
         return QueueEnvelopes(
             "",
             list(forward.payloads),
-            self._envelopes.generation(message.version),
+            generation,
             0 if expires_at_s is None else max(1, expires_at_s),  # 0 means never
             min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from http import HTTPStatus
+from typing import Final, Self
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import UnpackRefusal
@@ -14,25 +15,36 @@ from http_edge.didcomm.protocols.problems import Problem
 class RejectionReason(Enum):
     """Why a message was rejected; the transport gives the reason if the sender is not proven."""
 
-    NOT_AN_ENVELOPE = "not-an-envelope"
-    UNDECRYPTABLE = "undecryptable"
-    SENDER_UNRESOLVED = "sender-unresolved"
-    """The host of the sender's DID document did not answer; nothing was changed."""
-    NOT_A_MESSAGE = "not-a-message"
-    ANONYMOUS = "anonymous"
+    status: HTTPStatus
+    retry_after_s: int
+    """``Retry-After`` in seconds; 0 for none."""
+
+    def __new__(cls, reason: str, status: HTTPStatus, retry_after_s: int = 0) -> Self:
+        """A member, with its answer over HTTP beside the reason."""
+        member = object.__new__(cls)
+        member._value_ = reason
+        member.status, member.retry_after_s = status, retry_after_s
+        return member
+
+    NOT_AN_ENVELOPE = "not-an-envelope", HTTPStatus.BAD_REQUEST
+    UNDECRYPTABLE = "undecryptable", HTTPStatus.BAD_REQUEST
+    SENDER_UNRESOLVED = "sender-unresolved", HTTPStatus.SERVICE_UNAVAILABLE, 30
+    """The host of the sender's DID document did not answer, which is cached as long."""
+    NOT_A_MESSAGE = "not-a-message", HTTPStatus.BAD_REQUEST
+    ANONYMOUS = "anonymous", HTTPStatus.BAD_REQUEST
     """Only a forward may come without a proven sender."""
-    TOO_DEEP = "forward-too-deep"
-    UNKNOWN_RECIPIENT = "unknown-recipient"
+    TOO_DEEP = "forward-too-deep", HTTPStatus.BAD_REQUEST
+    UNKNOWN_RECIPIENT = "unknown-recipient", HTTPStatus.NOT_FOUND
     """Only if the settings say so; by default the sender gets the answer of a success."""
-    QUEUE_FULL = "queue-full"
-    MESSAGE_TOO_LARGE = "message-too-large"
-    NOT_QUEUING = "not-queuing"
-    EXPIRED = "expired"
+    QUEUE_FULL = "queue-full", HTTPStatus.TOO_MANY_REQUESTS, 60
+    MESSAGE_TOO_LARGE = "message-too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    NOT_QUEUING = "not-queuing", HTTPStatus.CONFLICT
+    EXPIRED = "expired", HTTPStatus.GONE
     """The message came after its own expiry (DIDComm v2, ``expires_time``)."""
-    RATE_LIMITED = "rate-limited"
-    INSUFFICIENT_STORAGE = "insufficient-storage"
+    RATE_LIMITED = "rate-limited", HTTPStatus.TOO_MANY_REQUESTS, 1
+    INSUFFICIENT_STORAGE = "insufficient-storage", HTTPStatus.SERVICE_UNAVAILABLE, 60
     """The mediator is short of disk and refuses what it would have to store until some is free."""
-    TRY_AGAIN = "try-again"
+    TRY_AGAIN = "try-again", HTTPStatus.SERVICE_UNAVAILABLE, 1
     """The outcome is unknown, or the mediator is overloaded."""
 
 

@@ -90,10 +90,11 @@ class UnknownDids:
 
     async def service_of(self, message: Message) -> MessagingService | None:
         """Return the service of a message's sender from its document or its mediator's document."""
-        mediator = self._envelopes.unknown_mediator(message)
+        version = self._envelopes.of(message.version)
+        mediator = version.unknown_mediator(message.sender_did)
         if mediator:
             await self._fetch(mediator)
-        return self._envelopes.service_of(message)
+        return version.service_of(message.sender_did)
 
     async def _whole(self, did: str, command: bytes) -> str | Refusal:
         """Return the long form of the hashed ``did``, as its account has stored it.

@@ -1,7 +1,7 @@
 """One round of archiving: export old rows, then let them leave the log.
 
 ``poste log archive`` runs one round. ``poste serve`` starts a process for each round (``main``,
-``http_edge.server.archive_process``); in a cluster one node at a time does so. That process gives
+``http_edge.server.child_process``); in a cluster one node at a time does so. That process gives
 way to the mediator: it first checks whether any row is old enough, then works in transactions of
 few rows with pauses between them, and ends between two of them when its parent ends.
 """
@@ -29,9 +29,8 @@ from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.advisory_lock import advisory_lock
 from http_edge.crypto.mediator_keys import KeyFileRefused, load
-from http_edge.server.archive_process import FIRST_S
 from http_edge.server.archive_status import Reporter
-from http_edge.server.child_process import begin_child
+from http_edge.server.child_process import ARCHIVING_AFTER_S, begin_child
 from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
@@ -217,7 +216,7 @@ def run_beside(settings: Settings, stopping: threading.Event, reporter: Reporter
 def run_rounds(settings: Settings, reporter: Reporter, stopping: threading.Event) -> None:
     """Run rounds in this process, until ``stopping`` is set."""
     every_s = settings.archive.every_s
-    wait_s = min(FIRST_S, every_s)
+    wait_s = min(ARCHIVING_AFTER_S, every_s)
     while not stopping.wait(wait_s):
         run_beside(settings, stopping, reporter)
         wait_s = every_s

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
-from http_edge.server.status_files import publish, read_status, status_path
+from http_edge.server.status_files import age_s, database_numbers, publish, read_status, status_path
 
 _MS: Final = 1_000
 _NAME: Final = "archive-status.json"
@@ -95,22 +95,16 @@ class Reporter:
 def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[str, Any]:
     """The status of archiving as ``/status`` shows it: ages in seconds, None if unknown."""
     status = read_status(status_path(data_dir, _NAME, database), ArchiveStatus) or ArchiveStatus()
-
-    def age_s(at_ms: int | None) -> float | None:
-        return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
-
     return {
         "position": status.position,
         "rows_left": status.rows_left,
         "rows_stayed": status.rows_stayed,
-        "last_round_age_s": age_s(status.ended_at_ms),
+        "last_round_age_s": age_s(status.ended_at_ms, now_ms),
         "trouble": status.fault,
-        "trouble_age_s": age_s(status.fault_since_ms),
+        "trouble_age_s": age_s(status.fault_since_ms, now_ms),
     }
 
 
 def figures_by_database(data_dir: Path, now_ms: int, databases: int) -> Sequence[dict[str, Any]]:
     """The ``figures`` of each database of the log."""
-    if databases == 1:
-        return [figures(data_dir, now_ms)]
-    return [figures(data_dir, now_ms, number) for number in range(databases)]
+    return [figures(data_dir, now_ms, number) for number in database_numbers(databases)]

@@ -1,7 +1,11 @@
-"""A child process of ``poste serve``: how its parent runs it, and how it begins.
+"""The child processes of ``poste serve``: how the parent runs each, and how a child begins.
 
-The child gets its settings as one line of JSON on stdin. The end of stdin tells it to end, so it
-ends with its parent, however the parent ends.
+The export and archiving run in processes of their own, so that their work does not slow down the
+hosts and edges, and their end does not end the mediator. The parent imports nothing of theirs:
+pyarrow would take 48 MB of its memory.
+
+A child gets its settings as one line of JSON on stdin. The end of stdin tells it to end, so it ends
+with its parent, however the parent ends.
 """
 
 from __future__ import annotations
@@ -16,21 +20,75 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from actors.host.clock import system_clock
+from http_edge.server.export_status import Reporter
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
 _LOG = logging.getLogger(__name__)
 _STOP_S_MAX: Final = 10.0
+_RESTART_S: Final = 5.0
+ARCHIVING_AFTER_S: Final = 60.0
+"""Time from the start of the mediator to the first archiving: by then its clients are back."""
+EXPORT: Final = (sys.executable, "-c", "from http_edge.server.exporting import main; main()")
+ARCHIVE: Final = (sys.executable, "-c", "from http_edge.server.archive_round import main; main()")
+"""The commands of the children."""
 
 
-async def run_child(
-    command: Sequence[str], settings_line: bytes, stopped: asyncio.Task[Any]
+class ExportProcess:
+    """The child process that exports to ``settings.export.to``."""
+
+    def __init__(self, settings: Settings, database: int | None = None) -> None:
+        """A child for the log in ``settings``; ``database`` is its number if there are several."""
+        self._settings = settings
+        self._database = database
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Keep the child running until ``stopping`` is set; then end it and wait for its end."""
+        stopped = asyncio.create_task(stopping.wait())
+        while not stopping.is_set():
+            code = await _run_child(EXPORT, self._settings, self._database, stopped)
+            if not stopping.is_set():
+                how = "could not be started" if code is None else f"ended with code {code}"
+                _LOG.error("the exporting process %s", how)
+                # The child may have ended without a report, and the next one may end so too.
+                reporter = Reporter(self._settings.data_dir, system_clock, self._database)
+                reporter.on_fault(ChildProcessError(f"the exporting process {how}"))
+                await asyncio.wait({stopped}, timeout=_RESTART_S)
+
+
+class ArchiveProcess:
+    """Starts a child process for each round of archiving; between rounds there is none."""
+
+    def __init__(
+        self, settings: Settings, database: int | None = None, first_s: float = ARCHIVING_AFTER_S
+    ) -> None:
+        """As ``ExportProcess``; the first round begins after ``first_s`` at most."""
+        self._settings = settings
+        self._database = database
+        self._first_s = first_s
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Start rounds until ``stopping`` is set, which also ends a round under way."""
+        every_s = self._settings.archive.every_s
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait({stopped}, timeout=min(self._first_s, every_s))
+        while not stopping.is_set():
+            code = await _run_child(ARCHIVE, self._settings, self._database, stopped)
+            if code and not stopping.is_set():
+                _LOG.error("the archiving process ended", extra={"code": code})
+            await asyncio.wait({stopped}, timeout=every_s)
+
+
+async def _run_child(
+    program: Sequence[str], settings: Settings, database: int | None, stopped: asyncio.Task[Any]
 ) -> int | None:
     """Run a child process until it ends by itself or ``stopped`` is done; return its exit code.
 
     The child has some seconds to end after the end of its stdin. If the system cannot start a
     process now, that is logged, and the result is None.
     """
+    command = program if database is None else (*program, str(database))
     try:
         child = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
     except OSError as error:
@@ -40,7 +98,7 @@ async def run_child(
     try:
         assert child.stdin is not None
         with contextlib.suppress(ConnectionError):
-            child.stdin.write(settings_line)
+            child.stdin.write(settings.model_dump_json().encode() + b"\n")
             await child.stdin.drain()
         await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
         child.stdin.close()

@@ -39,8 +39,8 @@ from http_edge.decentrl.public_events import PublicEventsEndpoint
 from http_edge.decentrl.routes import decentrl_routes
 from http_edge.decentrl.sockets import SocketEndpoint
 from http_edge.decentrl.validator import CommandValidator
+from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.composition import DidCommDependencies, DidCommMediator, pseudonym
-from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.host.clock import Clock
-from http_edge.server.status_files import publish, read_status, status_path
+from http_edge.server.status_files import age_s, database_numbers, publish, read_status, status_path
 
 _NAME: Final = "export-status.json"
 
@@ -118,18 +118,15 @@ def figures(
 
 
 def _figures(status: ExportStatus, log_position: int | None, now_ms: int) -> dict[str, Any]:
-    def age_s(at_ms: int | None) -> float | None:
-        return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
-
     is_known = log_position is not None and status.position is not None
     return {
         "position": status.position,
         "rows_behind": max(0, (log_position or 0) - (status.position or 0)) if is_known else None,
-        "last_step_age_s": age_s(status.stepped_at_ms),
-        "caught_up_age_s": age_s(status.caught_up_at_ms),
+        "last_step_age_s": age_s(status.stepped_at_ms, now_ms),
+        "caught_up_age_s": age_s(status.caught_up_at_ms, now_ms),
         "complete_until": time_text(status.complete_until_ms),
         "trouble": status.fault,
-        "trouble_age_s": age_s(status.fault_since_ms),
+        "trouble_age_s": age_s(status.fault_since_ms, now_ms),
         "standby": status.is_standing_by,
     }
 
@@ -146,6 +143,5 @@ def figures_by_database(
     data_dir: Path, log_positions: Sequence[int | None], now_ms: int
 ) -> list[dict[str, Any]]:
     """The ``figures`` of each database of the log, whose positions are ``log_positions``."""
-    if len(log_positions) == 1:
-        return [figures(data_dir, log_positions[0], now_ms)]
-    return [figures(data_dir, last, now_ms, n) for n, last in enumerate(log_positions)]
+    each = zip(log_positions, database_numbers(len(log_positions)), strict=True)
+    return [figures(data_dir, last, now_ms, number) for last, number in each]

@@ -2,7 +2,7 @@
 
 ``ContinuousExport`` follows the log until ``stopping`` is set. It survives a full disk or a lost
 store: it reports the fault and tries again. ``main`` runs it in a child process of ``poste serve``
-(``http_edge.server.export_process``).
+(``http_edge.server.child_process``).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from eventstore.log.tree_head import read_head
 from http_edge.decentrl.answers import error_body
 from http_edge.listener.address_charge import charge_public
 from http_edge.listener.routes import JSON, PlainRoute, Rejection, Route
-from http_edge.server.status_files import publish, status_path
+from http_edge.server.status_files import database_numbers, publish, status_path
 from http_edge.settings.settings import Settings
 
 _NAME: Final = "log-head.txt"
@@ -59,10 +59,9 @@ class LogHeadEndpoint:
     """Answers ``GET /log/head``, and ``GET /log/db-1/head`` where the log has several databases."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        count = len(settings.log_dsns)
         self._rate = settings.rates.public_reads_per_address_per_s
         self._clock = clock
-        numbers: Sequence[int | None] = [None] if count == 1 else range(count)
+        numbers = database_numbers(len(settings.log_dsns))
         self._files = {_path(n): HeadFile(settings.data_dir, n) for n in numbers}
         self._read: dict[str, tuple[int, bytes | None]] = {}
 

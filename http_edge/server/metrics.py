@@ -206,20 +206,17 @@ class Scrape:
             ),
             asyncio.gather(*[_answer(ask(), list[MetricFamily]) for ask in self._edges.values()]),
         )
-        seen = Seen(
-            hosts=dict(zip(self._hosts, hosts, strict=True)),
+        answered = dict(zip(self._hosts, hosts, strict=True))
+        known = [report.stats for report in answered.values() if report is not None]
+        now_ms = self._clock()
+        return Seen(
+            hosts=answered,
             edges=dict(zip(self._edges, edges, strict=True)),
             shards=self._settings.shards,
-            exports=[],
-            now_ms=self._clock(),
-        )
-        known = [report.stats for report in seen.hosts.values() if report is not None]
-        takes = storage(self._placement, known)
-        return msgspec.structs.replace(
-            seen,
-            exports=self._exports(seen.hosts),
-            storage=takes,
-            archives=self._archives(seen.now_ms),
+            exports=self._exports(answered),
+            now_ms=now_ms,
+            storage=storage(self._placement, known),
+            archives=self._archives(now_ms),
         )
 
     def _readers(self) -> Collection[str]:

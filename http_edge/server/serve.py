@@ -27,12 +27,11 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
-from http_edge.server.archive_process import ArchiveProcess
+from http_edge.server.child_process import ArchiveProcess, ExportProcess
 from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.export_process import ExportProcess
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.server.log_check import check_log
 from http_edge.server.metrics import (
@@ -43,6 +42,7 @@ from http_edge.server.metrics import (
     metrics_socket,
 )
 from http_edge.server.ray_edge import edge_name, start_edge
+from http_edge.server.status_files import database_numbers
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe, configure
@@ -285,8 +285,8 @@ class _Mediator:
     async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
         """Run a child process for each database of the log; number them if there are several."""
         each = self._settings.each_database()
-        numbers = range(len(each)) if len(each) > 1 else [None]
-        children = [kind(one, number) for one, number in zip(each, numbers, strict=True)]
+        numbered = zip(each, database_numbers(len(each)), strict=True)
+        children = [kind(one, number) for one, number in numbered]
         await asyncio.gather(*[child.run(self._stopping) for child in children])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:

@@ -6,6 +6,7 @@ One process writes a file and any number read it. Readers need neither the log n
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,16 @@ def status_path(data_dir: Path, name: str, database: int | None) -> Path:
     """The path of a file of this name; of one database of the log if it has several."""
     path = data_dir / name
     return path if database is None else path.with_stem(f"{path.stem}-{database}")
+
+
+def database_numbers(count: int) -> Sequence[int | None]:
+    """The numbers that distinguish the databases of a log; a single one has none."""
+    return [None] if count == 1 else range(count)
+
+
+def age_s(at_ms: int | None, now_ms: int) -> float | None:
+    """The seconds since a time; None if that is unknown."""
+    return None if at_ms is None else max(0.0, (now_ms - at_ms) / 1000)
 
 
 def publish(path: Path, content: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from actors.host.clock import Clock
 from http_edge.admin.health import Figures
@@ -23,37 +23,23 @@ def status_parts(
     """
     parts: dict[str, Callable[[Figures], Figures]] = {}
     if outbound is not None:
-        parts["outbound"] = _alone(outbound)
+        parts["outbound"] = lambda _status: dict(outbound())
     if push is not None:
-        parts["push"] = _alone(push)
+        parts["push"] = lambda _status: dict(push())
+    data_dir, databases = settings.data_dir, len(settings.log_dsns)
     if settings.export.to is not None:
-        parts["export"] = _export_figures(settings, clock)
+
+        def exported(status: Figures) -> Figures:
+            positions = status.get("log_positions", [status.get("log_position")])
+            return _joined(export_status.figures_by_database(data_dir, positions, clock()))
+
+        parts["export"] = exported
     if settings.lets_rows_leave:
-        parts["archive"] = _archive_figures(settings, clock)
+        parts["archive"] = lambda _status: _joined(
+            archive_status.figures_by_database(data_dir, clock(), databases)
+        )
     return parts
 
 
-def _export_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:
-    """A function from the figures of ``/status`` to those of the export, for each database."""
-
-    def figures(status: Figures) -> Figures:
-        positions = status.get("log_positions", [status.get("log_position")])
-        each = export_status.figures_by_database(settings.data_dir, positions, clock())
-        return each[0] if len(each) == 1 else {"databases": each}
-
-    return figures
-
-
-def _alone(figures: Callable[[], Mapping[str, int]]) -> Callable[[Figures], Figures]:
-    """A function that needs no other figures, in the form of those that do."""
-    return lambda _status: dict(figures())
-
-
-def _archive_figures(settings: Settings, clock: Clock) -> Callable[[Figures], Figures]:
-    databases = len(settings.log_dsns)
-
-    def figures(_status: Figures) -> Figures:
-        each = archive_status.figures_by_database(settings.data_dir, clock(), databases)
-        return each[0] if len(each) == 1 else {"databases": each}
-
-    return figures
+def _joined(each: Sequence[Figures]) -> Figures:
+    return each[0] if len(each) == 1 else {"databases": each}

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from eventstore.log.streams import erased_name
-from eventstore.parquet.audit.events import DETAILS, OF_ITS_STREAM, TRAFFIC
+from eventstore.parquet.audit.records import DETAILS, OF_ITS_STREAM, TRAFFIC
 from projections.tables.projection import Step
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import click
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
+from pyspark.sql.types import BinaryType, DataType, DateType, TimestampType
 
 from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of
-from eventstore.parquet.audit.question import (
+from eventstore.parquet.audit.answering import (
     Answer,
     OfIdentity,
     OfMessage,
@@ -36,7 +38,6 @@ from projections.audit.messages import (
     refused_commands,
     stuck_messages,
 )
-from projections.audit.records import records
 from projections.spark.export import ExportedLog
 from projections.spark.program import (
     explaining,
@@ -136,3 +137,34 @@ def _frames(
             return "", {"messages": rows}
         case _:
             assert_never(subject)
+
+
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+
+
+def records(frame: DataFrame, rows_max: int) -> list[Record]:
+    """The first rows; times as ISO 8601 in UTC, digests as hex digits, structs without nulls."""
+    plain = [_plain(F.col(f.name), f.dataType).alias(f.name) for f in frame.schema]
+    return [_record(row) for row in frame.limit(rows_max).select(*plain).collect()]
+
+
+def _plain(column: Column, kind: DataType) -> Column:
+    match kind:
+        case TimestampType():
+            return F.date_format(column, _TIME)
+        case DateType():
+            return column.cast("string")
+        case BinaryType():
+            return F.lower(F.hex(column))
+        case _:
+            return column
+
+
+def _record(row: Row) -> Record:
+    return {name: _members(value) for name, value in row.asDict().items()}
+
+
+def _members(value: Any) -> Any:
+    if isinstance(value, Row):
+        return {name: member for name, member in value.asDict().items() if member is not None}
+    return value

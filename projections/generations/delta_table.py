@@ -11,7 +11,6 @@ of one rebuild, never a mixture.
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +19,8 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
-from eventstore.parquet.errors import ExportUnavailable
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.table import statistics_of
 from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
 from projections.generations.generation import GenerationTable, TableFile
 
@@ -36,8 +35,6 @@ _ABOUT_BUCKET: Final = (
     "part of the table: the first two bytes of the stream, modulo the number of buckets",
 )
 """Descriptions of the column; tables of an earlier release keep the second one."""
-_TEXT_MAX: Final = 256
-"""The most characters of a bound; a column with a longer bound gets none in that file's entry."""
 
 
 def commit_files(
@@ -112,14 +109,12 @@ def read_footer(place: ExportPlace, path: str) -> Any:
         ExportUnavailable: the place cannot be read now.
     """
     try:
-        with place.filesystem.open_input_file(place.full_path(path)) as opened:
+        with place.opened(path) as opened:
             return pq.read_metadata(opened)
-    except FileNotFoundError as error:
+    except FileMissing as error:
         raise TablesDamaged(f"{path}: the file is missing") from error
     except pa.ArrowException as error:
         raise TablesDamaged(f"{path}: {error}") from error
-    except OSError as error:
-        raise ExportUnavailable(path, str(error)) from error
 
 
 def bucket_of(path: str) -> int:
@@ -137,51 +132,18 @@ def _with_bucket(schema: str, about: str) -> str:
 
 def _added(place: ExportPlace, table: str, file: TableFile, now_ms: int) -> AddAction:
     footer = read_footer(place, f"{table}/{file.path}")
+    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    statistics = statistics_of(footer, [name for name in names if "." not in name])
     return AddAction(
         path=file.path,
         size=file.bytes,
         partition_values={BUCKET: str(file.bucket)},
         modification_time=now_ms,
         data_change=True,
-        stats=json.dumps({"numRecords": file.rows} | _bounds(footer)),
+        stats=json.dumps({"numRecords": file.rows} | statistics),
     )
 
 
 def _removed(path: str, size: int, now_ms: int) -> RemoveAction:
     values: dict[str, str | None] = {BUCKET: str(bucket_of(path))}
     return RemoveAction(path, True, now_ms, size, values)  # noqa: FBT003 - the library's order
-
-
-def _bounds(footer: Any) -> dict[str, dict[str, Any]]:
-    """The bounds and nulls of the columns that are not lists, in the form of a table's log."""
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    row_groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    for number in range(footer.num_columns):
-        name = footer.schema.column(number).path
-        groups = [group.column(number).statistics for group in row_groups]
-        if "." in name or any(found is None or not found.has_null_count for found in groups):
-            continue
-        nulls[name] = sum(found.null_count for found in groups)
-        with_values = [found for found in groups if found.num_values]
-        if not with_values or not all(found.has_min_max for found in with_values):
-            continue
-        low = _plain(min(found.min for found in with_values))
-        high = _plain(max(found.max for found in with_values))
-        if low is not None and high is not None:
-            least[name], most[name] = low, high
-    return {"minValues": least, "maxValues": most, "nullCount": nulls}
-
-
-def _plain(value: Any) -> Any:
-    """A bound in the table's format: times in UTC, to the microsecond; None for no bound."""
-    match value:
-        case datetime():
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        case bool() | bytes() | date():
-            return None
-        case str():
-            return value if len(value) <= _TEXT_MAX else None
-        case _:
-            return value

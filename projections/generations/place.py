@@ -17,14 +17,17 @@ The name of the file with the row has the SHA-256 of its content.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import re
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -80,6 +83,35 @@ DESCRIBED: Final = pa.schema(
 )
 
 
+LOCK: Final = ".rebuild.lock"
+
+
+@contextmanager
+def only_rebuild(place: ExportPlace) -> Iterator[None]:
+    """Hold the lock of a place during the block; the lock ends with the process, too.
+
+    Raises:
+        TablesBusy: another process has it.
+        ExportUnavailable: the folder cannot be made.
+    """
+    if not place.is_local:
+        yield
+        return
+    path = Path(place.root) / LOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise ExportUnavailable(str(path), str(error.strerror)) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            why = "another rebuild writes to this place; nothing was changed"
+            raise TablesBusy(f"{place.root}: {why}") from None
+        yield
+
+
 class Kept(NamedTuple):
     """Which generations stay: the ``newest``, and each for ``replaced_s`` after the next one."""
 
@@ -88,7 +120,11 @@ class Kept(NamedTuple):
 
 
 class TablesPlace:
-    """A folder of tables, at a local path or a URI."""
+    """A folder of tables, at a local path or a URI.
+
+    Every method raises ExportUnavailable if the place cannot be read or written now, and
+    TablesDamaged if what it reads is not as it was written.
+    """
 
     def __init__(self, target: str, place: ExportPlace | None = None) -> None:
         """``place`` is ``target`` if the caller has opened it already."""
@@ -97,12 +133,7 @@ class TablesPlace:
         self._generations = DeltaFolder(self.place, GENERATIONS)
 
     def numbers(self) -> list[int]:
-        """The numbers of all generations, in order; empty if there are no tables yet.
-
-        Raises:
-            TablesDamaged: the list of generations cannot be read.
-            ExportUnavailable: the place cannot be read now.
-        """
+        """The numbers of all generations, in order; empty if there are no tables yet."""
         return sorted(self._listed(self._generations.opened()))
 
     def generation(self, number: int | None = None) -> Generation | None:
@@ -110,7 +141,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: the generation is not as it was written, or does not exist.
-            ExportUnavailable: the place cannot be read now.
         """
         found = self._listed(self._generations.opened())
         if number is None and not found:
@@ -125,7 +155,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: there is no such generation, or its tables are not as it says.
-            ExportUnavailable: the place cannot be read now.
         """
         found = self.generation(number)
         if found is None:
@@ -138,7 +167,6 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: a table is not; says which one, and why.
-            ExportUnavailable: the place cannot be read now.
         """
         with ThreadPoolExecutor(_AT_ONCE) as checking:
             list(checking.map(self._check, generation.tables))
@@ -148,21 +176,16 @@ class TablesPlace:
 
         Raises:
             TablesDamaged: names the first file that is not as its generation says.
-            ExportUnavailable: the place cannot be read now.
         """
         wanted = {f"{table.name}/{file.path}": file.sha256 for file in files}
         with ThreadPoolExecutor(_AT_ONCE) as reading:
-            for path, found in zip(wanted, reading.map(self._sha256, wanted), strict=True):
+            hashes = reading.map(lambda path: self._hashes(path, 0), wanted)
+            for path, (found, _) in zip(wanted, hashes, strict=True):
                 if found != wanted[path]:
                     raise TablesDamaged(f"{path}: its SHA-256 does not match its generation")
 
     def staged(self, table: str, run: str) -> list[TableFile]:
-        """Describe the files of a table that Spark wrote in one run, with their SHA-256.
-
-        Raises:
-            TablesDamaged: a file cannot be read.
-            ExportUnavailable: the place cannot be read now.
-        """
+        """Describe the files of a table that Spark wrote in one run, with their SHA-256."""
         sizes = {
             path: size
             for path, size in sorted(self.place.sizes(f"{table}/{run}").items())
@@ -180,11 +203,7 @@ class TablesPlace:
             return list(reading.map(described, sizes))
 
     def remove_run(self, tables: Iterable[str], run: str) -> None:
-        """Remove the uncommitted files that Spark wrote in one run.
-
-        Raises:
-            ExportUnavailable: a file cannot be removed now.
-        """
+        """Remove the uncommitted files that Spark wrote in one run."""
         for table in tables:
             for path in self.place.sizes(f"{table}/{run}"):
                 self.place.remove(path)
@@ -198,7 +217,6 @@ class TablesPlace:
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
-            TablesDamaged, ExportUnavailable: as ``generation``.
         """
         _check_is_there(base, self.numbers())
         return commit_files(self.place, table, schema, _now_ms())
@@ -213,7 +231,6 @@ class TablesPlace:
 
         Raises:
             TablesBusy: another rebuild removed ``base``, or others commit all the time.
-            TablesDamaged, ExportUnavailable: as ``generation``.
         """
         for _ in range(_TRIES):
             table = self._generations.opened()
@@ -329,9 +346,6 @@ class TablesPlace:
             return [True] * len(paths)  # the lock ensures that no other rebuild writes here
         oldest_s = time.time() - _UNNAMED_KEPT_S
         return [written_s < oldest_s for written_s in self.place.written_s(paths)]
-
-    def _sha256(self, path: str) -> str:
-        return self._hashes(path, 0)[0]
 
     def _hashes(self, path: str, begin_bytes: int) -> tuple[str, str]:
         """The SHA-256 of a file, and of its first ``begin_bytes`` bytes."""

@@ -11,8 +11,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
 from eventstore.parquet.opening import AsOf, position_text
 from projections.generations.generation import Generation
-from projections.generations.lock import only_rebuild
-from projections.generations.place import Kept
+from projections.generations.place import Kept, only_rebuild
 from projections.rebuild.rebuild import KEPT, rebuild
 from projections.spark.program import (
     ProgressSteps,

@@ -30,8 +30,7 @@ from projections.generations.generation import (
     TableFile,
     content_hash,
 )
-from projections.generations.lock import only_rebuild
-from projections.generations.place import Kept, TablesPlace
+from projections.generations.place import Kept, TablesPlace, only_rebuild
 from projections.generations.reading import read_files
 from projections.rebuild.writing import (
     Parts,
@@ -74,10 +73,8 @@ _Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Keeps rows, once they are computed, until the rebuild ends; returns the same rows."""
 
 
-class RebuildRefused(ProjectionError):
+class RebuildRefused(ProjectionError, exit_code=USAGE):
     """The earlier tables cannot be continued up to the requested position."""
-
-    exit_code = USAGE
 
 
 def rebuild(  # noqa: PLR0913 - one for each option
@@ -165,6 +162,7 @@ class _Run:
                 for each in staged
             ]
             tables = [commit.result() for commit in commits]
+        is_whole = self.position == self.export.last
         draft = Generation(
             generation=0,
             made_at_ms=0,
@@ -173,17 +171,13 @@ class _Run:
             position=sum(self.position),
             positions=list(self.position),
             export_versions=self.export.versions,
-            complete_until_ms=self._complete_until_ms(),
+            complete_until_ms=self.export.complete_until_ms if is_whole else None,
             at_ms=step.at_ms,
             window_ms_max=step.window_ms_max,
             pseudonyms=fingerprint(self.export.key),
             tables=tables,
         )
         return self.place.commit(draft, base, kept)
-
-    def _complete_until_ms(self) -> int | None:
-        """See ``Generation``; None for an earlier position than the export's end."""
-        return self.export.complete_until_ms if self.position == self.export.last else None
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
         stage = self._stages(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -117,11 +117,6 @@ def write(place: ExportPlace, number: Number, table: pa.Table) -> None:
     pyarrow.csv.write_csv(_without_formulas(table), text)
     place.write(f"{FOLDER}/{number.name}.parquet", parquet.getvalue())
     place.write(f"{FOLDER}/{number.name}.csv", text.getvalue())
-
-
-def plain(tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
-    """The rows of all numbers as Python values."""
-    return {name: table.to_pylist() for name, table in tables.items()}
 
 
 def _term(name: str) -> str:

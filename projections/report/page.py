@@ -6,6 +6,7 @@ is inserted as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -340,13 +341,16 @@ def tiles(tables: Tables, span: Span | None) -> list[Tile]:
     if not (volume or queue or growth or tables["refusals_over_time"]):
         return []
     waiting = [
-        _sum([row for row in queue if row["at_time"] == at], "messages") for at in _ends(queue)
+        _sum([row for row in queue if row["at_time"] == end["at_time"]], "messages")
+        for end in (queue[:1] + queue[-1:])
     ]
     oldest = [
         r["oldest_s"] for r in queue if r["oldest_s"] and r["at_time"] == queue[-1]["at_time"]
     ]
-    removed = _reasons(tables["waits"])
-    new = {row["what"]: 0 for row in tables["growth"]}
+    removed = Counter[str]()
+    for row in tables["waits"]:
+        removed[row["stage"]] += row["messages"]
+    new = Counter[str]()
     for row in growth:
         new[row["what"]] += row["change"]
     refused, began = (
@@ -360,7 +364,7 @@ def tiles(tables: Tables, span: Span | None) -> list[Tile]:
         ),
         Tile(
             "messages acknowledged",
-            units.count(removed.get("acknowledged", 0)),
+            units.count(removed["acknowledged"]),
             f"{units.count(removed.get('expired', 0))} expired, "
             f"{units.count(removed.get('purged', 0))} purged",
         ),
@@ -415,17 +419,6 @@ def _in_time(level: Rows, span: Span | None) -> Tile:
         f"{in_time / decided:.1%}" if decided else units.DASH,
         "of the messages queued in this time",
     )
-
-
-def _ends(queue: Rows) -> list[Any]:
-    return [queue[0]["at_time"], queue[-1]["at_time"]] if queue else []
-
-
-def _reasons(latency: Rows) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for row in latency:
-        found[row["stage"]] = found.get(row["stage"], 0) + row["messages"]
-    return found
 
 
 def _share(redeliveries: Rows) -> str:

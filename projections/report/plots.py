@@ -134,6 +134,20 @@ def _whole_axis(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
 
 
+def _over_time(
+    axes: Axes, size: Size, span: Span, ylabel: str, *, counts_whole: bool = True
+) -> None:
+    """Style axes of what happened over the span; they count from 0."""
+    open_axes(axes, ylabel)
+    if counts_whole:
+        _whole_axis(axes)
+    else:
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    _time_axis(axes, size, span)
+    _legend(axes, size)
+
+
 def _by(rows: Rows, key: str) -> dict[Any, Rows]:
     found: dict[Any, Rows] = {}
     for row in rows:
@@ -166,10 +180,7 @@ def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes.stairs(
         removed, edges, baseline=None, color=colour("--ink"), linewidth=1.1, label="removed"
     )
-    open_axes(axes, f"messages per {units.bin_name(span.bin_ms)}")
-    _whole_axis(axes)
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+    _over_time(axes, size, span, f"messages per {units.bin_name(span.bin_ms)}")
 
 
 def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -177,11 +188,8 @@ def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     unit, name = units.size_step(max(row["queued_bytes"] for row in rows))
     series = {p: [r["queued_bytes"] / unit for r in found] for p, found in protocols.items()}
     _stacked(axes, _volume_edges(span), series)
-    open_axes(axes, f"{name} per {units.bin_name(span.bin_ms)}")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+    ylabel = f"{name} per {units.bin_name(span.bin_ms)}"
+    _over_time(axes, size, span, ylabel, counts_whole=False)
 
 
 def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -194,10 +202,7 @@ def _depth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
         colors=[colour(name) for name in SERIES],
         linewidth=0,
     )
-    open_axes(axes, "messages waiting")
-    _whole_axis(axes)
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+    _over_time(axes, size, span, "messages waiting")
 
 
 def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -207,11 +212,7 @@ def _age(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
         ages = [(row["oldest_s"] or 0) / unit for row in found]
         times = [_day(row["at_time"]) for row in found]
         axes.plot(times, ages, color=colour(named), label=protocol)
-    open_axes(axes, f"age of the oldest, {_LONG[name]}")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=_STEPS))
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+    _over_time(axes, size, span, f"age of the oldest, {_LONG[name]}", counts_whole=False)
 
 
 def _growth(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -285,7 +286,9 @@ def class_name(row: Mapping[str, Any]) -> str:
 
 def _deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
     axes = figure.subplots()
-    classes = {name: sum(r["messages"] for r in found) for name, found in _classes(rows).items()}
+    classes: dict[str, int] = {}
+    for row in rows:
+        classes[class_name(row)] = classes.get(class_name(row), 0) + row["messages"]
     bars = axes.bar(list(classes), list(classes.values()), width=0.72, color=colour(SERIES[0]))
     axes.bar_label(bars, [units.count(n) for n in classes.values()], padding=2, fontsize=10.5)
     axes.set_yscale("log")
@@ -296,13 +299,6 @@ def _deliveries(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
     axes.set_xlabel("times handed out")
     if size.name == NARROW.name:
         axes.tick_params(axis="x", labelrotation=45)
-
-
-def _classes(rows: Rows) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
-    for row in rows:
-        found.setdefault(class_name(row), []).append(row)
-    return found
 
 
 # Identities and refusals ------------------------------------------------------------------------
@@ -356,22 +352,13 @@ def _over_bins(rows: Rows, name: str, value: str, edges: Sequence[float]) -> dic
     return series
 
 
-def _refusals(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
-    axes, edges = figure.subplots(), _volume_edges(span)
-    _stacked(axes, edges, _over_bins(rows, "reason", "refusals", edges))
-    open_axes(axes, f"refusals per {units.bin_name(span.bin_ms)}")
-    _whole_axis(axes)
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+def _in_bins(name: str, value: str, ylabel: str) -> Draw:
+    def draw(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
+        axes, edges = figure.subplots(), _volume_edges(span)
+        _stacked(axes, edges, _over_bins(rows, name, value, edges))
+        _over_time(axes, size, span, f"{ylabel} per {units.bin_name(span.bin_ms)}")
 
-
-def _channels(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
-    axes, edges = figure.subplots(), _volume_edges(span)
-    _stacked(axes, edges, _over_bins(rows, "channel", "messages", edges))
-    open_axes(axes, f"handed out per {units.bin_name(span.bin_ms)}")
-    _whole_axis(axes)
-    _time_axis(axes, size, span)
-    _legend(axes, size)
+    return draw
 
 
 def _service_level(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
@@ -465,8 +452,16 @@ PLOTS: Final[Mapping[str, Plot]] = {
     "senders": _bars_of("senders", "Bars: the largest senders."),
     "recipients": _bars_of("recipients", "Bars: the largest recipients."),
     "tenants": _bars_of("tenant_volumes", "Bars: the largest tenants.", "tenant"),
-    "refusals": Plot("refusals_over_time", "Bars: refusals over time, by reason.", _refusals),
-    "channels": Plot("deliveries", "Bars: messages handed out, by channel.", _channels),
+    "refusals": Plot(
+        "refusals_over_time",
+        "Bars: refusals over time, by reason.",
+        _in_bins("reason", "refusals", "refusals"),
+    ),
+    "channels": Plot(
+        "deliveries",
+        "Bars: messages handed out, by channel.",
+        _in_bins("channel", "messages", "handed out"),
+    ),
     "service-level": Plot(
         "service_level",
         "Lines: the share of messages that were picked up soon enough, by protocol.",

@@ -14,7 +14,7 @@ from eventstore.log.pseudonyms import NAMING
 from eventstore.parquet.files import open_place
 from eventstore.parquet.opening import position_text
 from projections.report import units
-from projections.report.numbers import NUMBERS, compute, plain, write
+from projections.report.numbers import NUMBERS, compute, write
 from projections.report.page import Note, page
 from projections.spark.export import ExportedLog
 from projections.spark.pseudonyms import pseudonymised
@@ -98,7 +98,8 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
         write(place, number, table)
         tables[number.name] = table
         progress(number.name)
-    text = page(span, plain(tables), notes(export, is_pseudonymised=key is not None))
+    rows = {name: table.to_pylist() for name, table in tables.items()}
+    text = page(span, rows, notes(export, is_pseudonymised=key is not None))
     place.write(PAGE, text.encode())
     progress(PAGE)
     written = [Written(n.name, n.title, tables[n.name].num_rows) for n in NUMBERS]

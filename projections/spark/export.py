@@ -110,7 +110,7 @@ class ExportedLog(OpenedExport):
         """The rows with ``after < position <= until``, seals included, in no order.
 
         Rows of several databases have the column ``database`` with its number. Each file is
-        compared with its signed SHA-256 before Spark gets it (``eventstore.parquet.hashes``).
+        compared with its signed SHA-256 before Spark gets it (``eventstore.parquet.opening``).
 
         Raises:
             ExportDamaged: a file is missing, or not the one that its manifest names.

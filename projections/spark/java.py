@@ -72,22 +72,16 @@ _G1_RELEASE_MIN: Final = 25
 _THREADS: Final = re.compile(r"local\[(\d+)")
 
 
-class JavaMissing(ProjectionError):
+class JavaMissing(ProjectionError, exit_code=USAGE):
     """No Java of a release that Spark runs on was found."""
 
-    exit_code = USAGE
 
-
-class CacheRefused(ProjectionError):
+class CacheRefused(ProjectionError, exit_code=USAGE):
     """No AOT cache can be made."""
 
-    exit_code = USAGE
 
-
-class CacheNotMade(ProjectionError):
+class CacheNotMade(ProjectionError, exit_code=FINDING):
     """Java has written no AOT cache; the work itself is done."""
-
-    exit_code = FINDING
 
 
 class Java(NamedTuple):

@@ -11,21 +11,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final, NoReturn, Self
+from typing import IO, Any, Final, NoReturn, Self, TypeVar
 
 import click
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from eventstore.log.pseudonyms import KeyRefused, read_key
-from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
+from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.parquet import opening
 from eventstore.parquet.errors import ExportError, ExportUnavailable
-from eventstore.parquet.opening import AsOf, NoExport, NotExported
+from eventstore.parquet.opening import NoExport, NotExported
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, USAGE, ProjectionError
 from projections.spark.export import ExportedLog, open_export
 from projections.spark.session import MEMORY_MIB
 
+_T = TypeVar("_T")
 _SKIP_HASHES: Final = "projections.skip_hashes"
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
@@ -43,50 +44,29 @@ _HINTS: Final = {
 }
 
 
-def point_in_log(text: str) -> AsOf:
-    """Parse a point in the log as ``opening.point_in_log`` does.
+def parsed(
+    parse: Callable[[str], _T], refused: type[Exception] = ValueError
+) -> Callable[[str], _T]:
+    """The same function, but with a BadParameter in place of ``refused``."""
 
-    Raises:
-        BadParameter: the text is neither a position nor a time.
-    """
-    try:
-        return opening.point_in_log(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+    def run(text: str) -> _T:
+        try:
+            return parse(text)
+        except refused as error:
+            raise click.BadParameter(str(error)) from error
 
-
-def pseudonym_key(path: str) -> bytes:
-    """Read the key of the pseudonyms from a file.
-
-    Raises:
-        BadParameter: the file or the key cannot be used.
-    """
-    try:
-        return read_key(path)
-    except KeyRefused as error:
-        raise click.BadParameter(str(error)) from error
+    return run
 
 
+point_in_log: Final = parsed(opening.point_in_log)
+pseudonym_key: Final = parsed(read_key, KeyRefused)
+signer_in: Final = parsed(read_public_key)
 as_of_option: Final = click.option(
     "--as-of",
     type=point_in_log,
     metavar="TIME|POSITION",
     help="Use the log as of then; else all of it.",
 )
-
-
-def signer_in(text: str) -> PublicKey:
-    """Parse a public key.
-
-    Raises:
-        BadParameter: the text is no public key.
-    """
-    try:
-        return read_public_key(text)
-    except PublicKeyRefused as error:
-        raise click.BadParameter(str(error)) from error
-
-
 public_key_option: Final = click.option(
     "--public-key",
     "signer",

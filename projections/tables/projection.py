@@ -23,8 +23,6 @@ FREQUENT: Final = frozenset(map(type_name, FREQUENT_EVENTS))
 """The types that make up most of a log. Other events are few, and many tables read them."""
 _AT_HAND_ROWS_MAX: Final = 2_000_000
 """The most rows that every task gets, of a few numbers each: some hundred megabytes per process."""
-
-
 ERASED: Final = type_name(IdentityErasureBegun)
 """Ends an identity's registration, contracts, connection, keylist, rules, device and
 history."""

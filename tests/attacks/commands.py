@@ -11,7 +11,7 @@ import msgspec
 
 from http_edge.clients.decentrl import Account, Channel, Identity, signed_command
 from http_edge.clients.decentrl.records import EventToSave
-from http_edge.clients.load import DecentrlAgents
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from http_edge.settings.settings import Settings
 from tests.attacks.attack import Attack
 from tests.attacks.target import SOURCES, Target

@@ -11,7 +11,7 @@ from itertools import count, repeat
 from typing import Final
 
 from http_edge.clients.decentrl import Channel
-from http_edge.clients.load import DecentrlAgents
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.attacks.attack import Attack
 from tests.attacks.commands import signed
 from tests.attacks.target import Target

@@ -38,7 +38,8 @@ from http_edge.clients.didcomm import (
     fetch_invitation,
 )
 from http_edge.clients.didcomm.connection import MEDIA_TYPE
-from http_edge.clients.load import MESSAGE_BYTES, REGISTERED_S, DecentrlAgents
+from http_edge.clients.load.agents import MESSAGE_BYTES
+from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents
 from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.dids.contract_profile import ContractRequest, accept_request, new_request

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from http_edge.clients.didcomm.connection_2 import Connection2, agreement_key
+from http_edge.clients.didcomm.connection import Connection2, agreement_key
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair

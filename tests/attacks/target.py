@@ -18,7 +18,7 @@ import msgspec
 
 from http_edge.clients.decentrl import Account, ClientError, Identity, MediatorClient, Sources
 from http_edge.clients.didcomm import WalletError
-from http_edge.clients.load import REGISTERED_S
+from http_edge.clients.load.decentrl_agents import REGISTERED_S
 from tests.bench.load import Connection, connect
 
 JSON: Final = "application/json"

@@ -11,8 +11,7 @@ from typing import Final
 import orjson
 
 from http_edge.clients.didcomm import Live, Recipient, Wallet, fetch_invitation, forward, post
-from http_edge.clients.didcomm.connection import MEDIA_TYPE
-from http_edge.clients.didcomm.connection_2 import agreement_key
+from http_edge.clients.didcomm.connection import MEDIA_TYPE, agreement_key
 from http_edge.clients.didcomm.invitation import fetch_invitation_2
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair

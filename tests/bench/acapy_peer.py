@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 import aiohttp
 
 from http_edge.clients.didcomm import Connection, Wallet
-from http_edge.clients.load import Mailbox
+from http_edge.clients.load.didcomm_agents import Mailbox
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, read_key
 from tests.bench.processes import ProcessTree
 from tests.cluster.server import GONE_S_MAX, READY_S_MAX, own_environment

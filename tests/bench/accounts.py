@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import aiohttp
 
 from http_edge.clients.didcomm import Recipient2, fetch_invitation_2
-from http_edge.clients.didcomm.connection_2 import Connection2, endpoints_of
+from http_edge.clients.didcomm.connection import Connection2, endpoints_of
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.invitation import Invitation2
 from http_edge.clients.didcomm.protocol_session import prepared
-from http_edge.clients.load import DidComm2Agents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from tests.bench.load import Run, run_apart

@@ -12,15 +12,10 @@ from typing import Final
 import aiohttp
 
 from http_edge.clients.decentrl import Identity, MediatorClient
-from http_edge.clients.load import (
-    Agents,
-    DecentrlAgents,
-    DidComm2Agents,
-    DidCommAgents,
-    Pair,
-    Post,
-    no_progress,
-)
+from http_edge.clients.load.agents import Agents
+from http_edge.clients.load.closed_loop import Post, no_progress
+from http_edge.clients.load.decentrl_agents import DecentrlAgents, Pair
+from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents
 from tests.bench.report import Measurement, measured
 from tests.bench.server import Costs, MeasuredServer
 from tests.cluster.server import Server

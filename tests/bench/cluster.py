@@ -25,7 +25,8 @@ import msgspec
 from actors.core.partitioning import shard_name
 from actors.placement.port import Placed
 from http_edge.cli.running_mediator import ask
-from http_edge.clients.load import Agents, LoadResult, Post, closed_loop
+from http_edge.clients.load.agents import Agents
+from http_edge.clients.load.closed_loop import LoadResult, Post, closed_loop
 from http_edge.server.exits import Stop
 from tests.bench.agents import AGENTS, decentrl_agents, didcomm_agents
 from tests.bench.load import Run, connected, run_apart

@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from http_edge.clients.load import Agents
+from http_edge.clients.load.agents import Agents
 from tests.bench.agents import decentrl_agents, didcomm_agents
 from tests.bench.load import Run, run_apart
 from tests.bench.report import Measurement, ProgressBar, of_load

@@ -15,7 +15,8 @@ import msgspec
 
 from http_edge.clients.decentrl import Account, MediatorClient, MessagesArrived, NoticeSocket
 from http_edge.clients.decentrl.records import EventToSave
-from http_edge.clients.load import MESSAGE_BYTES, DecentrlAgents
+from http_edge.clients.load.agents import MESSAGE_BYTES
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import PacedLoad, decentrl_agents, drained, unregistered
 from tests.bench.load import Run, connected, run_apart
 from tests.bench.memory import measure_scale

@@ -29,7 +29,8 @@ from http_edge.clients.didcomm import (
     Recipient,
     fetch_invitation,
 )
-from http_edge.clients.load import Agents, DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
+from http_edge.clients.load.agents import Agents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.bench.acapy_peer import AcaPy, worked_off_after_s
 from tests.bench.accounts import new_accounts

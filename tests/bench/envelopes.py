@@ -132,14 +132,14 @@ def _whole(message: bytes) -> Mapping[str, Callable[[], bytes | None]]:
         found = envelopes.unpack(alice.pack(plain, to, did))
         assert isinstance(found, Unpacked)
         assert found.sender is not None
-        assert envelopes.read(found) is not None
+        assert envelopes.of(found.version).read(found) is not None
         return message
 
     def version_1() -> bytes:
         text = b'{"@type":"https://didcomm.org/trust_ping/1.0/ping","@id":"1","text":"%b"}'
         found = envelopes.unpack(v1.pack(text % message, [mediator.public], agent))
         assert isinstance(found, Unpacked)
-        assert envelopes.read(found) is not None
+        assert envelopes.of(found.version).read(found) is not None
         return message
 
     return {"with sender, read, v2": v2, "with sender, read, v1": version_1}

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from http_edge.clients.decentrl import Account
-from http_edge.clients.load import DecentrlAgents
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import decentrl_agents, drained
 from tests.bench.decentrl import pushed, saved
 from tests.bench.load import connected

@@ -28,7 +28,14 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from http_edge.clients.load import Agents, LoadResult, Post, closed_loop, no_progress, refusal_of
+from http_edge.clients.load.agents import Agents
+from http_edge.clients.load.closed_loop import (
+    LoadResult,
+    Post,
+    closed_loop,
+    no_progress,
+    refusal_of,
+)
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _STATUS: Final = slice(9, 12)

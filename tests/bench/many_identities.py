@@ -29,7 +29,8 @@ from eventstore.log.event_log import StorageFigures
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import Channel, Identity, MediatorClient, signed_command
 from http_edge.clients.decentrl.contracts import sealed_request
-from http_edge.clients.load import REGISTERED_S, DecentrlAgents, LoadResult
+from http_edge.clients.load.closed_loop import LoadResult
+from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents
 from http_edge.clients.sources import Sources
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair

@@ -20,7 +20,7 @@ from typing import Final
 
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Wallet
-from http_edge.clients.load import DecentrlAgents
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from tests.bench.agents import decentrl_agents, didcomm_agents
 from tests.bench.load import Run, run_apart
 from tests.bench.report import Measurement, ProgressBar, measured, timed

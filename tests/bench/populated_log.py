@@ -35,7 +35,7 @@ from eventstore.log.streams import partition_stream
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import RecorderLog
 from http_edge.clients.decentrl import Identity
-from http_edge.clients.load import no_progress
+from http_edge.clients.load.closed_loop import no_progress
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.dids.decentrl import PREFIX, make_did

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from http_edge.clients.load import LoadResult
+from http_edge.clients.load.closed_loop import LoadResult
 from http_edge.server.exits import escaped
 from tests.bench.server import Costs
 

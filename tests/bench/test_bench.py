@@ -18,7 +18,8 @@ from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Mediation, Recipient, fetch_invitation
-from http_edge.clients.load import DidCommAgents, LoadResult, Mailbox
+from http_edge.clients.load.closed_loop import LoadResult
+from http_edge.clients.load.didcomm_agents import DidCommAgents, Mailbox
 from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.bench import decentrl, didcomm
 from tests.bench.agents import PacedLoad, unregistered

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.cli.status import fetch_status
+from http_edge.cli.running_mediator import ask_as_operator
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.cluster
 
 async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
     """What the status says of the export, if it has a fault or has caught up."""
-    status: dict[str, Any] = (
-        await asyncio.to_thread(fetch_status, Settings(data_dir=server.data_dir))
-    )["export"]
+    settings = Settings(data_dir=server.data_dir)
+    answer = await asyncio.to_thread(ask_as_operator, "GET", settings, None, "/status")
+    status: dict[str, Any] = answer["export"]
     if in_trouble:
         return status if status["trouble_age_s"] is not None else None
     return status if status["caught_up_age_s"] is not None and not status["trouble"] else None

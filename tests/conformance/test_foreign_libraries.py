@@ -67,7 +67,7 @@ def test_the_mediator_opens_what_a_library_packs_and_is_answered_to(
         assert found is UnpackRefusal.NOT_AN_ENVELOPE
         return
     assert isinstance(found, Unpacked)
-    question = ENVELOPES.read(found)
+    question = ENVELOPES.of(found.version).read(found)
     assert question is not None
     assert found.sender is not None
     assert (found.sender.did, question.body) == (DIDS.did_key, {"x": 1})
@@ -84,7 +84,7 @@ def test_the_mediator_opens_what_a_library_packs_anonymously(library: Library) -
     found = ENVELOPES.unpack(body)
     assert isinstance(found, Unpacked)
     assert found.sender is None
-    assert ENVELOPES.read(found) is not None
+    assert ENVELOPES.of(found.version).read(found) is not None
 
 
 def test_the_mediator_opens_an_envelope_that_hides_its_sender(library: Library) -> None:

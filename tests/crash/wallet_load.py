@@ -29,8 +29,7 @@ from http_edge.clients.didcomm import (
     forward_2,
     post,
 )
-from http_edge.clients.didcomm.connection import MEDIA_TYPE
-from http_edge.clients.didcomm.connection_2 import seal_for
+from http_edge.clients.didcomm.connection import MEDIA_TYPE, seal_for
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json

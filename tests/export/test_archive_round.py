@@ -19,9 +19,9 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace
-from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
+from http_edge.server.child_process import ArchiveProcess
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive

@@ -15,7 +15,6 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of as read_catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.hashes import FileHashes
 from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
@@ -26,6 +25,7 @@ from eventstore.parquet.manifest import (
     positions_of,
     signed,
 )
+from eventstore.parquet.opening import FileHashes
 from http_edge.crypto import signatures
 from tests.export.samples import (
     SIGNER,

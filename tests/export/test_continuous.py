@@ -25,7 +25,7 @@ from eventstore.parquet.tree import head_in
 from eventstore.parquet.write.exporter import Exported
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.server.export_process import CHILD, ExportProcess
+from http_edge.server.child_process import EXPORT, ExportProcess
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
 from http_edge.settings.settings import Export, Settings
@@ -211,7 +211,7 @@ def test_one_exporter_of_a_machine_writes_to_a_place(settings: Settings, log: Ev
 def test_the_child_ends_with_its_parent(settings: Settings, log: EventLog) -> None:
     Growing(log).grow()
     with subprocess.Popen(
-        CHILD,
+        EXPORT,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -229,7 +229,7 @@ def test_the_child_ends_with_its_parent(settings: Settings, log: EventLog) -> No
 def test_a_fault_ends_the_child_with_its_reason_while_the_parent_lives(settings: Settings) -> None:
     faulty = "from http_edge.server import exporting as e; e.ContinuousExport = None; e.main()"
     with subprocess.Popen(
-        (*CHILD[:-1], faulty), stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        (*EXPORT[:-1], faulty), stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
     ) as child:
         assert child.stdin is not None
         assert child.stderr is not None
@@ -255,7 +255,7 @@ async def test_the_parent_starts_it_and_ends_it(settings: Settings, log: EventLo
 def _exporting() -> int:
     """The child of this process that exports."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (found,) = [pid for pid in children if CHILD[-1] in Path(f"/proc/{pid}/cmdline").read_text()]
+    (found,) = [pid for pid in children if EXPORT[-1] in Path(f"/proc/{pid}/cmdline").read_text()]
     return int(found)
 
 

@@ -21,9 +21,9 @@ from eventstore.parquet.files import open_place
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
-from http_edge.server.archive_process import ArchiveProcess
 from http_edge.server.archive_round import run_beside
 from http_edge.server.archive_status import Reporter, figures
+from http_edge.server.child_process import ArchiveProcess
 from http_edge.server.exits import Exit
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings

@@ -15,7 +15,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.server.export_process import CHILD
+from http_edge.server.child_process import EXPORT
 from http_edge.server.export_status import figures
 from http_edge.server.exporting import OtherExporter, exporter_of
 from http_edge.settings.settings import Export, Settings
@@ -116,7 +116,7 @@ def test_another_machine_takes_over_when_the_exporter_dies_or_loses_the_database
 
 def exporter(settings: Settings) -> subprocess.Popen[bytes]:
     """The exporting process of ``poste serve`` on a machine."""
-    child = subprocess.Popen(CHILD, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+    child = subprocess.Popen(EXPORT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     assert child.stdin is not None
     child.stdin.write(settings.model_dump_json().encode() + b"\n")
     child.stdin.flush()

@@ -38,7 +38,7 @@ from projections.audit.messages import (
     refused_commands,
     stuck_messages,
 )
-from projections.audit.records import records
+from projections.audit.program import records
 from projections.spark.export import open_export
 from projections.tables.projection import Step
 from tests.histories import AGENTS, IDENTITIES, START_MS, History, random_script

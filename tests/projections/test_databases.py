@@ -26,7 +26,7 @@ from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
 from projections.audit.identity import identity_history
 from projections.audit.messages import events_until, message_life, stuck_messages
-from projections.audit.records import records
+from projections.audit.program import records
 from projections.compare.compare import compare
 from projections.generations.generation import Generation
 from projections.rebuild.rebuild import RebuildRefused, rebuild

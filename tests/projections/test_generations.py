@@ -21,8 +21,7 @@ from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, TableAddress
 from projections.generations.delta_folder import TablesBusy, TablesDamaged
 from projections.generations.generation import Generation, GenerationTable, content_hash
-from projections.generations.lock import only_rebuild
-from projections.generations.place import GENERATIONS, Kept, TablesPlace
+from projections.generations.place import GENERATIONS, Kept, TablesPlace, only_rebuild
 from tests.export.test_kills import FailingHandler
 
 TABLES = ("queues", "seals")

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eventstore.parquet.audit.question import Answer, OfReplays, Question
+from eventstore.parquet.audit.answering import Answer, OfReplays, Question
 from eventstore.stores.open_log import open_log
 from projections.spark.java import chosen_java
 from tests.histories import History, random_script

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from http_edge.server import export_process
-from http_edge.server.archive_process import ArchiveProcess
-from http_edge.server.export_process import ExportProcess
+from http_edge.server import child_process
+from http_edge.server.child_process import ArchiveProcess, ExportProcess
 from http_edge.server.export_status import figures
 from http_edge.settings.settings import Archive, Export, Settings
 
@@ -35,7 +34,7 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", full)
-    monkeypatch.setattr(export_process, "_RESTART_S", 0.001)
+    monkeypatch.setattr(child_process, "_RESTART_S", 0.001)
     export = Export(to=str(tmp_path / "export"))
     settings = Settings(data_dir=tmp_path, export=export, archive=Archive(every_s=0.001))
     async with asyncio.timeout(WAIT_S):

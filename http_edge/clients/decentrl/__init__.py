@@ -8,9 +8,8 @@
 It runs on aiohttp, and of the server it imports only the wire forms.
 """
 
-from http_edge.clients.decentrl.account import Account
+from http_edge.clients.decentrl.account import Account, MediatorClient
 from http_edge.clients.decentrl.backoff import ONCE, PATIENT, Backoff
-from http_edge.clients.decentrl.client import MediatorClient
 from http_edge.clients.decentrl.commands import Channel, signed_command
 from http_edge.clients.decentrl.contracts import Contract
 from http_edge.clients.decentrl.errors import (

@@ -300,3 +300,13 @@ class Account(Commands):
 
     def _now_s(self) -> float:
         return self.mediator.sources.now_ms() / 1000
+
+
+class MediatorClient(Mediator):
+    """One mediator at one URL, and accounts there; see ``Mediator`` for the arguments."""
+
+    def as_(
+        self, identity: Identity, *, save: Callable[[Identity], object] | None = None
+    ) -> Account:
+        """The account of one identity whose home is this mediator; ``save`` as in ``Account``."""
+        return Account(identity, self, save)

@@ -85,67 +85,43 @@ class SocketRefused(ClientError):
     """
 
     close_code: ClassVar[int]
-    final: ClassVar[bool] = False
+    final: ClassVar[bool]
+
+    def __init_subclass__(cls, *, close_code: int, final: bool = False) -> None:
+        cls.close_code, cls.final = close_code, final
 
     def __init__(self) -> None:
         super().__init__(f"socket closed with {self.close_code}: {type(self).__doc__}")
 
 
-class AuthenticationTimedOut(SocketRefused):
+class AuthenticationTimedOut(SocketRefused, close_code=4001):
     """No AUTHENTICATE arrived within 10 seconds."""
 
-    close_code = 4001
 
-
-class MessageMalformed(SocketRefused):
+class MessageMalformed(SocketRefused, close_code=4002):
     """The AUTHENTICATE message was malformed."""
 
-    close_code = 4002
 
-
-class TimestampOutOfRange(SocketRefused):
+class TimestampOutOfRange(SocketRefused, close_code=4003):
     """The clocks of client and mediator differ by more than five minutes."""
 
-    close_code = 4003
 
-
-class DidNotFound(SocketRefused):
+class DidNotFound(SocketRefused, close_code=4004, final=True):
     """The mediator cannot resolve the identity's DID."""
 
-    close_code = 4004
-    final = True
 
-
-class SigningKeyNotFound(SocketRefused):
+class SigningKeyNotFound(SocketRefused, close_code=4005, final=True):
     """The signing key id is not in the identity's DID document."""
 
-    close_code = 4005
-    final = True
 
-
-class SignatureInvalid(SocketRefused):
+class SignatureInvalid(SocketRefused, close_code=4006, final=True):
     """The signature of AUTHENTICATE did not verify."""
 
-    close_code = 4006
-    final = True
 
-
-class NotRegistered(SocketRefused):
+class NotRegistered(SocketRefused, close_code=4007, final=True):
     """The identity has no active contract with the mediator."""
-
-    close_code = 4007
-    final = True
 
 
 SOCKET_REFUSALS: Final[dict[int, type[SocketRefused]]] = {
-    kind.close_code: kind
-    for kind in (
-        AuthenticationTimedOut,
-        MessageMalformed,
-        TimestampOutOfRange,
-        DidNotFound,
-        SigningKeyNotFound,
-        SignatureInvalid,
-        NotRegistered,
-    )
+    kind.close_code: kind for kind in SocketRefused.__subclasses__()
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -126,15 +126,7 @@ ReadPage: TypeAlias = Callable[[int, int], Awaitable[Page[Item]]]
 """Reads a page by its number, from 0, and its size."""
 
 
-class Acknowledgeable(Protocol):
-    """A record with an id under which it is acknowledged."""
-
-    @property
-    def id(self) -> str:
-        """The mediator's id of the record."""
-
-
-Waiting = TypeVar("Waiting", bound=Acknowledgeable)
+Waiting = TypeVar("Waiting", PendingEvent, PendingContractRequest)
 
 
 async def each(read: ReadPage[Item], page_size: int = PAGE_SIZE) -> AsyncIterator[Item]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from http_edge.clients.decentrl import contracts
-from http_edge.clients.decentrl.account import Account
-from http_edge.clients.decentrl.client import MediatorClient
+from http_edge.clients.decentrl.account import Account, MediatorClient
 from http_edge.clients.decentrl.commands import Channel, signed_command
 from http_edge.clients.decentrl.contracts import Contract
 from http_edge.clients.decentrl.errors import ClientError, CommandRefused

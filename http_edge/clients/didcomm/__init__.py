@@ -23,12 +23,13 @@ nothing: the caller stores ``bob.connection`` and the ``seed`` of each key, from
 from http_edge.clients.didcomm.connected_wallet import Disclosure, PushDevice
 from http_edge.clients.didcomm.connection import (
     Connection,
+    Connection2,
+    DidMethod2,
     Key,
     MediatorConnection,
     Opened,
     Received,
 )
-from http_edge.clients.didcomm.connection_2 import Connection2, DidMethod2
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -54,9 +55,11 @@ from http_edge.clients.didcomm.mediation import (
     KeylistKey,
     KeylistResult,
     Mediation,
+    MediationVersion,
     Pagination,
+    RecipientList,
+    RecipientResult,
 )
-from http_edge.clients.didcomm.mediation_2 import MediationVersion, RecipientList, RecipientResult
 from http_edge.clients.didcomm.pickup import (
     PICKUP_2,
     PICKUP_3,
@@ -68,11 +71,17 @@ from http_edge.clients.didcomm.pickup import (
 )
 from http_edge.clients.didcomm.pickup_1 import Pickup1Status
 from http_edge.clients.didcomm.queue_1 import Fetched, QueueStatus
-from http_edge.clients.didcomm.recipients import Address, Recipient, forward, send
-from http_edge.clients.didcomm.recipients_2 import Recipient2, endpoint_of, forward_2
+from http_edge.clients.didcomm.recipients import (
+    Address,
+    Recipient,
+    Recipient2,
+    endpoint_of,
+    forward,
+    forward_2,
+    send,
+)
 from http_edge.clients.didcomm.transport import Posted, Socket, Transport, open_socket, post
-from http_edge.clients.didcomm.wallet import Wallet
-from http_edge.clients.didcomm.wallet_2 import Wallet2
+from http_edge.clients.didcomm.wallet import Wallet, Wallet2
 from http_edge.didcomm.envelopes.keys import KeyPair
 
 __all__ = [

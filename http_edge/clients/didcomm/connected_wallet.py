@@ -80,19 +80,13 @@ class ConnectedWallet(SpeaksPickup):
     # ---- without mediation
 
     async def ping(self) -> None:
-        """Ping the mediator and wait for its answer (RFC 0048).
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Ping the mediator and wait for its answer (RFC 0048)."""
         await self.request(f"{self.ping_protocol}/ping", self.ping_response)
 
     async def discover(
         self, queries: Sequence[tuple[str, str]] = _EVERYTHING
     ) -> tuple[Disclosure, ...]:
-        """Query features by type and pattern (RFC 0557); by default all protocols.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query features by type and pattern (RFC 0557); by default all protocols."""
         answer = await self.request(
             "discover-features/2.0/queries",
             "disclosures|disclose",
@@ -106,8 +100,6 @@ class ConnectedWallet(SpeaksPickup):
         """Name the device to notify of waiting messages; None for no device (RFC 0734, RFC 0699).
 
         ``platform`` is for FCM alone. The device replaces the one before, whatever its service.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
         members = {"device_platform": platform} if service == "fcm" else {}
         kind = f"push-notifications-{service}/1.0/set-device-info"
@@ -116,7 +108,8 @@ class ConnectedWallet(SpeaksPickup):
     async def push_device(self, *, service: PushService = "fcm") -> PushDevice:
         """Query the device to notify of waiting messages, at this push service.
 
-        Raises: ProblemReported (if there is none), WalletError (see ``ProtocolSession.request``).
+        Raises:
+            ProblemReported: there is none.
         """
         kind = f"push-notifications-{service}/1.0/get-device-info"
         return record_of(await self.request(kind, "device-info"), PushDevice)

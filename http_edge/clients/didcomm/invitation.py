@@ -93,21 +93,9 @@ async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invita
 
     Raises: as ``fetch_invitation``.
     """
-    where = _url(url)
-    if any(name in where.query for name in _PARAMETERS_2):
+    if any(name in _url(url).query for name in _PARAMETERS_2):
         return read_invitation_2(url)
-    timeout = aiohttp.ClientTimeout(total=_SECONDS_MAX)
-    try:
-        async with session.get(where, allow_redirects=False, timeout=timeout) as response:
-            leads_to = response.headers.get("Location")
-            if leads_to is not None:
-                return read_invitation_2(leads_to)
-            body = await read_bounded(response, _BYTES_MAX)
-            if response.status != _OK:
-                raise refused(response, body)
-            return read_invitation_2(body)
-    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
-        raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
+    return read_invitation_2(await _fetched(session, url, follows=False))
 
 
 async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitation:
@@ -118,19 +106,25 @@ async def fetch_invitation(session: aiohttp.ClientSession, url: str) -> Invitati
         UnexpectedAnswer: the answer is longer than any invitation.
         UnusableInvitation: see ``read_invitation``.
     """
-    where = _url(url)
-    if any(name in where.query for name in _PARAMETERS):
+    if any(name in _url(url).query for name in _PARAMETERS):
         return read_invitation(url)
+    return read_invitation(await _fetched(session, url, follows=True))
+
+
+async def _fetched(session: aiohttp.ClientSession, url: str, *, follows: bool) -> str | bytes:
+    """The answer at a URL, or the URL of its redirection if that is not followed."""
+    headers = {"Accept": "application/json"} if follows else None
+    timeout = aiohttp.ClientTimeout(total=_SECONDS_MAX)
     try:
         async with session.get(
-            where,
-            headers={"Accept": "application/json"},
-            timeout=aiohttp.ClientTimeout(total=_SECONDS_MAX),
+            _url(url), headers=headers, allow_redirects=follows, timeout=timeout
         ) as response:
+            if not follows and (leads_to := response.headers.get("Location")) is not None:
+                return leads_to
             body = await read_bounded(response, _BYTES_MAX)
             if response.status != _OK:
                 raise refused(response, body)
-            return read_invitation(body)
+            return body
     except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
         raise MediatorUnreachable(f"{url}: {str(error) or type(error).__name__}") from error
 

@@ -89,18 +89,13 @@ class SpeaksPickup(ProtocolSession):
     pickup: PickupVersion = PICKUP_2
 
     async def status(self, recipient: Key | None = None) -> Status:
-        """Query the status of the queue, or of one recipient's messages in it.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query the status of the queue, or of one recipient's messages in it."""
         return await self._status("status-request", **self._only(recipient))
 
     async def fetch(self, limit: int = LIMIT, recipient: Key | None = None) -> list[Picked]:
         """Fetch up to ``limit`` messages, oldest first; empty if none can be delivered.
 
         They stay in the queue until ``received`` acknowledges them.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
         """
         answer = await self.request(
             f"{self.pickup.protocol}/delivery-request",
@@ -111,10 +106,7 @@ class SpeaksPickup(ProtocolSession):
         return delivered(answer) if "~attach" in answer else []
 
     async def received(self, ids: Sequence[str]) -> Status:
-        """Acknowledge messages, which removes them; return the status of the queue without them.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Acknowledge messages, which removes them; return the status of the queue without them."""
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
         sent = await self._send_received(ids)
@@ -125,10 +117,7 @@ class SpeaksPickup(ProtocolSession):
         return status
 
     async def acknowledge(self, ids: Sequence[str]) -> Status | None:
-        """Acknowledge messages; return the status only in a version that answers with it.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Acknowledge messages; return the status only in a version that answers with it."""
         if self.pickup.answers_receipt:
             return await self._status("messages-received", message_id_list=list(ids))
         await self._send_received(ids)
@@ -154,7 +143,6 @@ class SpeaksPickup(ProtocolSession):
 
         Raises:
             UnexpectedAnswer: a message is offered again after it was acknowledged.
-            ProblemReported, WalletError: see ``ProtocolSession.request``.
         """
         acknowledged: frozenset[str] = frozenset()
         while picked := await self.fetch(limit, recipient):
@@ -171,7 +159,6 @@ class SpeaksPickup(ProtocolSession):
 
         Raises:
             ProblemReported: ``e.m.live-mode-not-supported`` over HTTP.
-            WalletError: see ``ProtocolSession.request``.
         """
         return await self._status("live-delivery-change", live_delivery=on)
 

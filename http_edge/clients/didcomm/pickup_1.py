@@ -42,28 +42,19 @@ class SpeaksPickup1(ProtocolSession):
     """Pickup 1.0. ``delay_ms`` lets the mediator wait for messages for that many milliseconds."""
 
     async def pickup1_status(self) -> Pickup1Status:
-        """Query the status of the queue.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query the status of the queue."""
         answer = await self.request(f"{_PROTOCOL}/status-request", "status")
         return record_of(answer, Pickup1Status)
 
     async def batch(self, size: int, delay_ms: int | None = None) -> list[Picked]:
-        """Fetch up to ``size`` messages, oldest first; with a delay the mediator waits for more.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Fetch up to ``size`` messages, oldest first; with a delay the mediator waits for more."""
         answer = await self.request(
             f"{_PROTOCOL}/batch-pickup", "batch", batch_size=size, **_timing(delay_ms)
         )
         return _attached(answer)
 
     async def list_pickup(self, ids: Sequence[str]) -> list[Picked]:
-        """Fetch the messages with these ids; unknown ids are ignored.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Fetch the messages with these ids; unknown ids are ignored."""
         answer = await self.request(
             f"{_PROTOCOL}/list-pickup", "list-response", message_ids=list(ids)
         )
@@ -74,7 +65,6 @@ class SpeaksPickup1(ProtocolSession):
 
         Raises:
             ProblemReported: ``empty_queue``, or after a delay ``timeout_occurred``.
-            WalletError: see ``ProtocolSession.request``.
         """
         message: Json = {"@type": f"{NEW_PREFIX}{_PROTOCOL}/noop", **_timing(delay_ms)}
         answer = await self.exchange(message, raw=True)

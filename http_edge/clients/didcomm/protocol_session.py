@@ -22,7 +22,10 @@ _REPORTS: Final = {"problem-report", "problem_report"}
 
 
 class ProtocolSession:
-    """A wallet's end of a connection, over one transport."""
+    """A wallet's end of a connection, over one transport.
+
+    Every request of a protocol raises ProblemReported and WalletError as ``request`` does.
+    """
 
     def __init__(self, connection: MediatorConnection, transport: Transport) -> None:
         self.connection = connection
@@ -127,12 +130,6 @@ def record_of(answer: object, kind: type[Record]) -> Record:
 
 
 def _same_protocol(one: MessageType | None, other: MessageType | None) -> bool:
-    return (
-        one is not None
-        and other is not None
-        and (one.family, one.major)
-        == (
-            other.family,
-            other.major,
-        )
-    )
+    if one is None or other is None:
+        return False
+    return (one.family, one.major) == (other.family, other.major)

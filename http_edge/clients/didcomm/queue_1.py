@@ -56,26 +56,17 @@ class SpeaksQueue1(ProtocolSession):
     """Aries queue 1.0."""
 
     async def queue_status(self) -> QueueStatus:
-        """Query the status and the limits of the queue.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Query the status and the limits of the queue."""
         answer = await self.request(f"{_PROTOCOL}/status-request", "status")
         return record_of(answer.get("status"), QueueStatus)
 
     async def update_queue(self, **update: object) -> QueueStatus:
-        """Ask for other limits, by their names on the wire (``message_count_limit=100``).
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Ask for other limits, by their names on the wire (``message_count_limit=100``)."""
         answer = await self.request(f"{_PROTOCOL}/status-update-request", "status", update=update)
         return record_of(answer.get("status"), QueueStatus)
 
     async def queue_fetch(self, limit: int | None = None) -> list[Fetched]:
-        """Fetch messages, oldest first, ``limit`` at most.
-
-        Raises: ProblemReported, WalletError (see ``ProtocolSession.request``).
-        """
+        """Fetch messages, oldest first, ``limit`` at most."""
         bound = {} if limit is None else {"message_count_limit": limit}
         answer = await self.request(f"{_PROTOCOL}/fetch-request", "batch", **bound)
         return [

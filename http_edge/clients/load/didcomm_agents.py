@@ -50,8 +50,41 @@ class Mailbox(NamedTuple):
     recipient: Recipient
 
 
+class Mailbox2(NamedTuple):
+    """A wallet of DIDComm v2 and its one DID that is registered at the mediator."""
+
+    wallet: Wallet2
+    recipient: Recipient2
+
+
+class _PickingUp:
+    """Agents whose wallets fetch by the version of pickup that each has."""
+
+    __slots__ = ()
+    mailboxes: Sequence[Mailbox] | Sequence[Mailbox2]
+
+    async def drain(
+        self,
+        *,
+        connections: int,
+        page_size: int = PAGE_SIZE,
+        progress: Progress = no_progress,
+    ) -> Drained:
+        """See ``Agents``."""
+
+        async def page(wallet: ConnectedWallet) -> int:
+            picked = await patiently(lambda: wallet.fetch(page_size))
+            ids = [one.id for one in picked]
+            if ids:
+                await patiently(lambda: wallet.acknowledge(ids))
+            return len(ids)
+
+        wallets: list[ConnectedWallet] = [box.wallet for box in self.mailboxes]
+        return await emptied(wallets, page, connections, progress)
+
+
 @dataclass(frozen=True, slots=True)
-class DidCommAgents:
+class DidCommAgents(_PickingUp):
     """Wallets with one key each, and a sender without a mediator; see ``Agents``."""
 
     mailboxes: Sequence[Mailbox]
@@ -92,17 +125,6 @@ class DidCommAgents:
             message["content"] = "x" * max(0, size_bytes - len(orjson.dumps(message)))
             yield mailbox.recipient.address.seal(message, self.sender)
 
-    async def drain(
-        self,
-        *,
-        connections: int,
-        page_size: int = PAGE_SIZE,
-        progress: Progress = no_progress,
-    ) -> Drained:
-        """See ``Agents``: by pickup 2.0."""
-        wallets = [box.wallet for box in self.mailboxes]
-        return await _picked_up(wallets, page_size, connections, progress)
-
     async def leave(self) -> None:
         """See ``Agents``: the keys leave the keylists."""
         for wallet, recipient in self.mailboxes:
@@ -110,15 +132,8 @@ class DidCommAgents:
             await patiently(lambda w=wallet, r=remove: w.update_keylist(remove=r))  # type: ignore[misc]
 
 
-class Mailbox2(NamedTuple):
-    """A wallet of DIDComm v2 and its one DID that is registered at the mediator."""
-
-    wallet: Wallet2
-    recipient: Recipient2
-
-
 @dataclass(frozen=True, slots=True)
-class DidComm2Agents:
+class DidComm2Agents(_PickingUp):
     """Wallets of DIDComm v2 with one DID each; see ``Agents``.
 
     Wallets and sender name each other by the short forms of their did:peer:4, as agents do from the
@@ -175,17 +190,6 @@ class DidComm2Agents:
             sealed = envelope.seal(text, [packed_to], packed_by, static_secrets)
             yield forward_2([sealed], to.did, recipient.routing_did)
 
-    async def drain(
-        self,
-        *,
-        connections: int,
-        page_size: int = PAGE_SIZE,
-        progress: Progress = no_progress,
-    ) -> Drained:
-        """See ``Agents``: by the version of pickup that each wallet has."""
-        wallets = [box.wallet for box in self.mailboxes]
-        return await _picked_up(wallets, page_size, connections, progress)
-
     async def leave(self) -> None:
         """See ``Agents``: the DIDs leave the keylists."""
         for wallet, recipient in self.mailboxes:
@@ -197,18 +201,3 @@ class DidComm2Agents:
         known = own.named(own.peer4_short)
         assert known is not None
         return known
-
-
-async def _picked_up(
-    wallets: Sequence[ConnectedWallet], page_size: int, connections: int, progress: Progress
-) -> Drained:
-    """Fetch and acknowledge all messages that wait for wallets."""
-
-    async def page(wallet: ConnectedWallet) -> int:
-        picked = await patiently(lambda: wallet.fetch(page_size))
-        ids = [one.id for one in picked]
-        if ids:
-            await patiently(lambda: wallet.acknowledge(ids))
-        return len(ids)
-
-    return await emptied(wallets, page, connections, progress)

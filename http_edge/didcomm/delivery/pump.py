@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+import msgspec
+
 from actors.core.commands import DeliverMessages, RemoveMessages
 from actors.core.forwarded import LIVE
 from actors.core.message_queue import DELIVERED
@@ -40,6 +42,17 @@ LiveDelivery: TypeAlias = Callable[[Sequence[DeliveredMessage]], NewMessage]
 """Writes messages as an unsolicited delivery."""
 Arrived: TypeAlias = Callable[[], Awaitable[bool]]
 """Waits until the agent has read everything that was sent; False if its socket is gone."""
+
+
+def delivery_to(session: str, channel: str, limit: int, settings: DidComm) -> DeliverMessages:
+    """Return the command that leases up to ``limit`` messages to a session, within the settings."""
+    return DeliverMessages(
+        session=session,
+        channel=channel,
+        limit=min(limit, settings.delivery_messages_max),
+        bytes_max=settings.delivery_bytes_max,
+        lease_ms=round(settings.lease_s * 1000),
+    )
 
 
 class Pump:
@@ -150,24 +163,9 @@ class Pump:
                 return _SWEEP_S  # messages queued since have woken this pump
         return None
 
-    async def _take(
-        self,
-        channel: str,
-        *,
-        after_version: int = 0,
-        live: bool = False,
-        implicit: bool = False,
-    ) -> Delivery | Refusal:
-        command = DeliverMessages(
-            session=self._session,
-            channel=channel,
-            limit=min(_BATCH, self._settings.delivery_messages_max),
-            bytes_max=self._settings.delivery_bytes_max,
-            lease_ms=round(self._settings.lease_s * 1000),
-            after_version=after_version,
-            live=live,
-            implicit=implicit,
-        )
+    async def _take(self, channel: str, **wanted: bool | int) -> Delivery | Refusal:
+        command = delivery_to(self._session, channel, _BATCH, self._settings)
+        command = msgspec.structs.replace(command, **wanted)
         return await self._identities.ask(self._agent.did, command, self._command(), Delivery)
 
     async def _remove(self, messages: list[DeliveredMessage]) -> None:

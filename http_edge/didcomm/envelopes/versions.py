@@ -4,7 +4,7 @@ The version of an envelope unpacks it, and does everything that follows: it read
 writes the answer in the form of the question, and packs the answer. The rest of the mediator sees
 accounts, messages and answers that are free of any version's spelling.
 
-A new version needs a package of its own and an entry in ``_spoken`` and ``MEDIA_TYPES`` here.
+A new version needs a package of its own and an entry in ``Envelopes`` and ``MEDIA_TYPES`` here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ class MessageVersion(Protocol):
         """Read an unpacked message; None if it is not a message."""
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:
-        """Read a forward; None if it cannot be followed."""
+        """Read a forward; None if it cannot be followed.
+
+        A forward cannot be followed if it names no recipient, or more than ``recipients_max`` (some
+        would be lost unseen), or if it does not carry an encrypted envelope: nothing else may enter
+        a queue (RFC 0685).
+        """
 
     def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
         """Write an unsolicited message for an agent."""
@@ -91,16 +96,6 @@ class MessageVersion(Protocol):
 
     def media_type(self, used: str) -> str:
         """Return the media type for an answer to an envelope that came with the type ``used``."""
-
-
-def _spoken(
-    key: KeyPair,
-    own_dids: OwnDids,
-    now_s: Callable[[], int] | None,
-    fetched: Fetched | None,
-) -> tuple[MessageVersion, ...]:
-    """Return all message versions, the one that recognizes its envelopes fastest first."""
-    return (v2.V2(own_dids, now_s, fetched), v1.V1(key))
 
 
 MEDIA_TYPES: Final = (
@@ -133,9 +128,9 @@ class Envelopes:
         document of a web DID, or is None if fetching is not allowed.
         """
         self.own_dids = own_dids or OwnDids(key)
-        self._versions: Mapping[str, MessageVersion] = {
-            version.name: version for version in _spoken(key, self.own_dids, now_s, fetched)
-        }
+        # The version that recognizes its envelopes fastest is first.
+        versions = (v2.V2(self.own_dids, now_s, fetched), v1.V1(key))
+        self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
         """Unpack an inbound envelope, or return why it was not opened."""
@@ -152,38 +147,14 @@ class Envelopes:
                     return unpacked
         return UnpackRefusal.NOT_AN_ENVELOPE
 
-    def read(self, unpacked: Unpacked) -> Message | None:
-        """Read the message of an envelope; None if the plaintext is not a message."""
-        return self._versions[unpacked.version].read(unpacked)
-
-    def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:
-        """Read a forward; None if it cannot be followed.
-
-        A forward cannot be followed if it names no recipient, or more than ``recipients_max`` (some
-        would be lost unseen), or if it does not carry an encrypted envelope: nothing else may enter
-        a queue (RFC 0685).
-        """
-        version = self._versions[message.version]
-        return version.read_forward(message, recipients_max=recipients_max)
-
-    def is_own(self, recipient: str, message: Message) -> bool:
-        """Say whether a forward of this version with this recipient is for the mediator itself."""
-        return self._versions[message.version].is_own(recipient)
-
-    def generation(self, version: str) -> int:
-        """Return the DIDComm generation of a message version."""
-        return self._versions[version].generation
+    def of(self, version: str) -> MessageVersion:
+        """Return a message version by its name."""
+        return self._versions[version]
 
     def answer(self, question: Message, answer: Answer, to: AgentAccount, message_id: str) -> bytes:
         """Write an answer in the form of the question, and pack it for the question's sender."""
         version = self._versions[question.version]
         return version.pack(version.write_answer(answer, question, to, message_id), to)
-
-    def report_openly(
-        self, question: Message, report: ProblemReport, message_id: str
-    ) -> OpenReport:
-        """Write a problem report in the form of the question, whose sender is not proven."""
-        return self._versions[question.version].report_openly(question, report, message_id)
 
     def pack(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
         """Write and pack an unsolicited message for an agent."""
@@ -194,21 +165,6 @@ class Envelopes:
         """Learn the short form of a DID, too: an account has stored the DID, so it was proven."""
         for version in self._versions.values():
             version.learn(did)
-
-    def service_of(self, message: Message) -> MessagingService | None:
-        """Return the service of a message's sender from the document of the DID that it names.
-
-        None if the message names no DID, or if the DID has no known document or service.
-        """
-        return self._versions[message.version].service_of(message.sender_did)
-
-    def unknown_mediator(self, message: Message) -> str:
-        """Return the DID of the sender's mediator if it must be learned first; empty for none."""
-        return self._versions[message.version].unknown_mediator(message.sender_did)
-
-    def media_type(self, to: AgentAccount, used: str) -> str:
-        """Return the envelope media type for an agent that ``used`` this type for its own."""
-        return self._versions[to.version].media_type(used)
 
 
 def media_type_of(envelope: bytes) -> str:

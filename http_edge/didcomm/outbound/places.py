@@ -37,7 +37,6 @@ class Places:
     """The places of one edge, and the responsiveness of the endpoints that it delivered to."""
 
     def __init__(self, settings: Outbound) -> None:
-        """Begin with all places free and no endpoint known."""
         self.slow_s = settings.slow_s
         whole = asyncio.Semaphore(settings.in_flight_max)
         self._pools = {

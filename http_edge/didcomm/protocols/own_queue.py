@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import orjson
+from msgspec.structs import replace
 
 from actors.core.commands import (
     Command,
@@ -25,6 +26,7 @@ from actors.core.commands import (
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
+from http_edge.didcomm.delivery.pump import delivery_to
 from http_edge.didcomm.envelopes.messages import Attachment, Json
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.protocol import Request
@@ -46,9 +48,7 @@ class OwnQueue:
     def __init__(self, identities: Identities, settings: DidComm, channel: str) -> None:
         """Work on the queues behind ``identities``; ``channel`` names the protocol in the log."""
         self._identities = identities
-        self._messages_max = settings.delivery_messages_max
-        self._bytes_max = settings.delivery_bytes_max
-        self._lease_ms = round(settings.lease_s * 1000)
+        self._settings = settings
         self._channel = channel
 
     async def state(
@@ -74,8 +74,11 @@ class OwnQueue:
         """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
         if edge is None:
             return await self.change(request, EndLive(request.session))
-        start = StartLive(edge, request.session, self._lease_ms, self._bytes_max)
-        return await self.change(request, start)
+        lease_ms, bytes_max = (
+            round(self._settings.lease_s * 1000),
+            self._settings.delivery_bytes_max,
+        )
+        return await self.change(request, StartLive(edge, request.session, lease_ms, bytes_max))
 
     async def acknowledge(
         self, request: Request, message_ids: Sequence[str]
@@ -89,27 +92,16 @@ class OwnQueue:
         self, request: Request, limit: int, *, recipient_key: str | None = None, at_least: int = 0
     ) -> Delivery | Refusal:
         """Lease the oldest messages to the request's session, or none if below ``at_least``."""
-        command = DeliverMessages(
-            session=request.session,
-            channel=self._channel,
-            limit=min(limit, self._messages_max),
-            bytes_max=self._bytes_max,
-            lease_ms=self._lease_ms,
-            recipient_key=recipient_key,
-            at_least=min(at_least, self._messages_max),
-        )
+        command = delivery_to(request.session, self._channel, limit, self._settings)
+        least = min(at_least, self._settings.delivery_messages_max)
+        command = replace(command, recipient_key=recipient_key, at_least=least)
         return await self._deliver(request, command)
 
     async def show(self, request: Request, message_ids: Sequence[str]) -> Delivery | Refusal:
         """Return the messages with these ids, leased or not, in that order; change nothing."""
-        command = DeliverMessages(
-            session=request.session,
-            channel=self._channel,
-            limit=self._messages_max,
-            bytes_max=self._bytes_max,
-            lease_ms=0,
-            message_ids=_possible(message_ids),
-        )
+        limit = self._settings.delivery_messages_max
+        command = delivery_to(request.session, self._channel, limit, self._settings)
+        command = replace(command, lease_ms=0, message_ids=_possible(message_ids))
         return await self._deliver(request, command)
 
     async def _deliver(self, request: Request, command: DeliverMessages) -> Delivery | Refusal:

@@ -1,7 +1,11 @@
 """Message pickup with acknowledgements: the flow that versions 2.0, 3.0 and 4.0 share.
 
 Status, delivery, acknowledgement and live mode work on the agent's one queue, with its leases, its
-order and its bounds. A ``PickupForm`` defines what differs between the versions, above all members.
+order and its bounds. A ``PickupForm`` defines what differs between the versions, above all members:
+in 2.0 (RFC 0685) a recipient is a key, and times are text; in 3.0 (didcomm.org/messagepickup/3.0) a
+recipient is a DID, and times are Unix seconds. Version 4.0 (didcomm.org/message-pickup/4.0), which
+every message version may carry, has Unix milliseconds, answers a delivery request on an empty queue
+with an empty delivery, and an acknowledgement with nothing.
 
 Every request must ask for a return route. Without one it gets no answer, because neither a status
 nor a delivery may wait in the queue; only an acknowledgement still takes effect, and on a WebSocket
@@ -23,7 +27,14 @@ from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, N
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.protocols.own_queue import IDS_MAX, OwnQueue, attachments
+from http_edge.didcomm.protocols.own_queue import (
+    IDS_MAX,
+    OwnQueue,
+    attachments,
+    received_times,
+    seconds_since,
+    times,
+)
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import (
     NOTHING,
@@ -70,6 +81,50 @@ class PickupForm(msgspec.Struct, frozen=True):
         """Return a delivery that answers no request and so has no thread."""
         kind = f"{self.family}/{self.major}.0/delivery"
         return NewMessage(kind, attachments=attachments(messages))
+
+
+def _status_with(received: Json, state: QueueState, now_ms: int) -> Json:
+    """Return all attributes of a status but the recipient, which echoes the sender's text."""
+    return {
+        "message_count": state.messages,
+        "longest_waited_seconds": seconds_since(state.oldest_ms, now_ms),
+        **received,
+        "total_bytes": state.bytes,
+        "live_delivery": state.live,
+    }
+
+
+def _status_2(state: QueueState, now_ms: int) -> Json:
+    received = times(newest_received_time=state.newest_ms, oldest_received_time=state.oldest_ms)
+    return _status_with(received, state, now_ms)
+
+
+def _status_3(state: QueueState, now_ms: int) -> Json:
+    return _status_with(received_times(state, unit_ms=1000), state, now_ms)
+
+
+def _status_4(state: QueueState, _now_ms: int) -> Json:
+    return {
+        "message_count": state.messages,
+        **received_times(state, unit_ms=1),
+        "total_bytes": state.bytes,
+        "live_delivery": state.live,
+    }
+
+
+FORM_2: Final = PickupForm("messagepickup", 2, "recipient_key", "limit", _status_2)
+FORM_3: Final = PickupForm("messagepickup", 3, "recipient_did", "limit", _status_3)
+FORM_4: Final = PickupForm(
+    "message-pickup",
+    4,
+    "recipient_did",
+    "message_count_limit",
+    _status_4,
+    delivers_nothing=True,
+    answers_receipt=False,
+    reports_itself=True,
+)
+FORMS: Final = (FORM_2, FORM_3, FORM_4)
 
 
 class _Narrowed(msgspec.Struct, frozen=True):

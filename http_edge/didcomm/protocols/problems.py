@@ -1,13 +1,12 @@
 """Problem reports: what went wrong with a message, for its authenticated sender.
 
-The message version writes the report (``envelopes.messages.ProblemReport``). This module defines
-its codes in RFC 0035 and in report-problem 2.0, its sentence, and who may retry.
+The message version writes the report (``envelopes.messages.ProblemReport``).
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import (
@@ -22,120 +21,112 @@ _REPORT_NAMES: Final = frozenset({"problem-report", "problem_report"})
 
 
 class Problem(Enum):
-    """Every reported problem; the values are the codes (RFC 0035 ``description.code``).
+    """Every reported problem: its codes, one sentence, and who may retry.
 
-    ``version-not-supported`` comes from RFC 0003, ``e.m.live-mode-not-supported`` from pickup;
-    ``mediation_not_granted`` is common among agents (RFC 0211 names none).
+    The value of a member is its code in RFC 0035 (``description.code``). ``version-not-supported``
+    comes from RFC 0003, ``e.m.live-mode-not-supported`` from pickup (RFC 0685: live mode over a
+    transport that ends with its answer); ``mediation_not_granted`` is common among agents (RFC 0211
+    names none). Reports about devices are messages of their own protocol, with the codes of
+    RFC 0734.
+
+    ``code_2`` is the code in report-problem 2.0: error, scope (protocol or message), descriptors;
+    it is that of Identus, which clients were written against, if Identus has one for the case.
+    ``who_retries`` is ``you`` if the same message may succeed later, else ``none``.
     """
 
-    UNKNOWN_MESSAGE_TYPE = "unknown-message-type"
-    """The mediator does not support the protocol, or this message in it."""
-    VERSION_NOT_SUPPORTED = "version-not-supported"
-    """The mediator supports the protocol in another major version."""
-    INVALID_MESSAGE = "invalid-message"
-    """A member is missing, of the wrong type or out of range; nothing was changed."""
-    NOT_CONNECTED = "not-connected"
-    """No connection has the sender's key."""
-    ROTATED = "did-rotated"
-    """The sender's DID was given up for another DID, which now speaks for its account."""
-    NOT_MEDIATED = "mediation_not_granted"
-    """The sender has not asked for mediation."""
-    UNKNOWN_RECIPIENT = "unknown-recipient"
-    """A forward is for a name that no agent has registered."""
-    LIVE_MODE_NOT_SUPPORTED = "e.m.live-mode-not-supported"
-    """Live mode was asked for over a transport that ends with its answer (RFC 0685)."""
-    QUEUE_FULL = "queue-full"
-    """The answer must wait in the sender's queue, which has no room."""
-    MESSAGE_TOO_LARGE = "message-too-large"
-    """The answer is larger than the sender's queue permits."""
-    NOT_QUEUING = "not-queuing"
-    """The answer must wait, but the sender has turned off queuing."""
-    RATE_LIMITED = "rate-limited"
-    """The sender sent more messages than it may."""
-    EXPIRED = "expired"
-    """The message arrived after its own expiry time."""
-    MISSING_VALUE = "missing-value"
-    """Only one of token and platform of a device is null (RFC 0734)."""
-    NOT_REGISTERED_FOR_PUSH = "not-registered-for-push-notifications"
-    """The sender asked for its device and has none (RFC 0734)."""
-    INSUFFICIENT_STORAGE = "insufficient-storage"
-    """The mediator is short of disk and stores nothing until some is free; nothing was changed."""
-    TOO_MANY_ERRORS = "max-errors-exceeded"
-    """Too many of the sender's messages were refused; no more are reported for a while."""
-    TRY_AGAIN = "try-again"
-    """The outcome is unknown, or the mediator was overloaded."""
+    code_2: str
+    sentence: str
+    who_retries: WhoRetries
 
-    @property
-    def code_2(self) -> str:
-        """The code of report-problem 2.0: error, scope (protocol or message), descriptors."""
-        return _CODES_2[self]
+    def __new__(
+        cls, code: str, code_2: str, sentence: str, who_retries: WhoRetries = "none"
+    ) -> Self:
+        """A member, with its facts beside its code."""
+        member = object.__new__(cls)
+        member._value_ = code
+        member.code_2, member.sentence, member.who_retries = code_2, sentence, who_retries
+        return member
 
-    @property
-    def sentence(self) -> str:
-        """The problem in English."""
-        return _SENTENCES[self]
+    UNKNOWN_MESSAGE_TYPE = (
+        "unknown-message-type",
+        "e.p.msg.unsupported",
+        "This type of message is not supported",
+    )
+    VERSION_NOT_SUPPORTED = (
+        "version-not-supported",
+        "e.p.msg.unsupported",
+        "This version of the protocol is not supported",
+    )
+    INVALID_MESSAGE = (
+        "invalid-message",
+        f"e.p.msg.{QUESTION_TYPE}",
+        "A part of the message is missing or invalid",
+    )
+    NOT_CONNECTED = "not-connected", "e.p.req.not_enroll", "There is no connection with this key"
+    ROTATED = "did-rotated", "e.p.did-rotated", "This DID was replaced by another DID"
+    NOT_MEDIATED = "mediation_not_granted", "e.p.req.not_enroll", "Mediation has not been granted"
+    UNKNOWN_RECIPIENT = (
+        "unknown-recipient",
+        "e.p.req.not_enroll",
+        "No agent has registered this recipient",
+    )
+    LIVE_MODE_NOT_SUPPORTED = (
+        "e.m.live-mode-not-supported",
+        "e.m.live-mode-not-supported",
+        "Connection does not support Live Delivery",
+    )
+    QUEUE_FULL = (
+        "queue-full",
+        "e.p.me.res.storage",
+        "The queue of the sender has no room for the answer",
+        "you",
+    )
+    MESSAGE_TOO_LARGE = (
+        "message-too-large",
+        "e.m.me.res.storage.message_too_big",
+        "The answer is too large for the queue of the sender",
+    )
+    NOT_QUEUING = (
+        "not-queuing",
+        "e.m.req.not-queuing",
+        "The sender has turned off queuing, so the answer cannot wait",
+    )
+    RATE_LIMITED = (
+        "rate-limited",
+        "e.m.me.res.rate-limited",
+        "Too many messages, please wait",
+        "you",
+    )
+    EXPIRED = "expired", "e.m.req.time", "This message has expired"
+    MISSING_VALUE = (
+        "missing-value",
+        "missing-value",
+        "Both or none of device_token and device_platform must be null",
+    )
+    NOT_REGISTERED_FOR_PUSH = (
+        "not-registered-for-push-notifications",
+        "not-registered-for-push-notifications",
+        "There is no device to notify",
+    )
+    INSUFFICIENT_STORAGE = (
+        "insufficient-storage",
+        "e.p.me.res.storage",
+        "The mediator is short of disk space and stores nothing new",
+        "you",
+    )
+    TOO_MANY_ERRORS = (
+        "max-errors-exceeded",
+        "e.p.req.max-errors-exceeded",
+        "Too many errors; further errors are not reported for a while",
+    )
+    TRY_AGAIN = "try-again", "e.m.me.try-again", "The outcome is unknown, please try again", "you"
 
     @property
     def refused(self) -> str:
         """The problem's name for the operator (``Outcome.refused``)."""
         return "" if self is Problem.TRY_AGAIN else self.value
 
-    @property
-    def who_retries(self) -> WhoRetries:
-        """``you`` if the same message may succeed later, else ``none``."""
-        return "you" if self in _TO_RETRY else "none"
 
-
-_TO_RETRY: Final = frozenset(
-    {
-        Problem.QUEUE_FULL,
-        Problem.RATE_LIMITED,
-        Problem.INSUFFICIENT_STORAGE,
-        Problem.TRY_AGAIN,
-    }
-)
-_CODES_2: Final = {
-    # The codes of Identus, which clients were written against, if it has one for the case.
-    Problem.UNKNOWN_MESSAGE_TYPE: "e.p.msg.unsupported",
-    Problem.VERSION_NOT_SUPPORTED: "e.p.msg.unsupported",
-    Problem.INVALID_MESSAGE: f"e.p.msg.{QUESTION_TYPE}",
-    Problem.NOT_CONNECTED: "e.p.req.not_enroll",
-    Problem.ROTATED: "e.p.did-rotated",
-    Problem.NOT_MEDIATED: "e.p.req.not_enroll",
-    Problem.UNKNOWN_RECIPIENT: "e.p.req.not_enroll",
-    Problem.LIVE_MODE_NOT_SUPPORTED: "e.m.live-mode-not-supported",
-    Problem.QUEUE_FULL: "e.p.me.res.storage",
-    Problem.MESSAGE_TOO_LARGE: "e.m.me.res.storage.message_too_big",
-    Problem.NOT_QUEUING: "e.m.req.not-queuing",
-    Problem.RATE_LIMITED: "e.m.me.res.rate-limited",
-    Problem.EXPIRED: "e.m.req.time",
-    # RFC 0734 names these codes, and its reports are messages of its own.
-    Problem.MISSING_VALUE: "missing-value",
-    Problem.NOT_REGISTERED_FOR_PUSH: "not-registered-for-push-notifications",
-    Problem.INSUFFICIENT_STORAGE: "e.p.me.res.storage",
-    Problem.TOO_MANY_ERRORS: "e.p.req.max-errors-exceeded",
-    Problem.TRY_AGAIN: "e.m.me.try-again",
-}
-_SENTENCES: Final = {
-    Problem.UNKNOWN_MESSAGE_TYPE: "This type of message is not supported",
-    Problem.VERSION_NOT_SUPPORTED: "This version of the protocol is not supported",
-    Problem.INVALID_MESSAGE: "A part of the message is missing or invalid",
-    Problem.NOT_CONNECTED: "There is no connection with this key",
-    Problem.ROTATED: "This DID was replaced by another DID",
-    Problem.NOT_MEDIATED: "Mediation has not been granted",
-    Problem.UNKNOWN_RECIPIENT: "No agent has registered this recipient",
-    Problem.LIVE_MODE_NOT_SUPPORTED: "Connection does not support Live Delivery",
-    Problem.QUEUE_FULL: "The queue of the sender has no room for the answer",
-    Problem.MESSAGE_TOO_LARGE: "The answer is too large for the queue of the sender",
-    Problem.NOT_QUEUING: "The sender has turned off queuing, so the answer cannot wait",
-    Problem.RATE_LIMITED: "Too many messages, please wait",
-    Problem.EXPIRED: "This message has expired",
-    Problem.MISSING_VALUE: "Both or none of device_token and device_platform must be null",
-    Problem.NOT_REGISTERED_FOR_PUSH: "There is no device to notify",
-    Problem.INSUFFICIENT_STORAGE: "The mediator is short of disk space and stores nothing new",
-    Problem.TOO_MANY_ERRORS: "Too many errors; further errors are not reported for a while",
-    Problem.TRY_AGAIN: "The outcome is unknown, please try again",
-}
 _BY_REFUSAL: Final = {
     Refusal.NOT_CONNECTED: Problem.NOT_CONNECTED,
     Refusal.NOT_MEDIATED: Problem.NOT_MEDIATED,

@@ -20,7 +20,6 @@ class ReportLimit:
     """The problem reports of one edge, by the account that they are for."""
 
     def __init__(self, settings: DidComm) -> None:
-        """Begin with no reports sent."""
         period_s, keys_max = settings.error_reports_s, settings.accounts_remembered_max
         per_s = settings.error_reports_max / period_s
         self._reports = RateLimit(per_s, burst_s=period_s, keys_max=keys_max)

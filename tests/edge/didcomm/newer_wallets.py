@@ -6,7 +6,7 @@ import itertools
 from typing import Any, Final
 
 from http_edge.clients.didcomm import Recipient2, Wallet2, forward_2
-from http_edge.clients.didcomm.connection_2 import seal_for
+from http_edge.clients.didcomm.connection import seal_for
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE

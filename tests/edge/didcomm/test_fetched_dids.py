@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from http_edge.clients.didcomm import forward_2
-from http_edge.clients.didcomm.connection_2 import agreement_key
+from http_edge.clients.didcomm.connection import agreement_key
 from http_edge.didcomm.envelopes.did_documents import resolve_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Unpacked

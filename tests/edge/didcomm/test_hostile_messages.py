@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from http_edge.clients.didcomm import NotAuthentic, Picked, Recipient
-from http_edge.clients.didcomm.connection_2 import open_for_did
+from http_edge.clients.didcomm.connection import open_for_did
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.v2.version import V2
 from tests.edge.didcomm.newer_wallets import Sender, connected

@@ -24,7 +24,7 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.handshake import HandshakeProtocol
-from http_edge.clients.didcomm.mediation_2 import MediationVersion
+from http_edge.clients.didcomm.mediation import MediationVersion
 from http_edge.clients.didcomm.transport import post
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from http_edge.clients.didcomm import PICKUP_4, Recipient2, Wallet2, forward_2
-from http_edge.clients.didcomm.connection_2 import agreement_key
+from http_edge.clients.didcomm.connection import agreement_key
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX

@@ -19,8 +19,8 @@ from http_edge.clients.didcomm import (
     forward_2,
     post,
 )
-from http_edge.clients.didcomm.connection_2 import DidMethod2
-from http_edge.clients.didcomm.mediation_2 import MediationVersion
+from http_edge.clients.didcomm.connection import DidMethod2
+from http_edge.clients.didcomm.mediation import MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
 from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX

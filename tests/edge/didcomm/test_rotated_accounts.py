@@ -10,7 +10,7 @@ import pytest
 
 from actors.core.partitioning import host_name
 from http_edge.clients.didcomm import Recipient2, Wallet2
-from http_edge.clients.didcomm.connection_2 import Connection2, agreement_key
+from http_edge.clients.didcomm.connection import Connection2, agreement_key
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.errors import ProblemReported, WalletError
 from http_edge.clients.didcomm.transport import post

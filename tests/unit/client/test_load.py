@@ -6,17 +6,10 @@ import pytest
 
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.clients.didcomm import Mediation, Recipient, Recipient2
-from http_edge.clients.load import (
-    MESSAGE_BYTES,
-    DecentrlAgents,
-    DidComm2Agents,
-    DidCommAgents,
-    Mailbox,
-    Mailbox2,
-    closed_loop,
-    http_posts,
-    refusal_of,
-)
+from http_edge.clients.load.agents import MESSAGE_BYTES
+from http_edge.clients.load.closed_loop import closed_loop, http_posts, refusal_of
+from http_edge.clients.load.decentrl_agents import DecentrlAgents
+from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
@@ -96,9 +89,9 @@ def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
     for number, body in enumerate(agents.messages(4, 500)):
         opened = envelopes.unpack(body)
         assert isinstance(opened, Unpacked)
-        message = envelopes.read(opened)
+        message = envelopes.of(opened.version).read(opened)
         assert message is not None
-        forward = envelopes.read_forward(message, recipients_max=1)
+        forward = envelopes.of(message.version).read_forward(message, recipients_max=1)
         assert forward is not None
         recipient = boxes[number % 2].recipient
         recipient.version.learn(agents.sender.peer4)

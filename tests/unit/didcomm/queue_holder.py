@@ -36,14 +36,13 @@ from actors.core.replies import (
     Reply,
 )
 from eventstore.stores.open_log import open_log
-from http_edge.didcomm.composition import PICKUPS
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.v1.plaintext import read, write_answer
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.protocols.pickup import Pickup
+from http_edge.didcomm.protocols.pickup import FORMS, Pickup
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
 from http_edge.didcomm.protocols.queue_1 import Queue1
@@ -104,7 +103,7 @@ class Holder:
             Pickup1(self.identities, didcomm, waiting, clock=clock).family(),
             *(
                 Pickup(form, self.identities, didcomm, edge=EDGE, clock=clock).family()
-                for form in PICKUPS
+                for form in FORMS
             ),
             Queue1(self.identities, didcomm, clock=clock).family(),
         )

@@ -26,10 +26,10 @@ from actors.core.replies import (
     EnvelopeQueued,
     Erased,
 )
+from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount
 from http_edge.didcomm.envelopes.recipient_names import twins
-from http_edge.didcomm.erased_accounts import ErasedAccounts
 from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.keylists import KeyChanges
 from tests.unit.didcomm.accounts import (

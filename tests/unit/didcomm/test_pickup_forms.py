@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from actors.core.replies import DeliveredMessage, QueuePolicy, QueueState
 from http_edge.crypto.encoding import base64_of_json
 from http_edge.didcomm.envelopes.v1.plaintext import write, write_attachment
-from http_edge.didcomm.protocols import pickup_1, pickup_2, pickup_3, pickup_4, queue_1
+from http_edge.didcomm.protocols import pickup_1, queue_1
 from http_edge.didcomm.protocols.own_queue import attachments, time_text
-from http_edge.didcomm.protocols.pickup import with_nothing
+from http_edge.didcomm.protocols.pickup import FORM_2, FORM_3, FORM_4, with_nothing
 
 MAY_FIRST_MS = 1_556_712_000_000  # 2019-05-01 12:00:00Z
 BASE64URL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -100,7 +100,7 @@ def test_a_pickup_2_attachment_has_an_id_and_base64() -> None:
 
 def test_a_live_delivery_has_no_thread_and_no_recipient() -> None:
     messages = [message("one", b"{}"), message("two", b"{}")]
-    delivery = write(pickup_2.FORM.live_delivery(messages), "id 1")
+    delivery = write(FORM_2.live_delivery(messages), "id 1")
     assert set(delivery) == {"@type", "@id", "~attach"}
     assert delivery["@type"] == "https://didcomm.org/messagepickup/2.0/delivery"
     assert delivery["@id"] == "id 1"
@@ -118,7 +118,7 @@ def test_a_queue_1_item_has_its_id_the_envelope_and_when_it_was_added() -> None:
 
 
 def test_a_pickup_2_status_has_all_attributes() -> None:
-    assert pickup_2.status_of(STATE, NOW_MS) == {
+    assert FORM_2.status_of(STATE, NOW_MS) == {
         "message_count": 7,
         "longest_waited_seconds": 3600,
         "newest_received_time": "2019-05-01 12:00:01Z",
@@ -129,7 +129,7 @@ def test_a_pickup_2_status_has_all_attributes() -> None:
 
 
 def test_a_pickup_3_status_has_its_times_in_unix_seconds() -> None:
-    assert pickup_3.status_of(STATE, NOW_MS) == {
+    assert FORM_3.status_of(STATE, NOW_MS) == {
         "message_count": 7,
         "longest_waited_seconds": 3600,
         "newest_received_time": MAY_FIRST_MS // 1000 + 1,
@@ -140,7 +140,7 @@ def test_a_pickup_3_status_has_its_times_in_unix_seconds() -> None:
 
 
 def test_a_pickup_4_status_has_its_times_in_unix_milliseconds() -> None:
-    assert pickup_4.status_of(STATE, NOW_MS) == {
+    assert FORM_4.status_of(STATE, NOW_MS) == {
         "message_count": 7,
         "newest_received_time": MAY_FIRST_MS + 1_999,
         "oldest_received_time": MAY_FIRST_MS,
@@ -177,14 +177,14 @@ def test_a_queue_1_status_has_all_properties() -> None:
 
 
 def test_what_never_happened_has_no_time() -> None:
-    assert pickup_2.status_of(UNTOUCHED, NOW_MS) == {
+    assert FORM_2.status_of(UNTOUCHED, NOW_MS) == {
         "message_count": 0,
         "longest_waited_seconds": 0,
         "total_bytes": 0,
         "live_delivery": False,
     }
-    assert pickup_3.status_of(UNTOUCHED, NOW_MS) == pickup_2.status_of(UNTOUCHED, NOW_MS)
-    assert pickup_4.status_of(UNTOUCHED, NOW_MS) == {
+    assert FORM_3.status_of(UNTOUCHED, NOW_MS) == FORM_2.status_of(UNTOUCHED, NOW_MS)
+    assert FORM_4.status_of(UNTOUCHED, NOW_MS) == {
         "message_count": 0,
         "total_bytes": 0,
         "live_delivery": False,
@@ -205,10 +205,10 @@ def test_before_the_first_batch_the_oldest_message_says_how_long_was_waited() ->
 
 def test_a_clock_that_was_set_back_waits_no_negative_time() -> None:
     early_ms = MAY_FIRST_MS - 5_000
-    assert pickup_2.status_of(STATE, early_ms)["longest_waited_seconds"] == 0
+    assert FORM_2.status_of(STATE, early_ms)["longest_waited_seconds"] == 0
     assert pickup_1.status_of(STATE, early_ms)["duration_waited"] == 0
 
 
 def test_nothing_waits_for_a_recipient_that_is_not_of_the_queue() -> None:
-    seen = pickup_2.status_of(with_nothing(STATE), NOW_MS)
-    assert seen == pickup_2.status_of(UNTOUCHED, NOW_MS)
+    seen = FORM_2.status_of(with_nothing(STATE), NOW_MS)
+    assert seen == FORM_2.status_of(UNTOUCHED, NOW_MS)

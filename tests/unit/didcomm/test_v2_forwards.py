@@ -46,7 +46,7 @@ def forwarded(body: Any, attachments: Any, **members: Any) -> Message:
 
 
 def followed(found: Message) -> Forward | None:
-    return ENVELOPES.read_forward(found, recipients_max=1)
+    return ENVELOPES.of(found.version).read_forward(found, recipients_max=1)
 
 
 def test_envelopes_are_forwarded_in_their_order_however_they_are_written() -> None:
@@ -117,8 +117,8 @@ def test_a_forward_to_the_mediator_is_known_under_every_name() -> None:
     for did in OWN_DIDS:
         name = canonical_name(did)
         assert name is not None
-        assert ENVELOPES.is_own(name, found)
-    assert not ENVELOPES.is_own(base58(OTHER.public), found)
+        assert ENVELOPES.of(found.version).is_own(name)
+    assert not ENVELOPES.of(found.version).is_own(base58(OTHER.public))
 
 
 def test_an_envelope_is_wrapped_for_an_agent_behind_mediators_of_its_own() -> None:
@@ -129,7 +129,7 @@ def test_an_envelope_is_wrapped_for_an_agent_behind_mediators_of_its_own() -> No
     first = Envelopes(OTHER, outer)
     to_outer = read(wrapped, first)
     assert to_outer is not None
-    found = first.read_forward(to_outer, recipients_max=1)
+    found = first.of(to_outer.version).read_forward(to_outer, recipients_max=1)
     assert found is not None
     assert list(found.recipients) == [inner.peer4_short]
     to_inner = read(found.payloads[0])

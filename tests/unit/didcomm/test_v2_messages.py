@@ -56,7 +56,7 @@ from tests.unit.didcomm.v2_mediator import (
 @pytest.mark.parametrize("theirs", ALICE_DIDS)
 def test_an_agent_is_answered_as_it_calls_itself_by_who_it_called(ours: str, theirs: str) -> None:
     taken = unpacked(ALICE.pack(ALICE.plaintext(theirs), recipient(OWN, ours), theirs))
-    question = ENVELOPES.read(taken)
+    question = ENVELOPES.of(taken.version).read(taken)
     assert question is not None
     assert (question.addressed_to, question.sender_did) == (ours, theirs)
     assert taken.sender is not None
@@ -172,7 +172,7 @@ def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
     assert envelopes.unpack(by_short) == UnknownSender(short)
     assert read(ALICE.pack(ALICE.plaintext(PEER4), to, PEER4), envelopes) is not None
     taken = unpacked(by_short, envelopes)
-    question = envelopes.read(taken)
+    question = envelopes.of(taken.version).read(taken)
     assert question is not None
     assert question.sender_did == short
     assert taken.sender is not None
@@ -279,7 +279,7 @@ def test_answers_stand_in_the_thread_and_confirm_what_asks_for_it() -> None:
             PEER4,
         )
     )
-    question = ENVELOPES.read(taken)
+    question = ENVELOPES.of(taken.version).read(taken)
     assert question is not None
     assert taken.sender is not None
     sender = taken.sender
@@ -346,11 +346,11 @@ def test_what_may_stand_in_one_another_is_read() -> None:
     assert read(in_anonymous) == read(inner)
     found = unpacked(ALICE.pack(signed, to, did))
     assert found.sender == unpacked(inner).sender
-    assert ENVELOPES.read(found) is not None
+    assert ENVELOPES.of(found.version).read(found) is not None
     # A signature says who wrote it and not to whom: it gives no account.
     found = unpacked(ALICE.pack(signed, to, None))
     assert found.sender is None
-    assert ENVELOPES.read(found) is not None
+    assert ENVELOPES.of(found.version).read(found) is not None
 
 
 def test_what_may_not_stand_in_one_another_is_refused() -> None:

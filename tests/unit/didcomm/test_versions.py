@@ -47,7 +47,8 @@ def opened(envelope: bytes) -> dict[str, Any]:
 
 
 def question() -> Message:
-    read = ENVELOPES.read(unpacked(PING))
+    envelope = unpacked(PING)
+    read = ENVELOPES.of(envelope.version).read(envelope)
     assert read is not None
     return read
 
@@ -104,25 +105,26 @@ def test_a_message_that_answers_none_has_no_thread() -> None:
 def test_a_forward_is_known_and_read_without_knowing_its_version() -> None:
     packed = {"protected": "e30", "iv": "aXY", "ciphertext": "Y2k", "tag": "dGFn"}
     forward = {"@type": f"{NEW}routing/1.0/forward", "@id": "f", "msg": packed}
-    read = ENVELOPES.read(unpacked({**forward, "to": base58(AGENT.public)}, sender=None))
+    envelope = unpacked({**forward, "to": base58(AGENT.public)}, sender=None)
+    read = ENVELOPES.of(envelope.version).read(envelope)
     assert read is not None
     assert read.is_forward
-    assert ENVELOPES.read_forward(read, recipients_max=1) == Forward(
+    assert ENVELOPES.of(read.version).read_forward(read, recipients_max=1) == Forward(
         [base58(AGENT.public)], [orjson.dumps(packed)]
     )
-    assert ENVELOPES.is_own(base58(OURS.public), read)
-    assert not ENVELOPES.is_own(base58(OTHER.public), read)
+    assert ENVELOPES.of(read.version).is_own(base58(OURS.public))
+    assert not ENVELOPES.of(read.version).is_own(base58(OTHER.public))
 
 
 def test_an_answer_has_the_media_type_that_the_question_came_with_if_it_names_an_envelope() -> None:
     account = agent_account(AGENT.public)
-    assert ENVELOPES.media_type(account, "application/ssi-agent-wire") in MEDIA_TYPES
+    assert ENVELOPES.of(account.version).media_type("application/ssi-agent-wire") in MEDIA_TYPES
     for used, named in (
         ("application/ssi-agent-wire", "application/ssi-agent-wire"),
         ("application/json", "application/didcomm-envelope-enc"),
         ("", "application/didcomm-envelope-enc"),
     ):
-        assert ENVELOPES.media_type(account, used) == named
+        assert ENVELOPES.of(account.version).media_type(used) == named
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def unpacked(body: bytes, envelopes: Envelopes = ENVELOPES) -> Unpacked:
 
 
 def read(body: bytes, envelopes: Envelopes = ENVELOPES) -> Message | None:
-    return envelopes.read(unpacked(body, envelopes))
+    found = unpacked(body, envelopes)
+    return envelopes.of(found.version).read(found)
 
 
 def message(sender: str | None = PEER4, **members: Any) -> Message:
