@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 
@@ -348,7 +349,7 @@ class RecorderLog(EventLog):
                 with session.overwriting():
                     session.run_many(
                         "DELETE FROM snapshots WHERE stream = ? AND version < ?",
-                        [(stream.bytes, one.version) for stream, one in departure.states],
+                        sorted((stream.bytes, one.version) for stream, one in departure.states),
                     )
 
     @override
@@ -455,8 +456,10 @@ def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Sn
     The old bytes are overwritten: any state can have names and ids that a later erasure removes
     from the rows of the log, but that it cannot find in what a replaced state has left in the file.
     """
+    # In one order, because two that save the same states in PostgreSQL wait for each other's rows.
     rows = [
-        (s.bytes, one.version, one.fold, _snapshot_digest(s, one) + one.state) for s, one in states
+        (s.bytes, one.version, one.fold, _snapshot_digest(s, one) + one.state)
+        for s, one in sorted(states, key=itemgetter(0))
     ]
     with session.overwriting():
         session.run_many(

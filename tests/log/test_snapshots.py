@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from eventstore.log.event_log import Snapshot
@@ -72,3 +74,22 @@ def test_snapshots_are_read_in_pages(path: Path) -> None:
         assert log.read_snapshots(limit=1) == [(ONE, SAVED)]
         assert log.read_snapshots(after=ONE.bytes) == [(OTHER, Snapshot(4, 7, b"another"))]
         assert log.read_snapshots(after=OTHER.bytes) == []
+
+
+@pytest.mark.postgres
+def test_two_that_save_the_same_snapshots_wait_for_each_other_in_one_order(
+    postgres_url: str,
+) -> None:
+    later = Snapshot(5, 7, b"later")
+    lock = b"SELECT 1 FROM snapshots WHERE stream = %s FOR UPDATE"
+    waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted"
+    with closing(open_log(postgres_url)) as log, ThreadPoolExecutor(1) as threads:
+        log.save_snapshots([(ONE, SAVED), (OTHER, SAVED)])
+        with psycopg.connect(postgres_url) as saving:
+            saving.execute(lock, (ONE.bytes,))
+            saved = threads.submit(log.save_snapshots, [(OTHER, later), (ONE, later)])
+            while not saving.execute(waiting).fetchone():
+                saving.execute("SELECT pg_sleep(0.01)")
+            saving.execute(lock, (OTHER.bytes,))
+        saved.result()
+        assert log.load_snapshot(ONE) == log.load_snapshot(OTHER) == later
