@@ -26,8 +26,6 @@ _ANSWER_S_MAX: Final = 1.0
 _KEPT_S: Final = 3_600.0
 """The row of an ended lease is removed after this time: dedicated hosts come and go."""
 _NOW: Final = "extract(epoch from clock_timestamp())::float8"
-_RUNS: Final = f"host_leases.ends > {_NOW} AND host_leases.ends <= {_NOW} + {LEASE_S_MAX}"
-"""A lost host would live as much longer as the clock was set back; a living one soon renews."""
 _COLUMNS: Final = "name, node, incarnation, address, port, token, protocol"
 _INSERT: Final = (
     f"INSERT INTO host_leases ({_COLUMNS}, ends)"  # noqa: S608 - own text
@@ -37,10 +35,15 @@ _INSERT: Final = (
     " protocol = excluded.protocol, ends = excluded.ends"
 )
 _RENEW: Final = (
-    f"{_INSERT} WHERE host_leases.incarnation = excluded.incarnation OR NOT ({_RUNS}) RETURNING 1"
+    f"{_INSERT} WHERE host_leases.incarnation = excluded.incarnation"
+    f" OR host_leases.ends <= {_NOW} OR host_leases.ends > {_NOW} + {LEASE_S_MAX} RETURNING 1"
 )
+_CLIP: Final = (
+    f"UPDATE host_leases SET ends = {_NOW} + {LEASE_S_MAX} WHERE ends > {_NOW} + {LEASE_S_MAX}"  # noqa: S608 - own text
+)
+"""A lost host would live as much longer as the clock was set back. A living one renews anyway."""
 _CLEAR: Final = f"DELETE FROM host_leases WHERE ends <= {_NOW} - %s"  # noqa: S608 - own text
-_LIVING: Final = f"SELECT {_COLUMNS}, ends FROM host_leases WHERE {_RUNS} ORDER BY name"  # noqa: S608 - own text
+_LIVING: Final = f"SELECT {_COLUMNS}, ends FROM host_leases WHERE ends > {_NOW} ORDER BY name"  # noqa: S608 - own text
 _CLOCK: Final = f"SELECT {_NOW}"
 _LEAVE: Final = "DELETE FROM host_leases WHERE name = %s AND incarnation = %s"
 
@@ -62,6 +65,7 @@ class PostgresHostLeases(HostLeases):
     @override
     def take(self, lease: HostLease, seconds: float) -> None:
         self._run(_INSERT, [*_row(lease), seconds])
+        self._run(_CLIP, [])
         self._run(_CLEAR, [_KEPT_S])
 
     @override

@@ -22,6 +22,7 @@ from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_host_leases import PostgresHostLeases
+from tests.log.raw_sql import run_sql
 
 LONG_S = LEASE_S_MAX
 OVER_S = 0.0
@@ -116,15 +117,18 @@ def test_a_lost_host_lives_no_longer_if_the_clock_of_the_database_is_set_back(
     postgres_url: str,
 ) -> None:
     open_log(postgres_url).close()
-    before_s = LONG_S + 3_600.0  # as such a lease looks afterwards
+    set_back = "UPDATE host_leases SET ends = ends + 3600"
     with closing(PostgresHostLeases(postgres_url, PostgresBounds())) as leases:
-        leases.take(MINE, before_s)
-        assert rows(leases) == []
-        assert leases.renew(MINE, LONG_S)
-        assert rows(leases) == [MINE]
-        leases.take(MINE, before_s)
-        assert leases.renew(of("host-a", "second"), LONG_S)
-        assert rows(leases) == [of("host-a", "second")]
+        leases.take(MINE, LONG_S)
+        run_sql(postgres_url, set_back)
+        assert rows(leases) == [MINE], "a living one is seen as before"
+        assert leases.renew(MINE, LONG_S), "and goes on"
+        run_sql(postgres_url, set_back)
+        assert leases.renew(of("host-a", "second"), LONG_S), "who stands by follows a lost one"
+        run_sql(postgres_url, set_back)
+        leases.take(of("host-b"), LONG_S)
+        (lost, _), now_s = leases.living(), leases.clock_s()
+        assert lost.ends_s <= now_s + LONG_S
 
 
 @pytest.mark.postgres
