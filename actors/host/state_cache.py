@@ -153,6 +153,7 @@ class StateCache:
         self._cached: OrderedDict[str, CachedIdentity] = OrderedDict()
         self._newcomers: dict[str, CachedIdentity] = {}
         self._bytes = 0
+        self._is_unreadable = False
         self.activations = 0
 
     def __len__(self) -> int:
@@ -248,6 +249,7 @@ class StateCache:
         Call this between transactions.
         """
         self._newcomers.clear()
+        self._is_unreadable = False
         idle_before_ms = now_ms - int(self._limits.identity_idle_s * 1000)
         due: list[tuple[UUID, Snapshot]] = []
         while self._cached:
@@ -273,7 +275,8 @@ class StateCache:
         """A snapshot if enough events came since the last one.
 
         "Enough" grows with the size of the state, so the cost per event stays constant. That of a
-        key is made from the log; there is none if the log cannot be read.
+        key is made from the log; there is none if the log cannot be read, which is tried once until
+        the next ``passivate``.
         """
         state = cached.state
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
@@ -283,9 +286,12 @@ class StateCache:
             return None
         if state.claim:
             # An earlier owner of the key may have been erased: then the rows no longer name it.
+            if self._is_unreadable:
+                return None
             try:
                 state, _ = read_identity(self._log, cached.stream)
             except LogError:
+                self._is_unreadable = True
                 return None
         cached.snapshot_version = state.version
         return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from actors.core.account_commands import ClaimKey, ReleaseKey
@@ -91,6 +93,27 @@ def test_a_log_that_cannot_be_read_costs_the_snapshot_of_a_key_and_nothing_else(
     assert run(mediator.host, claim) == [KeyClaim(3)]
     ((stream, snapshot),) = mediator.host.run_housekeeping()
     assert (stream, snapshot.version) == (identity_stream(target), 3)
+
+
+def test_a_log_that_cannot_be_read_is_asked_for_one_key_and_not_for_each(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mediator = Mediator(log, snapshot_after_events=2)
+    claims = [unclaimed(f"key:{KEY}{number}", ClaimKey(STAYS)) for number in range(5)]
+    run(mediator.host, *claims)
+    read: list[object] = []
+
+    def unread(stream: UUID) -> None:
+        read.append(stream)
+        unavailable()
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(log, "load_snapshot", unread)
+        run(mediator.host, *claims)
+    assert len(read) == 1
+    assert mediator.host.run_housekeeping() == []
+    run(mediator.host, *claims)
+    assert len(mediator.host.run_housekeeping()) == len(claims)
 
 
 def unavailable(*_: object) -> None:
