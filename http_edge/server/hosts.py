@@ -60,7 +60,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         postgres=settings.postgres.bounds,
         allow_unsafe=settings.postgres.unsafe_ok,
         partitions=[] if settings.has_placer else placement.partitions_of(index),
-        node=settings.node or "",
+        node=(settings.node or "") if settings.node_address is not None else "",
         is_placed=settings.has_placer,
         lease_s=limits.host_lease_s,
         address=settings.host_address,

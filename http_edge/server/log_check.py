@@ -14,6 +14,7 @@ from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
 from eventstore.log import databases
 from eventstore.log.errors import (
+    LockedElsewhere,
     LogError,
     LogOfLaterRelease,
     LogUnfinished,
@@ -23,9 +24,10 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
+from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, HostLeases
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
+from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
@@ -36,6 +38,7 @@ from http_edge.settings.settings import Settings
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
 _URL_MARK: Final = "public_url"
+_ALONE: Final = "mediator"
 _POLL_S: Final = 0.1
 _LOG = logging.getLogger(__name__)
 
@@ -140,19 +143,33 @@ def _check_nodes(settings: Settings) -> None:
         Stop: such nodes, or another mediator, are running.
         LogUnavailable: the host leases cannot be read.
     """
-    until_s = time.monotonic() + settings.limits.host_lease_s + ENDING_S_MAX
     with contextlib.closing(
         open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
     ) as leases:
-        while (refusal := _refusal(settings, leases.living())) is not None:
+        living, left_s = _living(leases)
+        until_s = time.monotonic() + left_s + ENDING_S_MAX
+        while (refusal := _refusal(settings, living)) is not None:
             if time.monotonic() > until_s:
                 raise refusal
             time.sleep(_POLL_S)
+            living, _ = _living(leases)
+
+
+def _living(leases: HostLeases) -> tuple[Sequence[HostLease], float]:
+    """The hosts that have a lease, and for how many seconds at most.
+
+    A longer lease than any is that of a lost host, from before the clock was set back.
+    """
+    now_s = leases.clock_s()
+    if now_s is None:
+        now_s = time.monotonic()
+    living = [one for one in leases.living() if one.ends_s <= now_s + LEASE_S_MAX]
+    return living, max((one.ends_s - now_s for one in living), default=0.0)
 
 
 def _refusal(settings: Settings, living: Sequence[HostLease]) -> Stop | None:
     """Why a mediator does not start beside these hosts; None if it does."""
-    if others := {one.node for one in living if one.protocol != NODE_PROTOCOL}:
+    if others := {one.node or one.name for one in living if one.protocol != NODE_PROTOCOL}:
         return Stop(
             Exit.USAGE,
             "Nodes of a release that cannot run beside this one are running:"
@@ -161,12 +178,36 @@ def _refusal(settings: Settings, living: Sequence[HostLease]) -> Stop | None:
         )
     if any(settings.node_address is None or not one.node for one in living):
         # Hosts of a mediator without nodes take their shards from whichever host has them.
-        return Stop(
-            Exit.USAGE,
-            "Another mediator is running on this log, and they are not nodes of one cluster.",
-            "Stop it first, or set node_address for both.",
-        )
+        return _beside_another()
     return None
+
+
+def _beside_another() -> Stop:
+    return Stop(
+        Exit.BUSY,
+        "Another mediator is running on this log, and they are not nodes of one cluster.",
+        "Stop it first, or set node_address for both.",
+    )
+
+
+@contextlib.contextmanager
+def only_mediator(settings: Settings) -> Iterator[None]:
+    """Keep mediators that start at the same time, before they have leases, from each other's log.
+
+    The lock is only for the start: it is not taken again if the database ends its session.
+
+    Raises:
+        Stop: another one has started; or the database cannot be reached.
+    """
+    with contextlib.ExitStack() as held:
+        if settings.node_address is None:
+            lock = advisory_lock(settings.log_dsns[0], _ALONE, settings.postgres.bounds)
+            with _explained():
+                try:
+                    held.enter_context(lock)
+                except LockedElsewhere as error:
+                    raise _beside_another() from error
+        yield
 
 
 def _note_url(settings: Settings, log: EventLog) -> None:

@@ -33,7 +33,7 @@ from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options, placement_of
-from http_edge.server.log_check import check_log
+from http_edge.server.log_check import check_log, only_mediator
 from http_edge.server.metrics import (
     EdgeQuestion,
     HostQuestion,
@@ -85,7 +85,8 @@ def run(loaded: Loaded) -> int:
         open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
         clock = clock_watch(settings)
         clock.check()
-        return _served(settings, metrics, clock, started_s)
+        with only_mediator(settings):
+            return _served(settings, metrics, clock, started_s)
 
 
 def _served(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from eventstore.log.codec import encode
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
+from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
@@ -19,8 +19,10 @@ from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.log_check import check_log
+from http_edge.server.hosts import host_options
+from http_edge.server.log_check import check_log, only_mediator
 from http_edge.settings.settings import Settings
+from tests.log.raw_sql import run_sql
 
 
 @pytest.fixture
@@ -80,13 +82,13 @@ def test_a_log_of_a_later_release_is_refused_with_what_to_do(settings: Settings)
 def test_a_node_does_not_start_beside_nodes_of_another_protocol(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_check, "ENDING_S_MAX", -settings.limits.host_lease_s)
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -LEASE_S_MAX)
     node = settings.on_node("new", "127.0.0.1")
     lease = HostLease("host-old-0", "old", "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL)
     with closing(open_host_leases(settings.log_dsn)) as leases:
-        leases.take(lease, 600)
+        leases.take(lease, LEASE_S_MAX)
         check_log(node)
-        leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL + 1), 600)
+        leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL + 1), LEASE_S_MAX)
         with pytest.raises(Stop, match="cannot run beside this one are running: old") as refused:
             check_log(node)
         assert refused.value.exit_code == Exit.USAGE
@@ -99,19 +101,45 @@ def test_no_mediator_starts_on_the_database_of_another_unless_both_are_nodes(
 ) -> None:
     alone = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=postgres_url)
     node = alone.on_node("new", "127.0.0.1")
-    monkeypatch.setattr(log_check, "ENDING_S_MAX", -alone.limits.host_lease_s)
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -LEASE_S_MAX)
     for each in (alone, node):
         check_log(each)
     for running, refused in (("", [alone, node]), ("old", [alone])):
-        lease = HostLease("host-0", running, "first", "127.0.0.1", 1, b"")
+        lease = HostLease("host-0", running, "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL)
         with closing(open_host_leases(postgres_url)) as leases:
-            leases.take(lease, 60)
+            leases.take(lease, LEASE_S_MAX)
             for each in (alone, node):
                 with pytest.raises(Stop) if each in refused else contextlib.nullcontext() as stop:
                     check_log(each)
                 if stop is not None:
                     assert "Another mediator is running on this log" in str(stop.value)
+                    assert stop.value.exit_code == Exit.BUSY
+            # As the lease of a lost host looks when the clock of the database was set back.
+            run_sql(postgres_url, "UPDATE host_leases SET ends = ends + 3600")
+            check_log(alone)
             leases.leave(lease)
+
+
+def test_a_name_alone_makes_a_mediator_no_node_beside_which_others_start(
+    settings: Settings,
+) -> None:
+    named = settings.model_copy(update={"node": "old"})
+    assert host_options(named, 0).node == ""
+    assert host_options(settings.on_node("new", "127.0.0.1"), 0).node == "new"
+
+
+@pytest.mark.postgres
+def test_of_two_mediators_that_start_at_the_same_time_one_is_refused(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    alone = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=postgres_url)
+    node = alone.on_node("new", "127.0.0.1")
+    with only_mediator(node), only_mediator(node), only_mediator(alone):
+        with pytest.raises(Stop, match="Another mediator is running") as stop, only_mediator(alone):
+            pytest.fail("both start")
+        assert stop.value.exit_code == Exit.BUSY
+    with only_mediator(alone):
+        pass
 
 
 def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(
@@ -119,7 +147,7 @@ def test_the_lease_of_a_killed_node_delays_a_start_and_does_not_prevent_it(
 ) -> None:
     lease = HostLease("host-old-0", "old", "first", "127.0.0.1", 1, b"", protocol=NODE_PROTOCOL + 1)
     with closing(open_host_leases(settings.log_dsn)) as leases:
-        leases.take(lease, 600)
+        leases.take(lease, LEASE_S_MAX)
         monkeypatch.setattr(time, "sleep", lambda _: leases.leave(lease))
         check_log(settings.on_node("new", "127.0.0.1"))
         assert leases.living() == []
