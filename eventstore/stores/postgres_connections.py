@@ -156,13 +156,16 @@ class PostgresConnections:
             with self._pool.connection() as connection:
                 # The previous user may have raised the limit.
                 connection.answer_s_max = self._bounds.answer_s_max
-                yield connection
+                try:
+                    yield connection
+                except ReadOnlySqlTransaction:
+                    # What began while the database took no writes takes none as long as it lasts.
+                    connection.close()
+                    raise
         except Error as error:
-            # Another server may be the primary by now, though this one still answers: commits that
-            # wait here for its lost standby keep their locks. And a session that began while the
-            # database took no writes takes none for as long as it lasts.
-            is_left = self._is_one_of_several and isinstance(error, OperationalError)
-            if is_left or isinstance(error, ReadOnlySqlTransaction):
+            if self._is_one_of_several and isinstance(error, OperationalError):
+                # Another server may be the primary by now, though this one still answers: commits
+                # that wait here for its lost standby keep their locks.
                 self._pool.drain()
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)

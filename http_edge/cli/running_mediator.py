@@ -108,7 +108,7 @@ def order(
         Stop: as ``ask``, or the order was not carried out.
     """
     answer = ask_as_operator("POST", settings, url, path, seconds_max=_ORDER_S_MAX)
-    placed: Any = answer.get("placed")
+    placed: Any = str(answer.get("placed"))
     if placed != Placed.DONE:
         reason, remedy = refusals.get(placed, ("The mediator refused.", see))
         raise Stop(_ORDER_CODES.get(placed, Exit.USAGE), reason, remedy)

@@ -212,7 +212,7 @@ def _stream_of(name: str, columns: Collection[str]) -> Column:
 
 
 def _computed(did: Column) -> Column:
-    """``eventstore.log.codec.identity_stream``, 16 bytes (RFC 9562, version 5)."""
+    """``eventstore.log.streams.identity_stream``, 16 bytes (RFC 9562, version 5)."""
     sha1 = F.sha1(F.concat(F.lit(_PREFIX), did.cast("binary")))
     return F.unhex(
         F.concat(

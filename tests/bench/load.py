@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
     async def post(self, body: bytes) -> str | None:
-        """See ``http_edge.clients.load.Post``. Raises: OSError, TypeError: no such answer."""
+        """See ``load.agents.Post``. Raises: OSError, TypeError: no such answer."""
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
