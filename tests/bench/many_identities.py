@@ -42,7 +42,7 @@ from tests.bench.processes import ProcessTree, memory_bytes
 from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
 from tests.bench.server import MeasuredServer
 from tests.cluster.server import EDGE, HOST
-from tests.database_server import DatabaseServer, database_directory, recommended_settings
+from tests.database_server import DatabaseServer, database_directory
 
 _CONNECTIONS: Final = 16
 _PAYLOAD: Final = "x" * 1_024
@@ -99,7 +99,7 @@ async def run(wanted: Plan, bar: ProgressBar) -> Report:
         }
         for name, population in sizes.items():
             database = DatabaseServer.new(databases / name)
-            await asyncio.to_thread(database.start, recommended_settings())
+            await asyncio.to_thread(database.start)
             side = _Side(name, population, database, Known.create(wanted.few), folder / name)
             lines.append(await asyncio.to_thread(side.fill, bar))
             sides.append(side)
