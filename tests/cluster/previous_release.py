@@ -10,8 +10,8 @@ from typing import Final
 
 from tests.archives import extract
 
-_FIRST: Final = "b9586e4"
-"""What counts as the previous release until there is a tag."""
+_FIRST: Final = "5adfa29"
+"""What counts as the previous release until there is a tag: the first with this node protocol."""
 _PACKAGES: Final = ("actors", "eventstore", "http_edge")
 _HERE: Final = Path(__file__).parents[2]
 
