@@ -26,7 +26,3 @@ class ProjectionError(Exception):
     """Base class of errors that a program reports in one sentence; never raised itself."""
 
     exit_code: ClassVar[int]
-
-    def __init_subclass__(cls, *, exit_code: int) -> None:
-        """Each subclass names its exit code where it is declared."""
-        cls.exit_code = exit_code

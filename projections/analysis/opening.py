@@ -51,8 +51,10 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
 }
 
 
-class NotOfThisExport(ProjectionError, exit_code=USAGE):
+class NotOfThisExport(ProjectionError):
     """The tables were rebuilt from another export, or from rows that this export does not have."""
+
+    exit_code = USAGE
 
 
 def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice

@@ -127,8 +127,10 @@ _READS: Final[Mapping[str, Sequence[str]]] = {
 """The types of events without which a table has no row: most logs do not have all of them."""
 
 
-class DumpDamaged(ProjectionError, exit_code=UNSAFE):
+class DumpDamaged(ProjectionError):
     """The dump of the live state cannot be read."""
+
+    exit_code = UNSAFE
 
 
 class Dump(msgspec.Struct, frozen=True):

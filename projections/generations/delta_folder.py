@@ -35,12 +35,16 @@ _LOGGED: Final = re.compile(r"(\d{20})\..*")
 """The name of a commit or of a checkpoint."""
 
 
-class TablesDamaged(ProjectionError, exit_code=UNSAFE):
+class TablesDamaged(ProjectionError):
     """Tables, or their description, are not as the rebuild wrote them; says what is wrong."""
 
+    exit_code = UNSAFE
 
-class TablesBusy(ProjectionError, exit_code=BUSY):
+
+class TablesBusy(ProjectionError):
     """Another rebuild writes to the same place."""
+
+    exit_code = BUSY
 
 
 class DeltaFolder:

@@ -73,8 +73,10 @@ _Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Keeps rows, once they are computed, until the rebuild ends; returns the same rows."""
 
 
-class RebuildRefused(ProjectionError, exit_code=USAGE):
+class RebuildRefused(ProjectionError):
     """The earlier tables cannot be continued up to the requested position."""
+
+    exit_code = USAGE
 
 
 def rebuild(  # noqa: PLR0913 - one for each option

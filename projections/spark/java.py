@@ -72,16 +72,22 @@ _G1_RELEASE_MIN: Final = 25
 _THREADS: Final = re.compile(r"local\[(\d+)")
 
 
-class JavaMissing(ProjectionError, exit_code=USAGE):
+class JavaMissing(ProjectionError):
     """No Java of a release that Spark runs on was found."""
 
+    exit_code = USAGE
 
-class CacheRefused(ProjectionError, exit_code=USAGE):
+
+class CacheRefused(ProjectionError):
     """No AOT cache can be made."""
 
+    exit_code = USAGE
 
-class CacheNotMade(ProjectionError, exit_code=FINDING):
+
+class CacheNotMade(ProjectionError):
     """Java has written no AOT cache; the work itself is done."""
+
+    exit_code = FINDING
 
 
 class Java(NamedTuple):

@@ -29,8 +29,10 @@ WITHIN_MS: Final = 5 * MINUTE_MS
 """A wallet that is in use asks for messages at least this often."""
 
 
-class NoSuchTime(ProjectionError, exit_code=USAGE):
+class NoSuchTime(ProjectionError):
     """The given time ends before it begins."""
+
+    exit_code = USAGE
 
 
 @dataclass(frozen=True)

@@ -85,43 +85,67 @@ class SocketRefused(ClientError):
     """
 
     close_code: ClassVar[int]
-    final: ClassVar[bool]
-
-    def __init_subclass__(cls, *, close_code: int, final: bool = False) -> None:
-        cls.close_code, cls.final = close_code, final
+    final: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__(f"socket closed with {self.close_code}: {type(self).__doc__}")
 
 
-class AuthenticationTimedOut(SocketRefused, close_code=4001):
+class AuthenticationTimedOut(SocketRefused):
     """No AUTHENTICATE arrived within 10 seconds."""
 
+    close_code = 4001
 
-class MessageMalformed(SocketRefused, close_code=4002):
+
+class MessageMalformed(SocketRefused):
     """The AUTHENTICATE message was malformed."""
 
+    close_code = 4002
 
-class TimestampOutOfRange(SocketRefused, close_code=4003):
+
+class TimestampOutOfRange(SocketRefused):
     """The clocks of client and mediator differ by more than five minutes."""
 
+    close_code = 4003
 
-class DidNotFound(SocketRefused, close_code=4004, final=True):
+
+class DidNotFound(SocketRefused):
     """The mediator cannot resolve the identity's DID."""
 
+    close_code = 4004
+    final = True
 
-class SigningKeyNotFound(SocketRefused, close_code=4005, final=True):
+
+class SigningKeyNotFound(SocketRefused):
     """The signing key id is not in the identity's DID document."""
 
+    close_code = 4005
+    final = True
 
-class SignatureInvalid(SocketRefused, close_code=4006, final=True):
+
+class SignatureInvalid(SocketRefused):
     """The signature of AUTHENTICATE did not verify."""
 
+    close_code = 4006
+    final = True
 
-class NotRegistered(SocketRefused, close_code=4007, final=True):
+
+class NotRegistered(SocketRefused):
     """The identity has no active contract with the mediator."""
+
+    close_code = 4007
+    final = True
 
 
 SOCKET_REFUSALS: Final[dict[int, type[SocketRefused]]] = {
-    kind.close_code: kind for kind in SocketRefused.__subclasses__()
+    kind.close_code: kind
+    for kind in (
+        AuthenticationTimedOut,
+        MessageMalformed,
+        TimestampOutOfRange,
+        DidNotFound,
+        SigningKeyNotFound,
+        SignatureInvalid,
+        NotRegistered,
+    )
 }
