@@ -23,6 +23,8 @@ AsOf: TypeAlias = datetime | int | None
 Position: TypeAlias = tuple[int, ...]
 """A point in a log: the position of a row in each of its databases, in their order."""
 _MS: Final = 1_000
+_AT_ONCE: Final = 4
+"""Files in memory at once, some 30 MB each; two cores hash faster than a disk reads."""
 
 
 def point_in_log(text: str) -> AsOf:
@@ -47,10 +49,6 @@ class NoExport(ExportError):
 
 class NotExported(ExportError):
     """The export does not reach the given position or time, or cannot tell whether it does."""
-
-
-_AT_ONCE: Final = 4
-"""Files in memory at once, some 30 MB each; two cores hash faster than a disk reads."""
 
 
 class FileHashes:

@@ -51,6 +51,7 @@ from projections.spark.session import open_session
 from projections.tables.projection import Step
 
 _MS: Final = 1_000
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 def _question(text: str) -> Question:
@@ -137,9 +138,6 @@ def _frames(
             return "", {"messages": rows}
         case _:
             assert_never(subject)
-
-
-_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
 def records(frame: DataFrame, rows_max: int) -> list[Record]:

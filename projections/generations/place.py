@@ -49,6 +49,7 @@ from projections.generations.generation import (
 )
 
 GENERATIONS: Final = "generations"
+LOCK: Final = ".rebuild.lock"
 _TRIES: Final = 10
 _AT_ONCE: Final = 4
 _PIECE_BYTES: Final = 1 << 20
@@ -81,9 +82,6 @@ DESCRIBED: Final = pa.schema(
         pa.field("description", pa.string()),
     ]
 )
-
-
-LOCK: Final = ".rebuild.lock"
 
 
 @contextmanager

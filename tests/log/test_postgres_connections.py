@@ -137,7 +137,7 @@ def test_a_session_that_began_while_the_database_took_no_writes_is_replaced(
         append(log, OWNER, message())
     reset = f"ALTER DATABASE {name} RESET default_transaction_read_only"
     run_sql(postgres_url, f"BEGIN READ WRITE; {reset}; COMMIT")
-    # Each refusal replaces the sessions that there are; a few more may be on their way by then.
+    # Each refusal replaces the session that refused.
     assert any(_is_appended(log) for _ in range(ATTEMPTS))
 
 

@@ -21,8 +21,6 @@ FROM_QUEUED: Final = ("identity", "protocol", "sender_did", "recipient_key", SIZ
 """The fields that the first event of a message has."""
 _MS: Final = 1_000
 _COUNTED_BY: Final = ("protocol", "command", "reason", "sender_did")
-
-
 LIFE: Final = ("message-queued", "messages-delivered", "messages-removed")
 """The events of a message; the last word of each says what happened."""
 TRAFFIC: Final = (*LIFE, "event-saved", "public-event-published")
