@@ -27,6 +27,8 @@ WITHIN_S: Final = 30.0
 
 What is erased in this time is removed together, and mostly lies in the same pages.
 """
+_PAUSE_S: Final = 0.004
+"""After some are removed: without it the same thread would mostly get the next turn, too."""
 _BUSY_MS: Final = 50
 """The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0
@@ -49,14 +51,15 @@ class Erasure:
         self,
         connect: Callable[[], sqlite3.Connection],
         turn: threading.Lock,
-        remove: Callable[[], None],
+        remove: Callable[[int], int | None],
         *,
         within_s: float = WITHIN_S,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
         ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes;
-        ``remove`` removes all contents that are erased by then from the tables.
+        ``remove`` removes some erased contents, the first ones after a position, from the tables,
+        and returns the position of the last one, or None if there is none.
         """
         self._connect = connect
         self._turn = turn
@@ -95,7 +98,7 @@ class Erasure:
     def _purged(self) -> bool:
         """Remove erased contents, and purge the files once; False if that is still to be done."""
         try:
-            self._remove()
+            self._remove_all()
             with closing(self._connect()) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 self._give_back(connection)
@@ -103,6 +106,13 @@ class Erasure:
         except (OperationalError, sqlite3.Error) as error:
             _LOG.warning("erased contents are still in the files: %s", type(error).__name__)
             return False
+
+    def _remove_all(self) -> None:
+        """Remove erased contents in one pass: what is erased behind it waits for the next one."""
+        after: int | None = 0
+        while after is not None:
+            after = self._remove(after)
+            self._stopped.wait(_PAUSE_S)
 
     def _truncated(self, connection: sqlite3.Connection) -> bool:
         for _ in range(_PASSES):
