@@ -21,7 +21,6 @@ import os
 import sqlite3
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -46,8 +45,6 @@ READERS_KEPT: Final = 4
 READERS_MAX: Final = 32
 READER_WAIT_S: Final = 5.0
 _PAGE_BYTES: Final = 4_096
-_PAUSE_S: Final = 0.004
-"""After a removal: without it the same thread would mostly get the next turn, too."""
 _FRAMES_MAX: Final = 200
 """A pass that copies no more than this is the last: its sync takes longer than its copying."""
 _PASSES_MAX: Final = 4
@@ -277,24 +274,23 @@ class SqliteWriter:
         """Schedule the removal, also from the files, of what the last transaction erased."""
         self._erasure.wanted()
 
-    def _remove_erased(self) -> None:
-        """Remove the erased contents from the tables, some in each transaction.
+    def _remove_erased(self, after: int) -> int | None:
+        """Remove some erased contents from the tables, the first ones after a position.
 
-        In one pass over their positions: what is erased behind it meanwhile waits for the next, so
-        that it shares its pages with more. On this connection, because a commit on another one
-        empties the cache of this one.
+        On this connection, because a commit on another one empties the cache of this one.
+
+        Returns:
+            The position of the last one; None if there is none after ``after``.
 
         Raises: as ``transaction``.
         """
-        after = 0
-        while True:
-            with self.transaction() as cursor:
-                removed = sqlite_contents.remove_erased(cursor, after)
-                if removed is None:
-                    return
-                removed_bytes, after = removed
-                sqlite_sizes.add(cursor, 0, -removed_bytes)
-            time.sleep(_PAUSE_S)
+        with self.transaction() as cursor:
+            removed = sqlite_contents.remove_erased(cursor, after)
+            if removed is None:
+                return None
+            removed_bytes, last = removed
+            sqlite_sizes.add(cursor, 0, -removed_bytes)
+        return last
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:

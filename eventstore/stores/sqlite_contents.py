@@ -1,10 +1,10 @@
 """Contents in a SQLite log: encrypted, each with a key of its own that is overwritten to erase it.
 
 An erasure has two steps. The transaction with the event that erases contents adds their positions
-to the table ``erased``, and no reader gets these contents from then on. Seconds later they are
-removed, those of many transactions together in the order of their positions: contents that leave at
-about the same time mostly lie in the same pages, and so do their keys, so each page is written once
-and not once for each transaction. The next start completes what a crash interrupts.
+to the table ``erased``, and no reader gets these contents from then on. Half a minute later they
+are removed, those of many transactions together in the order of their positions: contents that
+leave at about the same time mostly lie in the same pages, and so do their keys, so each page is
+written once and not once for each transaction. The next start completes what a crash interrupts.
 
 SQLite moves rows within and between pages, and the old bytes stay where they were until that room
 is used again (measured, with ``PRAGMA secure_delete``: after one in four random histories). So

@@ -1,10 +1,10 @@
 """Removes what was erased from the tables and files of a SQLite log, and gives free pages back.
 
-For some time after an erasure a thread removes, at intervals, the contents that were erased
-(``eventstore.stores.sqlite_contents``). That overwrites their keys, but a page as it was stays in
-the file until a checkpoint, and in the WAL until that room is used again. So in the end the thread
-moves the WAL into the file and truncates the WAL. It takes no more than moments between two
-commits, and tries again if a reader is in the way.
+Some time after an erasure a thread removes all contents that were erased by then
+(``eventstore.stores.sqlite_contents``): the longer it waits, the more of them share their pages.
+That overwrites their keys, but a page as it was stays in the file until a checkpoint, and in the
+WAL until that room is used again. So the thread then moves the WAL into the file and truncates the
+WAL. It takes no more than moments between two commits, and tries again if a reader is in the way.
 
 SQLite uses free pages in the file again first. If they are a large part of the file, pages at its
 end move into them, some at a time, and the file becomes shorter; only in files that were made for
@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Final
@@ -24,9 +23,12 @@ from typing import Final
 from eventsourcing.persistence import OperationalError
 
 WITHIN_S: Final = 30.0
-"""From the first erasure until the WAL has nothing of it, if no reader is in the way."""
-REMOVED_EVERY_S: Final = 2.0
-"""What is erased in this time is removed together, and mostly lies in the same pages."""
+"""From the first erasure until it leaves the tables and then the files.
+
+What is erased in this time is removed together, and mostly lies in the same pages.
+"""
+_PAUSE_S: Final = 0.004
+"""After some are removed: without it the same thread would mostly get the next turn, too."""
 _BUSY_MS: Final = 50
 """The longest that the writer waits for a reader that keeps the WAL from being truncated."""
 _AGAIN_S: Final = 1.0
@@ -49,14 +51,15 @@ class Erasure:
         self,
         connect: Callable[[], sqlite3.Connection],
         turn: threading.Lock,
-        remove: Callable[[], None],
+        remove: Callable[[int], int | None],
         *,
         within_s: float = WITHIN_S,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
         ``connect`` opens a connection, in the thread; the writer holds ``turn`` while it writes;
-        ``remove`` removes all contents that are erased by then from the tables.
+        ``remove`` removes some erased contents, the first ones after a position, from the tables,
+        and returns the position of the last one, or None if there is none.
         """
         self._connect = connect
         self._turn = turn
@@ -86,36 +89,30 @@ class Erasure:
         # A stop may come at any moment, also between the wait and the clear.
         while not self._stopped.is_set():
             self._wanted.wait()
-            until_s = time.monotonic() + self._within_s
-            while (left_s := until_s - time.monotonic()) > 0:
-                if self._stopped.wait(min(left_s, REMOVED_EVERY_S)):
-                    return
-                self._removed()
+            if self._stopped.wait(self._within_s):
+                return
             self._wanted.clear()
             while not self._purged() and not self._stopped.wait(_AGAIN_S):
                 pass
 
-    def _removed(self) -> bool:
-        """Remove erased contents from the tables; False if that is still to be done."""
-        try:
-            self._remove()
-        except OperationalError as error:
-            _LOG.warning("erased contents are still in the tables: %s", error)
-            return False
-        return True
-
     def _purged(self) -> bool:
         """Remove erased contents, and purge the files once; False if that is still to be done."""
-        if not self._removed():
-            return False
         try:
+            self._remove_all()
             with closing(self._connect()) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 self._give_back(connection)
                 return self._truncated(connection)
-        except sqlite3.Error as error:
+        except (OperationalError, sqlite3.Error) as error:
             _LOG.warning("erased contents are still in the files: %s", type(error).__name__)
             return False
+
+    def _remove_all(self) -> None:
+        """Remove erased contents in one pass: what is erased behind it waits for the next one."""
+        after: int | None = 0
+        while after is not None:
+            after = self._remove(after)
+            self._stopped.wait(_PAUSE_S)
 
     def _truncated(self, connection: sqlite3.Connection) -> bool:
         for _ in range(_PASSES):

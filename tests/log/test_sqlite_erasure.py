@@ -26,7 +26,7 @@ from eventstore.log.events import MessageQueued
 from eventstore.log.faults import Fault, Finding
 from eventstore.log.seam import SEAM
 from eventstore.log.verify import verify
-from eventstore.stores import sqlite_contents, sqlite_erasure
+from eventstore.stores import sqlite_contents
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import RecorderLog, rebuild_read_models
 from eventstore.stores.sqlite_connections import connect, create_file
@@ -177,19 +177,12 @@ def test_a_changed_content_or_key_is_named_whatever_its_type(path: Path, change:
         ]
 
 
-@pytest.fixture
-def never_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Erased contents stay in the tables of an open log."""
-    monkeypatch.setattr(sqlite_erasure, "REMOVED_EVERY_S", 1_000.0)
-
-
 def stored_in(path: Path) -> list[int]:
     """The positions of the contents in the table."""
     with closing(connect(path)) as beside:
         return [position for (position,) in beside.execute("SELECT position FROM contents")]
 
 
-@pytest.mark.usefixtures("never_removed")
 def test_an_erased_content_that_is_still_stored_is_read_by_none(path: Path) -> None:
     with closing(opened(path, within_s=1_000)) as log:
         append(log, OWNER, message(b"one"), message(b"two"), removed([1], "id"))
@@ -203,7 +196,6 @@ def test_an_erased_content_that_is_still_stored_is_read_by_none(path: Path) -> N
         another.close()
 
 
-@pytest.mark.usefixtures("never_removed")
 def test_contents_that_a_backup_has_after_their_erasure_leave_it_when_it_is_opened(
     path: Path, tmp_path: Path
 ) -> None:
@@ -221,7 +213,6 @@ def test_contents_that_a_backup_has_after_their_erasure_leave_it_when_it_is_open
     assert found_in(copy, *gone) == []
 
 
-@pytest.mark.usefixtures("never_removed")
 def test_a_row_leaves_for_the_archive_although_its_erased_content_is_still_stored(
     path: Path,
 ) -> None:
@@ -251,7 +242,6 @@ def test_others_wait_for_the_removal_of_few_contents_at_a_time(
     assert sizes == [256, 256, 88]
 
 
-@pytest.mark.usefixtures("never_removed")
 def test_what_is_erased_behind_a_pass_waits_for_the_next(path: Path) -> None:
     with closing(SqliteStore(path, erased_within_s=1_000)) as store:
         log = RecorderLog(store)
