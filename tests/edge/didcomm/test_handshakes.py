@@ -387,6 +387,8 @@ async def test_reports_and_acknowledgements_are_never_answered(
         "out-of-band/1.1/problem_report",
         "unknown/1.0/problem-report",
         "messagepickup/1.0/problem_report",
+        "messagepickup/1.0/problem-report",
+        "messagepickup/1.0/ack",
     ]
     for prefix in cases:
         for kind in more:
