@@ -252,6 +252,7 @@ class Inbound:
         command: bytes,
         transport: InboundTransport,
     ) -> ReceivedMessage | MessageRejection:
+        message = msgspec.structs.replace(message, type=self._table.known(message.type))
         name = self._table.name_of(message.type)
         if message.names_another:
             self._note_misaddressed(name)

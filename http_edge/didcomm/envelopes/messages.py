@@ -73,9 +73,9 @@ class MessageType(msgspec.Struct, frozen=True):
         """Return the type of another message of the same protocol, in the same spelling."""
         return f"{self.protocol}/{name}"
 
-    def capped(self, minor_max: int | None) -> MessageType:
-        """Return the type with its minor version capped (RFC 0003); None: no cap."""
-        if minor_max is None or self.minor <= minor_max:
+    def capped(self, minor_max: int) -> MessageType:
+        """Return the type with its minor version capped."""
+        if self.minor <= minor_max:
             return self
         return msgspec.structs.replace(self, minor=minor_max)
 
@@ -234,8 +234,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     ``attachments`` belong to the whole message; an empty list is written, None is not.
     ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
-    signed. A question in a minor version above ``minor_max`` is answered in ``minor_max``
-    (RFC 0003). ``names_parent``: the answer repeats the parent thread of the question.
+    signed. ``names_parent``: the answer repeats the parent thread of the question.
     """
 
     name: str
@@ -245,7 +244,6 @@ class Reply(msgspec.Struct, frozen=True):
         default_factory=dict
     )
     signed: Mapping[str, SignedValue] = msgspec.field(default_factory=dict)
-    minor_max: int | None = None
     names_parent: bool = False
 
 

@@ -106,7 +106,7 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
     thread: Json = {"thid": question.thread_id}
     match answer:
         case Reply():
-            kind = question.type.capped(answer.minor_max).sibling(answer.name)
+            kind = question.type.sibling(answer.name)
             if answer.names_parent and question.parent_thread_id:
                 thread["pthid"] = question.parent_thread_id
             return {**_head(kind, message_id, thread), **_members(answer)}
