@@ -18,6 +18,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from http_edge.crypto.strict_json import INTEGER_MAX
 from http_edge.didcomm.envelopes.keys import KeyPair
 
 Json: TypeAlias = dict[str, object]
@@ -49,7 +50,10 @@ def read_whole(value: object) -> int | None:
     """Return an integer; None for any other value.
 
     A text of digits counts as its number, because the Identus wallet for iOS writes limits so.
+    ``10.0`` is 10 as well: JSON has one kind of number, and some languages write all of them so.
     """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= INTEGER_MAX:
+        return int(value)
     if isinstance(value, str) and _DIGITS.match(value):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
