@@ -300,7 +300,7 @@ def _saved_events(reply: SavedEventsPage, page: Page | None) -> Answer:
 
 class _NewTags(msgspec.Struct, frozen=True):
     event_id: Id
-    encrypted_tags: Tags | None = None
+    encrypted_tags: Tags
 
 
 class UpdateEventTagsPayload(msgspec.Struct, frozen=True):
@@ -310,7 +310,7 @@ class UpdateEventTagsPayload(msgspec.Struct, frozen=True):
 
 
 def _update_tags(request: CommandRequest, payload: UpdateEventTagsPayload) -> ValidatedCommand:
-    updates = [TagUpdate(event.event_id, event.encrypted_tags or []) for event in payload.events]
+    updates = [TagUpdate(event.event_id, event.encrypted_tags) for event in payload.events]
     _check_tags(request, sum(len(update.encrypted_tags) for update in updates))
     return request.own(UpdateEventTags(updates))
 
