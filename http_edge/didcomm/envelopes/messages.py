@@ -30,7 +30,8 @@ OLD_PREFIX: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
 QUESTION_TYPE: Final = "{type}"
 """Placeholder in a problem report's code for the type of the message that the report is about."""
 ID_CHARS_MAX: Final = 256
-"""A longer message or thread id is refused: it would be echoed, and no agent makes such an id."""
+"""A longer message id is refused and a longer thread id ignored: it would be echoed, and no agent
+makes such an id."""
 _TYPE: Final = re.compile(
     r"(?P<prefix>https://didcomm\.org/|did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/)"
     r"(?P<family>[a-z0-9._-]{1,64})/(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,3})"
