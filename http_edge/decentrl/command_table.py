@@ -7,11 +7,10 @@ Commands about contracts, which need checks of their own, are in ``contracts``.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import orjson
-from msgspec import UNSET, UnsetType
 
 from actors.core.commands import (
     AcknowledgeContractRequests,
@@ -301,7 +300,7 @@ def _saved_events(reply: SavedEventsPage, page: Page | None) -> Answer:
 
 class _NewTags(msgspec.Struct, frozen=True):
     event_id: Id
-    encrypted_tags: Tags | None = None
+    encrypted_tags: Tags
 
 
 class UpdateEventTagsPayload(msgspec.Struct, frozen=True):
@@ -311,7 +310,7 @@ class UpdateEventTagsPayload(msgspec.Struct, frozen=True):
 
 
 def _update_tags(request: CommandRequest, payload: UpdateEventTagsPayload) -> ValidatedCommand:
-    updates = [TagUpdate(event.event_id, event.encrypted_tags or []) for event in payload.events]
+    updates = [TagUpdate(event.event_id, event.encrypted_tags) for event in payload.events]
     _check_tags(request, sum(len(update.encrypted_tags) for update in updates))
     return request.own(UpdateEventTags(updates))
 
@@ -386,22 +385,19 @@ def _public_event_accepted(reply: PublicEventAccepted, _: Page | None) -> Answer
 
 
 class DeletePublicEventPayload(msgspec.Struct, frozen=True):
-    """Events to withdraw (section 7): ``event_ids``, or one id under either other name.
+    """Events to withdraw (section 7): ``event_ids``, or else one id under either other name."""
 
-    The first of these members that is present counts; those after it are not even checked.
-    """
-
-    event_ids: Ids | UnsetType = UNSET
-    public_event_id: Any = UNSET
-    event_id: Any = UNSET
+    event_ids: Ids | None = None
+    public_event_id: str | None = None
+    event_id: str | None = None
     channel_id: str | None = None
 
 
 def _delete_public(request: CommandRequest, payload: DeletePublicEventPayload) -> ValidatedCommand:
     ids = payload.event_ids
-    if ids is UNSET:
-        one = payload.event_id if payload.public_event_id is UNSET else payload.public_event_id
-        if not isinstance(one, str):
+    if ids is None:
+        one = payload.event_id if payload.public_event_id is None else payload.public_event_id
+        if one is None:
             raise PayloadInvalid("payload.event_ids: is missing")
         ids = [one]
     return request.own(DeletePublicEvents(ids, payload.channel_id))

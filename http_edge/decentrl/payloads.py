@@ -160,7 +160,7 @@ def _members_check(checks: list[tuple[str, str, _Check]]) -> _Check | None:
     def check(value: Any, limits: Limits) -> str | None:
         for name, wire_name, below in checks:
             member = getattr(value, name)
-            if member is None or member is msgspec.UNSET:
+            if member is None:
                 continue  # absent: it has no size
             broken = below(member, limits)
             if broken is not None:

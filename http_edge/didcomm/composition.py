@@ -26,7 +26,6 @@ from http_edge.didcomm.invitation_page import InvitationPage
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.protocols import notifications, pickup, push_notifications, trust_ping
 from http_edge.didcomm.protocols.admission import Admission
-from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
 from http_edge.didcomm.protocols.connections import Connections
 from http_edge.didcomm.protocols.coordinate_mediation import (
     FORMS as MEDIATIONS,
@@ -35,7 +34,6 @@ from http_edge.didcomm.protocols.coordinate_mediation import (
     CoordinateMediation,
     MediationTerms,
 )
-from http_edge.didcomm.protocols.did_exchange import MINORS as DID_EXCHANGE_MINORS
 from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
 from http_edge.didcomm.protocols.enrolment import Enrolment
@@ -260,11 +258,7 @@ def _table(
     endpoint = dependencies.settings.url + PATH
     own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
 
-    def handshake(minors: tuple[int, ...]) -> HandshakeResponder:
-        return HandshakeResponder(
-            identities, admission, own_key=key.public, own_url=endpoint, minor_max=minors[-1]
-        )
-
+    handshake = HandshakeResponder(identities, admission, own_key=key.public, own_url=endpoint)
     table = ProtocolTable()
     taken_bytes = min(settings.message_bytes_max, dependencies.settings.limits.body_bytes_max)
     features = DiscoverFeatures(table.families, taken_bytes)
@@ -272,8 +266,8 @@ def _table(
         endpoint, key.public, own_dids.names | {base58(key.public)}, own_dids.did_key
     )
     table.add(
-        Connections(handshake(CONNECTIONS_MINORS), own, key, clock=clock).family(),
-        DidExchange(handshake(DID_EXCHANGE_MINORS), own, key).family(),
+        Connections(handshake, own, key, clock=clock).family(),
+        DidExchange(handshake, own, key).family(),
         OutOfBand(admission).family(),
         *trust_ping.families(),
         *features.families(),

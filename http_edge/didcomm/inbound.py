@@ -252,6 +252,7 @@ class Inbound:
         command: bytes,
         transport: InboundTransport,
     ) -> ReceivedMessage | MessageRejection:
+        message = msgspec.structs.replace(message, type=self._table.known(message.type))
         name = self._table.name_of(message.type)
         if message.names_another:
             self._note_misaddressed(name)
@@ -348,12 +349,14 @@ class Inbound:
         return request, outcome
 
     async def _outcome(self, request: Request) -> Outcome:
-        handler = self._table.find(request.message.type)
-        if not isinstance(handler, Problem):
-            return await handler(request)
-        if is_problem_report(request.message.type) or request.message.type.name == "ack":
+        kind = request.message.type
+        # Before a handler is looked for: pickup 1.0 answers every unknown name with a report.
+        if is_problem_report(kind) or kind.name == "ack":
             return NOTHING
-        return refusal(handler, may_wait=False)
+        handler = self._table.find(kind)
+        if isinstance(handler, Problem):
+            return refusal(handler, may_wait=False)
+        return await handler(request)
 
     async def _back(self, request: Request, outcome: Outcome) -> bytes | RejectionReason | None:
         """Return the answer for this connection; queue an answer that cannot go back on it.

@@ -40,7 +40,7 @@ class RejectionReason(Enum):
     MESSAGE_TOO_LARGE = "message-too-large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     NOT_QUEUING = "not-queuing", HTTPStatus.CONFLICT
     EXPIRED = "expired", HTTPStatus.GONE
-    """The message came after its own expiry (DIDComm v2, ``expires_time``)."""
+    """The message came after its own expiry (``expires_time``)."""
     RATE_LIMITED = "rate-limited", HTTPStatus.TOO_MANY_REQUESTS, 1
     INSUFFICIENT_STORAGE = "insufficient-storage", HTTPStatus.SERVICE_UNAVAILABLE, 60
     """The mediator is short of disk and refuses what it would have to store until some is free."""

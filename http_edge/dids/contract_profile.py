@@ -245,9 +245,9 @@ def accept_request(
 ) -> JsonObject:
     """The signed contract: the request, the recipient's ephemeral key and its signature."""
     contract = {
-        **request.contract,
-        _EPHEMERAL_KEYS["recipient"][0]: b64encode(ephemeral_public),
         "recipient_signing_key_id": _key_id(request, "recipient"),
+        **request.contract,  # with a key id of its own, null too, which the requestor has signed
+        _EPHEMERAL_KEYS["recipient"][0]: b64encode(ephemeral_public),
     }
     return {
         CONTRACT: contract,

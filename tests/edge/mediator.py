@@ -17,7 +17,7 @@ from multidict import CIMultiDictProxy
 from yarl import URL
 
 from eventstore.log.codec import decode
-from eventstore.log.events import MessageQueued, RefusalsCounted, RefusedCommands
+from eventstore.log.events import Event, MessageQueued, RefusalsCounted, RefusedCommands
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import MediatorKeys, load_operators_token
 from http_edge.dispatch.routes import Routes
@@ -157,24 +157,22 @@ class Mediator:
             log.close()
         return [row.topic for row in rows if row.topic != "batch-sealed.1"]
 
-    def protocols(self) -> list[str]:
-        """Of each message that was queued, which protocol brought it."""
+    def events(self) -> list[Event]:
+        """The events of all rows of the log."""
         log = open_log(self.settings.log_dsn)
         try:
-            events = [decode(row.topic, row.state) for row in log.read_log(limit=1_000_000)]
+            return [decode(row.topic, row.state) for row in log.read_log(limit=1_000_000)]
         finally:
             log.close()
-        return [event.protocol for event in events if isinstance(event, MessageQueued)]
+
+    def protocols(self) -> list[str]:
+        """Of each message that was queued, which protocol brought it."""
+        return [event.protocol for event in self.events() if isinstance(event, MessageQueued)]
 
     def refused(self) -> list[RefusedCommands]:
         """What the edges recorded of the commands that they refused, summed up and sorted."""
-        log = open_log(self.settings.log_dsn)
-        try:
-            events = [decode(row.topic, row.state) for row in log.read_log(limit=1_000_000)]
-        finally:
-            log.close()
         entries: dict[tuple[str, ...], RefusedCommands] = {}
-        for event in events:
+        for event in self.events():
             for new in event.refusals if isinstance(event, RefusalsCounted) else ():
                 key = (new.protocol, new.command, new.reason, new.sender_did)
                 known = entries.get(key, msgspec.structs.replace(new, count=0))

@@ -177,6 +177,17 @@ async def test_a_withdrawn_event_is_gone_at_once_and_after_a_restart(
     assert await read(mediator, alice) == ["second"]
 
 
+async def test_a_name_of_ids_that_is_null_is_as_good_as_none(
+    mediator: Mediator, alice: Identity
+) -> None:
+    forms: list[Json] = [{"event_ids": None, "public_event_id": None}, {"event_ids": None}, {}]
+    for form, name in zip(forms, ["event_id", "public_event_id", "event_ids"], strict=True):
+        event_id = await publish(mediator, alice, "x")
+        named = [event_id] if name == "event_ids" else event_id
+        await withdraw(mediator, alice, **form, **{name: named}, channel_id=None)
+        assert await read(mediator, alice) == []
+
+
 async def test_no_publisher_withdraws_the_events_of_others(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
@@ -200,7 +211,15 @@ async def test_a_withdrawal_that_names_a_channel_stays_within_it(
 
 
 @pytest.mark.parametrize(
-    "payload", [{}, {"public_event_id": 1}, {"event_ids": "x"}, {"event_id": "x", "channel_id": 1}]
+    "payload",
+    [
+        {},
+        {"public_event_id": 1},
+        {"event_ids": "x"},
+        {"event_ids": None, "public_event_id": None, "event_id": None},
+        {"event_ids": [], "event_id": 1},
+        {"event_id": "x", "channel_id": 1},
+    ],
 )
 async def test_a_withdrawal_names_events(
     mediator: Mediator, alice: Identity, payload: Json

@@ -329,6 +329,8 @@ async def test_trap_69_events_of_others_are_skipped_and_not_distinguished(
         {"event_id": "x" * 257, "encrypted_tags": []},
         {"event_id": "x", "encrypted_tags": "tag"},
         {"event_id": "x", "encrypted_tags": [None]},
+        {"event_id": "x", "encrypted_tags": None},
+        {"event_id": "x"},
     ],
 )
 async def test_an_update_names_an_event_and_its_tags(

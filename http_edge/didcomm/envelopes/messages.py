@@ -18,6 +18,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from http_edge.crypto.strict_json import INTEGER_MAX
 from http_edge.didcomm.envelopes.keys import KeyPair
 
 Json: TypeAlias = dict[str, object]
@@ -29,7 +30,8 @@ OLD_PREFIX: Final = "did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/"
 QUESTION_TYPE: Final = "{type}"
 """Placeholder in a problem report's code for the type of the message that the report is about."""
 ID_CHARS_MAX: Final = 256
-"""A longer message or thread id is refused: it would be echoed, and no agent makes such an id."""
+"""A longer message id is refused and a longer thread id ignored: it would be echoed, and no agent
+makes such an id."""
 _TYPE: Final = re.compile(
     r"(?P<prefix>https://didcomm\.org/|did:sov:BzCbsNYhMrjHiqZDTUASHg;spec/)"
     r"(?P<family>[a-z0-9._-]{1,64})/(?P<major>[0-9]{1,3})\.(?P<minor>[0-9]{1,3})"
@@ -49,7 +51,10 @@ def read_whole(value: object) -> int | None:
     """Return an integer; None for any other value.
 
     A text of digits counts as its number, because the Identus wallet for iOS writes limits so.
+    ``10.0`` is 10 as well: JSON has one kind of number, and some languages write all of them so.
     """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= INTEGER_MAX:
+        return int(value)
     if isinstance(value, str) and _DIGITS.match(value):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -73,9 +78,9 @@ class MessageType(msgspec.Struct, frozen=True):
         """Return the type of another message of the same protocol, in the same spelling."""
         return f"{self.protocol}/{name}"
 
-    def capped(self, minor_max: int | None) -> MessageType:
-        """Return the type with its minor version capped (RFC 0003); None: no cap."""
-        if minor_max is None or self.minor <= minor_max:
+    def capped(self, minor_max: int) -> MessageType:
+        """Return the type with its minor version capped."""
+        if self.minor <= minor_max:
             return self
         return msgspec.structs.replace(self, minor=minor_max)
 
@@ -234,8 +239,7 @@ class Reply(msgspec.Struct, frozen=True):
 
     ``attachments`` belong to the whole message; an empty list is written, None is not.
     ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
-    signed. A question in a minor version above ``minor_max`` is answered in ``minor_max``
-    (RFC 0003). ``names_parent``: the answer repeats the parent thread of the question.
+    signed. ``names_parent``: the answer repeats the parent thread of the question.
     """
 
     name: str
@@ -245,7 +249,6 @@ class Reply(msgspec.Struct, frozen=True):
         default_factory=dict
     )
     signed: Mapping[str, SignedValue] = msgspec.field(default_factory=dict)
-    minor_max: int | None = None
     names_parent: bool = False
 
 

@@ -8,8 +8,6 @@ another family.
 
 from __future__ import annotations
 
-from typing import Final
-
 from actors.host.clock import Clock
 from http_edge.didcomm.envelopes.documents import PeerDocument, read_document
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -21,8 +19,6 @@ from http_edge.didcomm.protocols.handshake import (
     MediatorDocuments,
 )
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
-
-MINORS: Final = (0,)
 
 
 class Connections:
@@ -42,7 +38,7 @@ class Connections:
         return Family(
             name="connections",
             major=1,
-            minors=MINORS,
+            minors=(0,),
             roles=("inviter",),
             handlers={"request": self._request, PROBLEM_REPORT: no_answer},
         )

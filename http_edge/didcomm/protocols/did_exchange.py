@@ -31,7 +31,6 @@ from http_edge.didcomm.protocols.handshake import (
 )
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
-MINORS: Final = (0, 1)
 _PEER_1: Final = "did:peer:1"
 _DID_KEY: Final = "did:key:"
 _SOV: Final = "did:sov:"
@@ -57,7 +56,7 @@ class DidExchange:
         return Family(
             name="didexchange",
             major=1,
-            minors=MINORS,
+            minors=(0, 1),
             roles=("responder",),
             handlers={
                 "request": self._request,

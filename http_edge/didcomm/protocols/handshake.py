@@ -197,9 +197,8 @@ class HandshakeResponder:
         *,
         own_key: bytes,
         own_url: str,
-        minor_max: int,
     ) -> None:
-        """Answer handshakes of a protocol with minor versions up to ``minor_max``.
+        """Answer handshakes.
 
         ``own_key`` and ``own_url`` are the mediator's: an agent may not use them as routing key or
         endpoint.
@@ -208,7 +207,6 @@ class HandshakeResponder:
         self._admission = admission
         self._own_key = own_key
         self._own_authority = authority_of(own_url)
-        self._minor_max = minor_max
 
     async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
         """Admit and connect the agent that packed the request; return None, or the rejection."""
@@ -221,7 +219,7 @@ class HandshakeResponder:
         if isinstance(admitted, NotAdmitted):
             return HandshakeRejection[admitted.name]
         label = request.message.text("label") or ""
-        kind = request.message.type.capped(self._minor_max)
+        kind = request.message.type
         connection = Connection(
             peer_did=peer4_short(document.did),
             label=label[:_LABEL_CHARS_MAX],
@@ -260,4 +258,4 @@ class HandshakeResponder:
 
     def _in_thread(self, reply: Reply) -> Reply:
         """Repeat the parent thread in a reply; ACA-Py cannot complete a DID exchange without it."""
-        return msgspec.structs.replace(reply, minor_max=self._minor_max, names_parent=True)
+        return msgspec.structs.replace(reply, names_parent=True)

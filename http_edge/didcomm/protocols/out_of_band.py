@@ -17,7 +17,6 @@ from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, HandshakeRejec
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
-MINORS: Final = (0, 1)
 _OVER: Final = described("expired-invitation", "The invitation has expired.")
 """RFC 0434, "Errors": one code for expired, used, foreign and unknown invitations."""
 _STRANGER: Final = described("no_existing_connection", "There is no connection to reuse.")
@@ -36,7 +35,7 @@ class OutOfBand:
         return Family(
             name="out-of-band",
             major=1,
-            minors=MINORS,
+            minors=(0, 1),
             roles=("sender",),
             handlers={"handshake-reuse": self._reuse, PROBLEM_REPORT: no_answer},
         )
@@ -64,4 +63,4 @@ def _report(description: Json) -> Reply:
 
 
 def _reply(name: str, body: Json) -> Reply:
-    return Reply(name, body, minor_max=MINORS[-1], names_parent=True)
+    return Reply(name, body, names_parent=True)

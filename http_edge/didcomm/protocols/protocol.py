@@ -167,11 +167,16 @@ class ProtocolTable:
         protocol = f"{family.name}/{family.major}.{minor}"
         return f"{protocol}/{kind.name}" if kind.name in family.handlers else protocol
 
-    def find(self, kind: MessageType) -> Handler | Problem:
-        """Return the handler of a type, or the sender's mistake.
+    def known(self, kind: MessageType) -> MessageType:
+        """Return a type in the latest minor version that both sides know (RFC 0003).
 
-        A minor version newer than ours is read as ours (RFC 0003).
+        A message of a newer minor version is read and answered in ours.
         """
+        family = self._families.get((kind.family, kind.major))
+        return kind if family is None else kind.capped(family.minors[-1])
+
+    def find(self, kind: MessageType) -> Handler | Problem:
+        """Return the handler of a type, or the sender's mistake."""
         family = self._families.get((kind.family, kind.major))
         if family is None:
             known = kind.family in self._names

@@ -380,6 +380,25 @@ async def test_a_forward_that_is_not_taken_closes_a_socket_with_a_code(
         assert await socket.ended_because() == (4429, "queue-full")
 
 
+async def test_a_message_whose_time_is_over_is_not_handled(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    updates = [{"recipient_key": base58(KeyPair.new().public), "action": "add"}]
+    late = {"~timing": {"expires_time": "2027-01-15 08:00:00Z"}, "updates": updates, **routed()}
+    facts = network.mediator.facts()
+    update = sealed(bob.connection, "coordinate-mediation/1.0/keylist-update", **late)
+    answer = await network.post(update)
+    assert (answer.status, answer.json) == (410, {"error": "expired"})
+    async with network.socket() as socket:
+        await socket.raw.send_bytes(update)
+        report = opened(bob.connection, await socket.data())
+        assert report["description"]["code"] == "expired"
+    assert network.mediator.facts() == facts
+    late["~timing"] = {"expires_time": "2027-01-15 08:00:01Z"}
+    update = sealed(bob.connection, "coordinate-mediation/1.0/keylist-update", **late)
+    assert (await network.post(update)).status == 200
+
+
 async def test_a_live_socket_outlives_a_host_that_is_away_for_a_while(
     network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:

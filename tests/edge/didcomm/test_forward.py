@@ -25,7 +25,7 @@ from tests.edge.didcomm.wallet_network import (
     numbered,
     routed,
 )
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import HandClock, Mediator
 
 NOT_A_MESSAGE: Final = (400, {"error": "not-a-message"})
 
@@ -49,6 +49,24 @@ async def test_a_recipient_is_found_in_every_spelling(network: WalletNetwork, bo
         answer = await network.post(body)
         assert (answer.status, answer.body) == (202, b"")
         assert await bob.drained() == ["one"]
+
+
+async def test_a_forward_lasts_until_its_time_is_over(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    envelope = orjson.loads(envelope_of(bob.key, "one"))
+    # It is 2027-01-15 08:00:00Z.
+    for time, status in [
+        ("2027-01-15 08:00:00Z", 410),
+        ("2027-01-15T10:00:00+02:00", 410),
+        ("2027-01-15T10:00:10+02:00", 202),
+    ]:
+        timing: Any = {"~timing": {"expires_time": time}}
+        answer = await network.post(forwarded(base58(bob.key), envelope, **timing))
+        assert answer.status == status
+    assert (await bob.wallet.status()).message_count == 1
+    clock.advance(10)
+    assert await bob.drained() == []
 
 
 async def test_a_message_is_taken_in_every_shape(network: WalletNetwork, bob: Bob) -> None:

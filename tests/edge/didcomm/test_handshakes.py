@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 import orjson
 import pytest
 
+from eventstore.log.events import ConnectionEstablished
 from http_edge.clients.didcomm import (
     DidMethod,
     Handshake,
@@ -157,20 +158,45 @@ async def test_a_wallet_that_connects_again_keeps_its_keys_and_messages(
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"),
+    ("version", "known"),
     [
-        ("didexchange/1.0", "didexchange/1.0/response"),
-        ("didexchange/1.9", "didexchange/1.1/response"),
+        ("didexchange/1.0", "didexchange/1.0"),
+        ("didexchange/1.9", "didexchange/1.1"),
+        ("connections/1.9", "connections/1.0"),
+    ],
+)
+async def test_a_handshake_of_tomorrow_is_answered_in_the_highest_known_version(
+    network: WalletNetwork, version: Any, known: Any
+) -> None:
+    key = KeyPair.new()
+    request = Handshake(await network.invitation(), key, known).request()
+    response = await answered(network, {**request, "@type": f"{NEW_PREFIX}{version}/request"}, key)
+    assert response["@type"] == f"{NEW_PREFIX}{known}/response"
+    (connected,) = [e for e in network.mediator.events() if isinstance(e, ConnectionEstablished)]
+    assert connected.protocol == known
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("trust_ping/1.9/ping", "trust_ping/1.0/ping_response"),
+        ("discover-features/2.1/queries", "discover-features/2.0/disclosures"),
+        ("coordinate-mediation/1.3/mediate-request", "coordinate-mediation/1.0/mediate-grant"),
+        ("messagepickup/1.2/status-request", "messagepickup/1.0/status"),
+        ("messagepickup/1.2/nonsense", "messagepickup/1.0/problem_report"),
+        ("messagepickup/2.7/status-request", "messagepickup/2.0/status"),
+        ("messagepickup/3.1/status-request", "messagepickup/3.0/status"),
+        ("message-pickup/4.3/delivery-request", "message-pickup/4.0/problem-report"),
+        ("queue/1.1/status-request", "queue/1.0/status"),
+        ("out-of-band/1.0/handshake-reuse", "out-of-band/1.0/problem_report"),
+        ("out-of-band/1.7/handshake-reuse", "out-of-band/1.1/problem_report"),
     ],
 )
 async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
-    network: WalletNetwork, version: Any, expected: str
+    bob: Bob, question: str, answer: str
 ) -> None:
-    key = KeyPair.new()
-    response = await answered(
-        network, Handshake(await network.invitation(), key, version).request(), key
-    )
-    assert response["@type"] == NEW_PREFIX + expected
+    answered = await answer_to(bob.wallet, question, queries=[])
+    assert answered["@type"] == NEW_PREFIX + answer
 
 
 async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
@@ -387,6 +413,8 @@ async def test_reports_and_acknowledgements_are_never_answered(
         "out-of-band/1.1/problem_report",
         "unknown/1.0/problem-report",
         "messagepickup/1.0/problem_report",
+        "messagepickup/1.0/problem-report",
+        "messagepickup/1.0/ack",
     ]
     for prefix in cases:
         for kind in more:

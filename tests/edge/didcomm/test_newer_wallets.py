@@ -25,7 +25,7 @@ from http_edge.clients.didcomm.pickup import PickupVersion, delivered
 from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
-from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
+from tests.edge.didcomm.newer_wallets import Sender, answer_to, ask_of, connected
 from tests.edge.didcomm.wallet_network import (
     SERVICE,
     Bob,
@@ -43,6 +43,18 @@ PICKUPS: Final = pytest.mark.parametrize("pickup", [PICKUP_3, PICKUP_4], ids=["3
 @pytest.fixture
 async def alice(network: WalletNetwork) -> Sender:
     return Sender(network)
+
+
+async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
+    network: WalletNetwork,
+) -> None:
+    bob = await connected(network)
+    for question, answer in [
+        ("trust-ping/2.3/ping", "trust-ping/2.0/ping-response"),
+        ("messagepickup/3.5/status-request", "messagepickup/3.0/status"),
+        ("coordinate-mediation/3.2/mediate-request", "coordinate-mediation/3.0/mediate-grant"),
+    ]:
+        assert (await answer_to(bob, question))["@type"] == NEW_PREFIX + answer
 
 
 @PICKUPS

@@ -19,9 +19,7 @@ from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.signed import sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.admission import Admission
-from http_edge.didcomm.protocols.connections import MINORS as CONNECTIONS_MINORS
 from http_edge.didcomm.protocols.connections import Connections
-from http_edge.didcomm.protocols.did_exchange import MINORS as DID_EXCHANGE_MINORS
 from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
 from http_edge.didcomm.protocols.invitations import Invitations
@@ -116,13 +114,14 @@ class Inviter:
         self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
         self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
         self.own = MediatorDocuments(SERVICE, HTTP_URL, WS_URL)
+        handshake = HandshakeResponder(
+            agents, self.admission, own_key=SERVICE.public, own_url=HTTP_URL
+        )
         self.families: dict[str, Family] = {
             family.name: family
             for family in (
-                Connections(
-                    self._handshake(CONNECTIONS_MINORS), self.own, SERVICE, clock=self.clock
-                ).family(),
-                DidExchange(self._handshake(DID_EXCHANGE_MINORS), self.own, SERVICE).family(),
+                Connections(handshake, self.own, SERVICE, clock=self.clock).family(),
+                DidExchange(handshake, self.own, SERVICE).family(),
                 OutOfBand(self.admission).family(),
             )
         }
@@ -162,15 +161,6 @@ class Inviter:
         """What is known of a wallet, by its owner's word."""
         answer = await self.agents.ask(wallet.did, QueryConnection(), b"q" * 16, Connected)
         return None if isinstance(answer, Refusal) else answer.connection
-
-    def _handshake(self, minors: tuple[int, ...]) -> HandshakeResponder:
-        return HandshakeResponder(
-            self.agents,
-            self.admission,
-            own_key=SERVICE.public,
-            own_url=HTTP_URL,
-            minor_max=minors[-1],
-        )
 
 
 @asynccontextmanager

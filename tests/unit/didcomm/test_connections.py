@@ -111,17 +111,6 @@ async def test_the_same_request_again_gets_a_valid_response_again(tmp_path: Path
             assert connection_in(await inviter.answer(request))["DID"] == inviter.own.legacy_did
 
 
-async def test_a_later_minor_version_is_answered_in_ours(tmp_path: Path) -> None:
-    async with inviter_of(tmp_path) as inviter:
-        request = connection_request(ALICE)
-        later = message("connections/1.9/request", **_members(request.message.body))
-        response = await inviter.answer(request_of(later, ALICE.key.public))
-        assert response["@type"] == f"{NEW}connections/1.0/response"
-        connection = await inviter.connection(ALICE)
-        assert connection is not None
-        assert connection.protocol == "connections/1.0"
-
-
 @pytest.mark.parametrize(
     ("label", "kept"), [("Ann", "Ann"), ("x" * 200, "x" * 128), (7, ""), (None, ""), ({}, "")]
 )
@@ -249,10 +238,6 @@ def test_whatever_stands_in_a_request_is_answered(connection: object) -> None:
 def test_whatever_stands_in_a_document_is_read_or_refused(document: object, name: str) -> None:
     said = {"DID": "did", "DIDDoc": {**ALICE.legacy_document(), name: document}}
     _document(message("connections/1.0/request", connection=said))
-
-
-def _members(body: Json) -> Json:
-    return {name: value for name, value in body.items() if not name.startswith("@")}
 
 
 @pytest.mark.parametrize("endpoint", [HTTP_URL, "wss://MEDIATOR.example/elsewhere"])

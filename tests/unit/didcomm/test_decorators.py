@@ -16,7 +16,7 @@ from http_edge.didcomm.envelopes.v1 import plaintext
 MEMBERS: Final = {
     "~thread": ["thid", "pthid"],
     "~transport": ["return_route", "return_route_thread"],
-    "~timing": ["delay_milli"],
+    "~timing": ["delay_milli", "expires_time"],
     "~please_ack": ["on"],
 }
 LEAVES: Final = (
@@ -64,7 +64,34 @@ def test_a_decorator_of_any_type_is_as_good_as_none(name: str, value: Any) -> No
             assert message.wants_ack == (isinstance(body, dict) and "on" not in body)
         elif name == "~timing":
             assert message.delay_ms in {None, 1, 600_000}
+            assert message.expires_at_s is None
         assert (message.id, message.type) == (bare.id, bare.type)
+
+
+@pytest.mark.parametrize(
+    ("time", "expires_at_s"),
+    [
+        ("2019-01-25 18:25Z", 1_548_440_700),
+        ("2019-01-25 18:25:01.999Z", 1_548_440_701),
+        ("2019-01-25T18:25:00.123456789Z", 1_548_440_700),
+        ("2019-01-25T18:25:00+05:30", 1_548_420_900),
+        ("1969-12-31T23:59:59Z", 0),
+        ("0001-01-01T00:00+23:59", 0),
+        ("9999-12-31T23:59:59-23:59", 253_402_387_139),
+        ("2019-01-25 18:25", None),
+        ("2019-01-25", None),
+        ("2019-01-25T18:25:00Z" + " " * 21, None),
+        (1_548_440_700, None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["trust_ping/1.0/ping", "routing/1.0/forward"])
+def test_the_time_at_which_a_message_expires_is_read_with_its_offset(
+    kind: str, time: Any, expires_at_s: int | None
+) -> None:
+    body = {"@type": NEW_PREFIX + kind, "@id": "1", "~timing": {"expires_time": time}}
+    message = plaintext.read(orjson.dumps(body))
+    assert message is not None
+    assert message.expires_at_s == expires_at_s
 
 
 @given(DECORATORS)

@@ -128,16 +128,14 @@ async def test_a_problem_report_is_not_answered(tmp_path: Path, kind: str) -> No
         assert await inviter.ask(request_of(message(f"didexchange/1.1/{kind}"))) is NOTHING
 
 
-@pytest.mark.parametrize(("minor", "spoken"), [(0, 0), (1, 1), (2, 1), (999, 1)])
-async def test_the_minor_version_of_the_request_is_mirrored_as_far_as_it_is_known(
-    tmp_path: Path, minor: int, spoken: int
-) -> None:
+@pytest.mark.parametrize("minor", [0, 1])
+async def test_the_minor_version_of_the_request_is_mirrored(tmp_path: Path, minor: int) -> None:
     async with inviter_of(tmp_path) as inviter:
         response = await inviter.answer(exchange_request(ALICE, ALICE.peer4, minor=minor))
-        assert response["@type"] == f"{NEW}didexchange/1.{spoken}/response"
+        assert response["@type"] == f"{NEW}didexchange/1.{minor}/response"
         connection = await inviter.connection(ALICE)
         assert connection is not None
-        assert connection.protocol == f"didexchange/1.{spoken}"
+        assert connection.protocol == f"didexchange/1.{minor}"
 
 
 async def test_the_prefix_of_an_old_agent_is_mirrored(tmp_path: Path) -> None:

@@ -138,7 +138,10 @@ async def test_live_mode_on_a_socket_is_answered_by_a_status(holder: Holder, pro
         assert outcome.live == LiveModeChange(None, outcome.live.version if outcome.live else 0)
 
 
-@pytest.mark.parametrize("limit", [None, -1, "-7", "seven", "", "7" * 16, "\u0667", True, 1.5, [1]])
+@pytest.mark.parametrize(
+    "limit",
+    [None, -1, -1.0, "-7", "seven", "", "7" * 16, "\u0667", True, 1.5, 1e21, 1e300, "1.0", [1]],
+)
 async def test_a_limit_that_is_none_is_a_problem(
     holder: Holder, protocol: str, limit: object
 ) -> None:
@@ -152,6 +155,12 @@ async def test_a_limit_written_as_a_text_is_that_limit(holder: Holder, protocol:
     ids = await holder.queue(ALICE, 1, 2)
     assert list(delivered(await request_delivery(holder, protocol, "1"))) == ids[:1]
     assert list(delivered(await request_delivery(holder, protocol, "9" * 15))) == ids[1:]
+
+
+async def test_a_limit_written_as_a_float_is_that_limit(holder: Holder, protocol: str) -> None:
+    ids = await holder.queue(ALICE, 1, 2)
+    assert list(delivered(await request_delivery(holder, protocol, 1.0))) == ids[:1]
+    assert list(delivered(await request_delivery(holder, protocol, float(2**53 - 1)))) == ids[1:]
 
 
 async def test_a_stranger_is_refused_as_none_of_ours(holder: Holder, protocol: str) -> None:

@@ -123,6 +123,14 @@ def test_unknown_members_of_a_contract_are_signed_kept_and_returned() -> None:
     assert parse(accepted.contract.signed) == accepted.signed
 
 
+def test_a_null_key_id_stays_as_the_requestor_signed_it() -> None:
+    contract = _request()["communication_contract"] | {"recipient_signing_key_id": None}
+    signature = sign_object(contract, ALICE_KEYS.signing_seed)
+    accepted = _registered({"communication_contract": contract, "requestor_signature": signature})
+    assert accepted.signed["communication_contract"]["recipient_signing_key_id"] is None
+    assert verify_signed_contract(accepted.signed, NOW_S, resolve) == accepted.contract
+
+
 def test_a_request_with_the_signature_inside_the_contract_is_read_too() -> None:
     request = _request()
     bare = request["communication_contract"] | {

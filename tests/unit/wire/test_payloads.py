@@ -104,8 +104,8 @@ def detail_of(kind: str, **members: Any) -> str:
         ),
         (
             "DELETE_PUBLIC_EVENT",
-            {"event_ids": None, "event_id": "x"},
-            "payload.event_ids: expected `array`, got `null`",
+            {"event_ids": None, "event_id": True},
+            "payload.event_id: expected `str | null`, got `bool`",
         ),
     ],
     ids=str,

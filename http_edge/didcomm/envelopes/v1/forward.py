@@ -37,7 +37,7 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
     if payload is None:
         return None
     found = [keys.base58(key) for key in map(_recipient_key, names) if key is not None]
-    return Forward(list(dict.fromkeys(found)), [payload])
+    return Forward(list(dict.fromkeys(found)), [payload], message.expires_at_s)
 
 
 def wrap(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import orjson
@@ -38,6 +39,9 @@ from http_edge.didcomm.envelopes.signed import sign_member
 
 VERSION: Final = "v1"
 """The name of this message version."""
+_TIME_CHARS_MAX: Final = 40
+"""A time with nanoseconds and an offset has 35."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DELAY_MS_MAX: Final = 600_000
 """RFC 0032: a delay beyond ten minutes should not be honoured."""
 _FORWARD: Final = ("routing", 1, "forward")
@@ -70,9 +74,19 @@ def read_parsed(value: Json) -> Message | None:
     kind, message_id = _type(value.get("@type")), _message_id(value.get("@id"))
     if kind is None or message_id is None:
         return None
+    timing = _decorator(value, "~timing")
+    expires_at_s = _time_s(timing.get("expires_time"))
     if (kind.family, kind.major, kind.name) == _FORWARD:
         # Most messages are forwards, in which none of the following decorators matters.
-        return Message(VERSION, kind, message_id, value, message_id, is_forward=True)
+        return Message(
+            VERSION,
+            kind,
+            message_id,
+            value,
+            message_id,
+            is_forward=True,
+            expires_at_s=expires_at_s,
+        )
     thread = _decorator(value, "~thread")
     thread_id = read_id(thread, "thid") or message_id
     transport = _decorator(value, "~transport")
@@ -85,13 +99,14 @@ def read_parsed(value: Json) -> Message | None:
         read_id(thread, "pthid"),
         read_return_route(transport),
         read_id(transport, "return_route_thread") or thread_id,
-        _delay_ms(_decorator(value, "~timing").get("delay_milli")),
+        _delay_ms(timing.get("delay_milli")),
         _wants_ack(value),
         {
             name.removesuffix(_ATTACHED): attached
             for name, attached in value.items()
             if name.endswith(_ATTACHED)
         },
+        expires_at_s=expires_at_s,
     )
 
 
@@ -106,7 +121,7 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
     thread: Json = {"thid": question.thread_id}
     match answer:
         case Reply():
-            kind = question.type.capped(answer.minor_max).sibling(answer.name)
+            kind = question.type.sibling(answer.name)
             if answer.names_parent and question.parent_thread_id:
                 thread["pthid"] = question.parent_thread_id
             return {**_head(kind, message_id, thread), **_members(answer)}
@@ -193,6 +208,20 @@ def _delay_ms(delay: object) -> int | None:
     if isinstance(delay, bool) or not isinstance(delay, int | float) or delay <= 0:
         return None
     return min(int(delay), _DELAY_MS_MAX)
+
+
+def _time_s(text: object) -> int | None:
+    """Return a time in Unix seconds, 0 if it is before 1970; None for any other value.
+
+    A time without an offset from UTC counts as none, because it may be any of many.
+    """
+    if not isinstance(text, str) or len(text) > _TIME_CHARS_MAX:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if at.tzinfo is None else max(0, (at - _EPOCH) // timedelta(seconds=1))
 
 
 def _wants_ack(value: Json) -> bool:

@@ -111,7 +111,7 @@ def write_answer(answer: Answer, question: Message, message_id: str) -> Json:
     match answer:
         case Reply():
             name = _NAMES.get(answer.name, answer.name)
-            kind = question.type.capped(answer.minor_max).sibling(name)
+            kind = question.type.sibling(name)
             parent: Json = {}
             if answer.names_parent and question.parent_thread_id:
                 parent["pthid"] = question.parent_thread_id
