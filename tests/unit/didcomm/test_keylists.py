@@ -40,6 +40,8 @@ class Stepped(Identities):
     def __init__(self) -> None:
         self.states: dict[str, Identity] = {}
         self._doors: dict[str, asyncio.Semaphore] = {}
+        self._at_doors: set[str] = set()
+        self._requests: dict[str, asyncio.Task[Any]] = {}
 
     def decide(self, target: str, command: Command) -> Reply | Refusal:
         """Ask at once."""
@@ -65,6 +67,7 @@ class Stepped(Identities):
         by_owner: bool = False,
         by_mediator: bool = False,
     ) -> _R | Refusal:
+        self._at_doors.add(_REQUEST.get())
         await self._doors[_REQUEST.get()].acquire()
         answer = self.decide(target, command)
         assert isinstance(answer, Refusal | reply)
@@ -76,13 +79,16 @@ class Stepped(Identities):
         # Tasks that a request starts take its name along.
         context = copy_context()
         context.run(_REQUEST.set, name)
-        return asyncio.create_task(work, context=context)
+        self._requests[name] = asyncio.create_task(work, context=context)
+        return self._requests[name]
 
     async def step(self, name: str) -> None:
         """Let one question of a request through, and the request go on to its next."""
+        self._at_doors.discard(name)
         self._doors[name].release()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while name not in self._at_doors and not self._requests[name].done():  # noqa: ASYNC110 - its tasks
+                await asyncio.sleep(0)
 
 
 def schedules() -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
@@ -189,9 +188,9 @@ async def test_a_wrong_key_for_apns_in_the_project_costs_no_new_access_token(
     assert (len(google.messages), len(google.assertions)) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
+async def test_only_an_error_about_the_device_says_that_it_is_gone(google: Google) -> None:
+    gateway = google.gateway()
+    cases = [
         (lambda: fcm_error(404, "UNREGISTERED"), GONE),
         (lambda: fcm_error(400, "INVALID_ARGUMENT", field="message.token"), GONE),
         (lambda: fcm_error(400, "INVALID_ARGUMENT", message=INVALID_TOKEN), GONE),
@@ -210,20 +209,17 @@ async def test_a_wrong_key_for_apns_in_the_project_costs_no_new_access_token(
         (lambda: web.Response(status=404, body=b'{"x":' * 12_000), REFUSED),
         (lambda: web.Response(status=400, body=b'{"error":{"message":"\xff"}}'), REFUSED),
         (lambda: web.json_response({"error": {"details": None}}, status=404), REFUSED),
-    ],
-)
-async def test_only_an_error_about_the_device_says_that_it_is_gone(
-    google: Google, answer: Any, outcome: PushOutcome
-) -> None:
-    gateway = google.gateway()
-    google.answers = [answer()]
-    assert await gateway.send(ANDROID) is outcome
+    ]
+    google.answers = [answer() for answer, _ in cases]
+    assert [await gateway.send(ANDROID) for _ in cases] == [outcome for _, outcome in cases]
     await gateway.close()
 
 
-@pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
+async def test_without_an_access_token_nothing_is_sent_and_the_next_notification_asks_again(
+    google: Google,
+) -> None:
+    gateway = google.gateway()
+    cases = [
         (lambda: web.json_response({"error": "invalid_grant"}, status=400), REFUSED),
         (lambda: web.json_response({}, status=403), REFUSED),
         (lambda: fcm_error(404, "UNREGISTERED"), REFUSED),
@@ -237,14 +233,9 @@ async def test_only_an_error_about_the_device_says_that_it_is_gone(
         (lambda: web.Response(text="<!DOCTYPE html>"), UNAVAILABLE),
         (lambda: web.json_response({"access_token": "a\r\nX: y", "expires_in": 9}), UNAVAILABLE),
         (lambda: web.json_response({"access_token": "a", "expires_in": -1}), UNAVAILABLE),
-    ],
-)
-async def test_without_an_access_token_nothing_is_sent_and_the_next_notification_asks_again(
-    google: Google, answer: Any, outcome: PushOutcome
-) -> None:
-    gateway = google.gateway()
-    google.grants = [answer()]
-    assert await gateway.send(ANDROID) is outcome
+    ]
+    google.grants = [answer() for answer, _ in cases]
+    assert [await gateway.send(ANDROID) for _ in cases] == [outcome for _, outcome in cases]
     assert google.messages == []
     assert await gateway.send(ANDROID) is SENT
     await gateway.close()
