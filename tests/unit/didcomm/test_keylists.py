@@ -10,14 +10,25 @@ from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from actors.core.commands import Command, Connect, Connection, GrantMediation, ReleaseKey
+from actors.core.commands import (
+    CheckKeys,
+    ClaimedKey,
+    ClaimKey,
+    Command,
+    Connect,
+    Connection,
+    FindKeyOwner,
+    GrantMediation,
+    ReleaseKey,
+    UpdateKeylist,
+)
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Reply
+from actors.core.replies import Done, KeyClaim, KeylistChanged, KeyOwner, KeysKnown, Reply
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols import keylists
@@ -137,6 +148,27 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
         key = identities.states.get(key_target(KEY), Identity())
         if KEY in identities.states[OWNER].keylist:
             assert key.owner_did == OWNER, schedule
+
+
+async def test_the_core_without_hosts_answers_as_hosts_do(tmp_path: Path) -> None:
+    identities, other = Stepped(), "did:key:other"
+    questions: list[tuple[str, Command, type[Reply]]] = [
+        (OWNER, Connect(Connection("did:x", "", "", [], "didexchange/1.1", "")), Done),
+        (OWNER, CheckKeys([KEY]), KeysKnown),
+        (OWNER, GrantMediation(), Done),
+        (key_target(KEY), ClaimKey(OWNER), KeyClaim),
+        (key_target(KEY), ClaimKey(other), KeyClaim),
+        (OWNER, UpdateKeylist([ClaimedKey(KEY, 1)], []), KeylistChanged),
+        (OWNER, CheckKeys([KEY]), KeysKnown),
+        (OWNER, UpdateKeylist([], [KEY]), KeylistChanged),
+        (key_target(KEY), ReleaseKey(OWNER, 1), Done),
+        (key_target(KEY), FindKeyOwner(), KeyOwner),
+        (key_target(KEY), ClaimKey(other), KeyClaim),
+    ]
+    async with agents_of(tmp_path) as agents:
+        for target, command, reply in questions:
+            at_hosts = await agents.ask(target, command, COMMAND, reply)
+            assert identities.decide(target, command) == at_hosts, command
 
 
 FIRST, SECOND = raw_key(6_001), raw_key(6_002)
