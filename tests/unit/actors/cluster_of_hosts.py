@@ -152,8 +152,8 @@ class LocalCluster:
         self.now_s += passed_s
         await self.placer.tick(self.now_s)
         for _ in range(_TURNS):
-            if asked := self._asked - earlier:
-                await asyncio.wait(asked)
+            if questions := self._asked - earlier:
+                await asyncio.wait(questions)
             await asyncio.sleep(0)
 
     async def settle(self) -> None:
