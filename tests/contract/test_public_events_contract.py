@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
@@ -14,6 +14,7 @@ from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
 from eventstore.log.streams import identity_stream
+from tests.examples import examples
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, append, message, published, withdrawn
 
@@ -155,12 +156,7 @@ def _expected(events: list[Event], where: PublicEventsFilter) -> list[str]:
     return [e.event_id for e in sorted(found, key=lambda event: -event.timestamp_s)]
 
 
-@settings(
-    max_examples=200,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     history=st.lists(_events | _removals, min_size=1, max_size=9),
     wanted=st.lists(_filters, min_size=1, max_size=6),

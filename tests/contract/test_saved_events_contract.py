@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
@@ -15,6 +15,7 @@ from eventstore.log.errors import CorruptRow, PageTooLarge
 from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from eventstore.log.streams import identity_stream
+from tests.examples import examples
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER_DID, OWNER, OWNER_DID, append, message, saved, tagged
 
@@ -302,12 +303,7 @@ def _with_unique_ids(events: Sequence[Event]) -> Iterator[Event]:
         yield event
 
 
-@settings(
-    max_examples=200,
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     history=st.lists(st.lists(_events | _updates, min_size=1, max_size=6), max_size=4),
     wanted=st.lists(_filters, min_size=1, max_size=6),

@@ -39,11 +39,11 @@ def test_every_topic_has_its_golden_file_and_every_file_its_topic() -> None:
     assert len(TYPE_BY_TOPIC) == len(TOPIC_BY_TYPE)
 
 
-@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
-def test_a_golden_file_has_examples_of_its_own_topic(topic: str) -> None:
-    golden = _golden(topic)
-    assert golden.topic == topic
-    assert golden.examples
+def test_a_golden_file_has_examples_of_its_own_topic() -> None:
+    for topic in TYPE_BY_TOPIC:
+        golden = _golden(topic)
+        assert golden.topic == topic
+        assert golden.examples
 
 
 @pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
@@ -53,6 +53,9 @@ def test_stored_bytes_still_mean_the_same(topic: str) -> None:
         assert type(event) is TYPE_BY_TOPIC[topic]
         assert msgspec.json.decode(msgspec.json.encode(event)) == example.event
         assert event == msgspec.convert(example.event, TYPE_BY_TOPIC[topic])
+        for name, value in example.event.items():
+            if isinstance(value, int | float):  # 1 and 1.0 are equal
+                assert type(getattr(event, name)) is type(value), name
 
 
 @pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
@@ -61,15 +64,6 @@ def test_the_same_event_is_still_stored_as_the_same_bytes(topic: str) -> None:
         event = msgspec.convert(example.event, TYPE_BY_TOPIC[topic])
         row = encode(identity_stream("did:example:any"), 1, event)
         assert (row.topic, row.state.hex()) == (topic, example.state_hex)
-
-
-@pytest.mark.parametrize("topic", sorted(TYPE_BY_TOPIC))
-def test_numbers_keep_their_kind(topic: str) -> None:
-    for example in _golden(topic).examples:
-        event = decode(topic, bytes.fromhex(example.state_hex))
-        for name, value in example.event.items():
-            if isinstance(value, int | float):
-                assert type(getattr(event, name)) is type(value), name
 
 
 @pytest.mark.parametrize(

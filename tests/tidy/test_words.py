@@ -92,7 +92,10 @@ def test_retired_words_stand_nowhere() -> None:
 
 def test_retired_names_name_nothing() -> None:
     found: dict[str, set[str]] = {}
+    any_of_them = re.compile(rf"\b(?:{'|'.join(INSTEAD_OF_NAMES)})\b")
     for module in modules("actors", "eventstore", "http_edge", "projections", "tests"):
+        if not any_of_them.search(module.text):
+            continue
         names = {
             token.string
             for token in tokenize.generate_tokens(io.StringIO(module.text).readline)

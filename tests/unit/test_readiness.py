@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from typing_extensions import override
 
 from actors.core.partitioning import Placement
-from actors.core.placement_table import HostHoldings
-from actors.host.port import A, HostNotReached, HostQuestion, Ping
+from actors.host.port import HostNotReached
 from http_edge.admin.health import Health
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.routes import FixedRoutes
+from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import LIMITS
 
 
-class AnsweringHost:
-    """A host that says what it holds; None where it is not reached."""
-
-    def __init__(self, *shards: str) -> None:
-        self.holds: tuple[str, ...] | None = shards
-
-    async def submit(self, batch: bytes) -> bytes:
-        raise AssertionError(batch)
-
-    async def ask(self, question: HostQuestion[A]) -> A:
-        if self.holds is None:
-            raise HostNotReached("host")
-        shards = dict.fromkeys(self.holds, "1")
-        holdings = HostHoldings("host", "node", "first", draining=False, shards=shards)
-        return cast("A", "first" if isinstance(question, Ping) else holdings)
-
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        raise AssertionError((sockets, incarnation))
-
-    def close(self) -> None:
-        raise AssertionError
+def reached(*shards: str) -> RecordingHost:
+    return RecordingHost(shards=shards)
 
 
 class Routes(FixedRoutes):
@@ -51,7 +30,7 @@ class Routes(FixedRoutes):
 class Setting:
     """Two hosts, and what an edge says of them a second later each time."""
 
-    def __init__(self, *hosts: AnsweringHost, databases: int = 1) -> None:
+    def __init__(self, *hosts: RecordingHost, databases: int = 1) -> None:
         self.hosts = hosts
         placement = Placement(shards=16, hosts=len(hosts) // databases, databases=databases)
         self.routes = Routes(placement)
@@ -72,32 +51,32 @@ class Setting:
 
 
 async def test_one_host_with_a_shard_is_enough() -> None:
-    setting = Setting(AnsweringHost("shard-0"), AnsweringHost("shard-1"))
+    setting = Setting(reached("shard-0"), reached("shard-1"))
     assert await setting.is_ready()
-    setting.hosts[0].holds = None
+    setting.hosts[0].fails = HostNotReached
     assert await setting.is_ready()
-    setting.hosts[1].holds = None
+    setting.hosts[1].fails = HostNotReached
     assert not await setting.is_ready()
-    setting.hosts[1].holds = ("shard-1",)
+    setting.hosts[1].fails, setting.hosts[1].shards = None, ("shard-1",)
     assert await setting.is_ready()
 
 
 async def test_an_edge_that_reaches_no_host_but_those_without_a_shard_is_not_ready() -> None:
-    setting = Setting(AnsweringHost("shard-0", "shard-1"), AnsweringHost())
+    setting = Setting(reached("shard-0", "shard-1"), reached())
     assert await setting.is_ready()
-    setting.hosts[0].holds = None
+    setting.hosts[0].fails = HostNotReached
     assert not await setting.is_ready()
-    setting.hosts[1].holds = ("shard-0", "shard-1")
+    setting.hosts[1].fails, setting.hosts[1].shards = None, ("shard-0", "shard-1")
     assert await setting.is_ready()
-    setting.hosts[1].holds = ()
+    setting.hosts[1].fails, setting.hosts[1].shards = None, ()
     assert not await setting.is_ready()
 
 
 async def test_an_edge_that_hears_neither_the_placer_nor_a_host_is_cut_off_and_not_ready() -> None:
-    setting = Setting(AnsweringHost("shard-0"), AnsweringHost("shard-1"))
+    setting = Setting(reached("shard-0"), reached("shard-1"))
     setting.routes.silent_for_s = 5
     assert await setting.is_ready()  # the placer alone is away
-    setting.hosts[0].holds = None
+    setting.hosts[0].fails = HostNotReached
     assert not await setting.is_ready()
     setting.routes.silent_for_s = 0
     assert await setting.is_ready()
@@ -105,12 +84,12 @@ async def test_an_edge_that_hears_neither_the_placer_nor_a_host_is_cut_off_and_n
 
 async def test_an_edge_is_ready_while_one_database_is_away_and_with_it_the_placer() -> None:
     shards = (f"shard-{number}" for number in range(4))
-    setting = Setting(*[AnsweringHost(shard) for shard in shards], databases=2)
+    setting = Setting(*[reached(shard) for shard in shards], databases=2)
     setting.routes.silent_for_s = 5
     for host in setting.hosts[:2]:
-        host.holds = None
+        host.fails = HostNotReached
     assert await setting.is_ready()
-    setting.hosts[2].holds = None  # of the other database, of which one is there: a cut
+    setting.hosts[2].fails = HostNotReached  # of the other database, of which one is there: a cut
     assert not await setting.is_ready()
-    setting.hosts[3].holds = None
+    setting.hosts[3].fails = HostNotReached
     assert not await setting.is_ready()

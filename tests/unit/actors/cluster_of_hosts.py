@@ -40,6 +40,7 @@ from eventstore.log.errors import LogError
 SHARDS = [f"shard-{index}" for index in range(8)]
 _AT_ONCE = (QueryHoldings, SetDraining)
 """What a host answers though its writer or its log hangs."""
+_TURNS = 20
 _T = TypeVar("_T")
 NOW_MS = 1_700_000_000_000
 SILENT_S = 10.0
@@ -144,6 +145,16 @@ class LocalCluster:
         self.now_s += passed_s
         await self.placer.tick(self.now_s)
         await self.placer.close()
+
+    async def look(self, passed_s: float) -> None:
+        """Let the placer look once, and hosts answer it; what it began earlier may go on."""
+        earlier = {*self._asked}
+        self.now_s += passed_s
+        await self.placer.tick(self.now_s)
+        for _ in range(_TURNS):
+            if questions := self._asked - earlier:
+                await asyncio.wait(questions)
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Let the placer look until nothing changes any more."""

@@ -407,9 +407,7 @@ async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
     await asyncio.to_thread(stored.wait, WAIT_S)
     try:
         for _ in range(6):
-            cluster.now_s += 1
-            await cluster.placer.tick(cluster.now_s)
-            await asyncio.sleep(0.1)
+            await cluster.look(1)
             table = await cluster.placer.table(-1, seconds_max=0)
             assert table.dedicated is not None
             assert DID in table.dedicated or table.returned.get(DID)
@@ -441,10 +439,9 @@ async def test_an_order_that_is_overdue_before_its_turn_changes_nothing(
 ) -> None:
     order = asyncio.create_task(cluster.placer.dedicated.dedicate(DID))
     async with cluster.placer._locks[shard_of(DID, len(SHARDS))]:  # its shard is moving
-        while not order.done():
-            cluster.now_s += ORDER_S_MAX / 6
-            await cluster.placer.tick(cluster.now_s)
-            await asyncio.sleep(0.05)
+        for _ in range(8):
+            await cluster.look(ORDER_S_MAX / 6)
+        assert order.done()
         assert await order is Placed.DID_NOT_ANSWER
     await cluster.placer.close()
     assert await own(cluster) == {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.commands import Connection
@@ -65,6 +65,7 @@ from eventstore.log.events import (
     SavedEventsUnlisted,
     SpeakerNamed,
 )
+from tests.examples import examples
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
 DIDS = st.sampled_from(["did:x:1", "did:x:2", "did:x:3"])
@@ -73,7 +74,12 @@ SECONDS = st.one_of(st.integers(0, 10), st.floats(0, 10))
 BASE: dict[str, Any] = {"at_ms": st.integers(0, 10), "command": st.just(b"c" * 16)}
 
 
+KINDS: set[type[Event]] = set()
+"""The kinds of events that are drawn below."""
+
+
 def _events(kind: type[Event], **members: st.SearchStrategy[object]) -> st.SearchStrategy[Event]:
+    KINDS.add(kind)
     return st.builds(kind, **BASE, **members)
 
 
@@ -291,7 +297,7 @@ def fold(history: list[Event], state: Identity | None = None) -> Identity:
     return state
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@examples(200)
 @given(HISTORIES, st.integers(0, 30))
 def test_snapshot_and_tail_give_the_state_of_the_whole_history(
     history: list[Event], cut: int
@@ -306,7 +312,7 @@ def test_snapshot_and_tail_give_the_state_of_the_whole_history(
     assert list(restored.keylist) == list(whole.keylist)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@examples(100)
 @given(HISTORIES | OF_ONE_KIND.map(_with_own_ids))
 def test_the_state_agrees_with_itself_after_every_event(history: list[Event]) -> None:
     state, saved = Identity(), 0
@@ -455,10 +461,7 @@ def test_a_key_and_an_invitation_know_whose_they_are() -> None:
 
 
 def test_these_tests_know_every_event_of_an_identity() -> None:
-    kinds: set[type[Event]] = set()
-    drawn = settings(max_examples=1_000, deadline=None, derandomize=True, database=None)
-    drawn(given(EVENTS)(lambda event: kinds.add(type(event))))()
-    assert kinds == set(TOPIC_BY_TYPE) - {BatchSealed}
+    assert set(TOPIC_BY_TYPE) - {BatchSealed} == KINDS
 
 
 def test_a_seal_cannot_stand_in_the_stream_of_an_identity() -> None:

@@ -50,6 +50,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.placement.placer import Placer
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import PublicEventsFilter
@@ -264,13 +265,18 @@ async def test_the_next_placer_of_a_process_takes_the_place_of_the_last_at_each_
     node = ClusterNode(settings)
     for _ in range(3):
         placer = node._new_placer()
-        while not placer.places().hosts:
+
+        async def sees_host(placer: Placer = placer) -> bool:
             await placer.tick(0.0)
-            await asyncio.sleep(0.01)
+            return bool(placer.places().hosts)
+
+        await until(sees_host)
         await placer.close()
-    async with asyncio.timeout(5):
-        while len(host._server._connections) > 1:  # noqa: ASYNC110 - another thread's
-            await asyncio.sleep(0.01)
+
+    async def has_one_connection() -> bool:
+        return len(host._server._connections) == 1
+
+    await until(has_one_connection)
     await node.stop()
     await asyncio.to_thread(host.stop)
 

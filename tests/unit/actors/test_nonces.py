@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.nonces import BUCKET_MS, SENDERS_MAX, NonceWindow, UnprovenNonces, expiry_ms
+from tests.examples import examples
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
 KEY, OTHER = b"k" * 16, b"o" * 16
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@examples(300)
 @given(
     drift_ms=st.integers(-WINDOW_MS, WINDOW_MS),
     later_ms=st.integers(0, 3 * WINDOW_MS),
@@ -65,7 +66,7 @@ def test_a_sweep_forgets_nothing_that_is_in_force() -> None:
     assert len(nonces) == 0
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@examples(100)
 @given(st.dictionaries(st.binary(min_size=16, max_size=16), st.integers(0, 10 * BUCKET_MS)))
 def test_a_packed_window_is_the_same_window(keys: dict[bytes, int]) -> None:
     nonces, copy = NonceWindow(), NonceWindow()
@@ -103,7 +104,7 @@ def test_more_senders_than_are_counted_apart_are_counted_as_one() -> None:
     assert (nonces.counted_for(b"new"), nonces.counted_for(b"newer")) == (1, 0)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@examples(300)
 @given(
     drift_ms=st.integers(-WINDOW_MS, WINDOW_MS),
     clocks_ms=st.lists(st.integers(-4 * WINDOW_MS, 4 * WINDOW_MS), max_size=4),
@@ -124,7 +125,7 @@ def test_what_was_forgotten_by_any_clock_is_too_old_for_every_clock(
     assert nonces.holds(KEY, NOW_MS + replayed_ms) or not let_in
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@examples(300)
 @given(passed_ms=st.lists(st.integers(0, WINDOW_MS), max_size=8))
 def test_under_a_clock_that_goes_on_forgetting_refuses_nothing_new(passed_ms: list[int]) -> None:
     nonces, now_ms = NonceWindow(), NOW_MS

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.replies import MessagesPage, WaitingMessage
 from actors.host.packed_page import FoundPage, pack_page, unpack_page
 from eventstore.log.event_log import PublicEvent, PublicEventsPage, SavedEvent, SavedEventsPage
+from tests.examples import examples
 
 _TEXTS = st.text(max_size=5)
 _TAGS = st.lists(_TEXTS, max_size=2)
@@ -27,7 +28,7 @@ def _pages() -> st.SearchStrategy[FoundPage]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_pages())
 def test_a_page_that_is_packed_record_by_record_is_the_page_for_every_reader(
     page: FoundPage,

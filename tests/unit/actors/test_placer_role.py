@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 
@@ -12,10 +11,13 @@ import pytest
 
 from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
+from actors.placement import placer_role
+from actors.placement.placer import Placer
 from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.host_leases import open_host_leases
+from tests.cluster.accounts import until
 from tests.ports import free_port
 from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
 
@@ -55,21 +57,25 @@ class Process:
 
 async def placing(link: PlacerLink) -> dict[str, str]:
     """Who owns what, once a placer says that all have an owner."""
-    while True:
+
+    async def owners() -> dict[str, str]:
         try:
             table = await link.table(0)
         except PlacerUnavailable:
-            table = None
-        if table is not None and len(table.owners) == len(SHARDS):
-            return {shard: owner.host for shard, owner in table.owners.items()}
-        await asyncio.sleep(0.05)
+            return {}
+        found = {shard: owner.host for shard, owner in table.owners.items()}
+        return found if len(found) == len(SHARDS) else {}
+
+    return await until(owners)
 
 
-async def refused(link: PlacerLink) -> None:
-    """Return when no process answers as the placer any more."""
-    with contextlib.suppress(PlacerUnavailable):
-        while (await link.places()).shards:  # noqa: ASYNC110 - it is what a process says
-            await asyncio.sleep(0.05)
+async def another_placer(cluster: LocalCluster, last: Placer) -> None:
+    """Return when a process has taken the role."""
+
+    async def is_there() -> bool:
+        return cluster.placer is not last
+
+    await until(is_there)
 
 
 async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_is(
@@ -108,32 +114,36 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
 async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.placement.placer_role._FINISH_S_MAX", 0.1)
+    monkeypatch.setattr(placer_role, "_FINISH_S_MAX", 0.1)
     first = Process(cluster, "a", tmp_path)
     assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
     cluster.silence("host-a-0")
     cluster.start("host-b-0", "b")
-    while not cluster.placer._moving:  # noqa: ASYNC110 - the placer's own
-        await asyncio.sleep(0.05)
+
+    async def moves() -> bool:
+        return bool(cluster.placer._moving)
+
+    await until(moves)
     await asyncio.wait_for(first.leave(), LEFT_S_MAX)
     assert leases.living() == []
     cluster.wake("host-a-0")
 
 
 async def test_who_has_just_taken_the_role_says_nothing_before_every_host_has_answered(
-    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.settle()
     cluster.silence("host-a-0")
-    link = PlacerLink("edge-0", HostFinder([leases]))
+    monkeypatch.setattr(placer_role, "_HOSTS_S_MAX", LONG_S)
+    link, last = PlacerLink("edge-0", HostFinder([leases])), cluster.placer
     first = Process(cluster, "a", tmp_path)
-    while not leases.living():  # noqa: ASYNC110 - another thread's
-        await asyncio.sleep(0.05)
-    table = asyncio.create_task(link.table(0))
-    places = asyncio.create_task(link.places())
-    await asyncio.sleep(0.6)
-    assert not table.done()
-    assert not places.done()
+    await another_placer(cluster, last)
+    table, places = asyncio.create_task(link.table(0)), asyncio.create_task(link.places())
+
+    async def both_wait() -> bool:
+        return len(first.role._answering._under_way) == 2
+
+    await until(both_wait)
     cluster.wake("host-a-0")
     assert set((await table).owners) == set(SHARDS)
     assert {place.host for place in (await places).shards} == {"host-a-0"}
@@ -150,10 +160,10 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
         raise HostUnavailable("a database does not answer")
 
     monkeypatch.setattr(cluster, "names", unknown)
-    link = PlacerLink("edge-0", HostFinder([leases]))
+    monkeypatch.setattr(placer_role, "_HOSTS_S_MAX", 0.05)
+    link, last = PlacerLink("edge-0", HostFinder([leases])), cluster.placer
     first = Process(cluster, "a", tmp_path)
-    while not leases.living():  # noqa: ASYNC110 - another thread's
-        await asyncio.sleep(0.05)
+    await another_placer(cluster, last)
     for answer in (link.table(0), link.places(), link.order(DrainNode("a", draining=True))):
         with pytest.raises(PlacerUnavailable):
             await answer
@@ -170,5 +180,12 @@ async def test_who_has_lost_the_role_answers_no_more(
     await placing(link)
     (row,) = leases.living()
     leases.take(msgspec.structs.replace(row, incarnation="another", token=b"its own"), LONG_S)
-    await refused(link)
+
+    async def is_refused() -> bool:
+        try:
+            return not (await link.places()).shards
+        except PlacerUnavailable:
+            return True
+
+    await until(is_refused)
     await first.leave()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.commands import (
@@ -24,6 +24,7 @@ from actors.core.decision import Accepted, DeliveryRefs
 from actors.core.message_queue import lapsed_messages
 from actors.core.replies import QueueState
 from eventstore.log.events import Event, MessageQueued, MessagesDelivered, MessagesRemoved
+from tests.examples import examples
 from tests.unit.actors.didcomm import ME, Agent, agent
 from tests.unit.actors.given import NOW_S, context, contract, delivery, registration
 
@@ -99,7 +100,7 @@ def figures(standing: QueueState) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("with_decentrl", [False, True])
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@examples(150)
 @given(steps=st.lists(st.tuples(COMMANDS, st.sampled_from([0, 1, 1_500])), max_size=25))
 def test_a_queue_stands_as_one_would_count(
     steps: list[tuple[Command, int]], with_decentrl: bool

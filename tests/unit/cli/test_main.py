@@ -137,7 +137,7 @@ def test_a_file_of_another_user_is_named_with_what_to_do() -> None:
     assert "as the owner of the file" in stop.remedy
 
 
-@pytest.mark.parametrize("args", [["config", "show"], ["config", "reference"], ["--help"]])
+@pytest.mark.parametrize("args", [["config", "reference"], ["--help"]])
 def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
     args: list[str],
 ) -> None:
@@ -149,7 +149,7 @@ def test_what_is_not_read_to_its_end_ends_without_words_and_not_as_a_finding(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize("args", [["config", "show"], ["config", "reference"], ["--help"]])
+@pytest.mark.parametrize("args", [["config", "reference"], ["--help"]])
 def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: list[str]) -> None:
     command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
     with Path("/dev/full").open("wb") as full:

@@ -86,7 +86,8 @@ class Holder:
 
     def __init__(self, data_dir: Path, settings: Members) -> None:
         self.clock = HandClock()
-        self.settings = Settings.model_validate({"data_dir": data_dir, **settings})
+        # A start claims each shard, and hundreds of tests start.
+        self.settings = Settings.model_validate({"data_dir": data_dir, "shards": 4, **settings})
         self._ids = itertools.count(1)
         self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=self._new_id)
         self.gateway = self.hosts.gateway(EDGE, self._push)

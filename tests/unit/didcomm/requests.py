@@ -118,7 +118,8 @@ class Agents(WatchedIdentities):
 async def agents_of(data_dir: Path, **settings: Any) -> AsyncIterator[Agents]:
     """Identities in a log of their own, none of them connected yet."""
     ids = itertools.count(1)
-    read = Settings.model_validate({"data_dir": data_dir, **settings})
+    # A start claims each shard, and hundreds of tests start.
+    read = Settings.model_validate({"data_dir": data_dir, "shards": 4, **settings})
     hosts = LocalHosts(read, clock=lambda: NOW_MS, new_id=lambda: f"id-{next(ids)}")
     hosts.start()
     agents = Agents(hosts)

@@ -5,7 +5,7 @@ from base64 import b64encode, urlsafe_b64decode
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
@@ -17,6 +17,7 @@ from http_edge.didcomm.envelopes.v1.envelope import (
     recipients,
     unpack,
 )
+from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import Change, askar_key, askar_pack, from_b64, to_b64
 from tests.unit.wire.edwards25519 import LOW_ORDER
 from tests.unit.wire.vectors import rows
@@ -62,14 +63,14 @@ def _remove_for_us(name: str) -> Change:
 
 
 @given(st.binary(max_size=4_000))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_authcrypt_brings_the_message_and_proves_the_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], WALLET)
     assert _opened(packed) == OpenedEnvelope(message, OURS.public, WALLET.public)
 
 
 @given(st.binary(max_size=4_000))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_anoncrypt_brings_the_message_and_no_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], None)
     assert _opened(packed) == OpenedEnvelope(message, OURS.public, None)
@@ -343,7 +344,7 @@ CORRUPTED = {
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_no_changed_byte_makes_another_message(data: st.DataObject) -> None:
     body = CORRUPTED[data.draw(st.sampled_from(sorted(CORRUPTED)))]
     at = data.draw(st.integers(0, len(body) - 1))
@@ -403,7 +404,7 @@ HEADER = st.fixed_dictionaries(
 
 
 @given(HEADER, st.binary(max_size=20), st.binary(max_size=40), st.binary(max_size=20))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_no_header_is_a_traceback(header: object, iv: bytes, text: bytes, tag: bytes) -> None:
     parts = (json.dumps(header).encode(), iv, text, tag)
     body = json.dumps(dict(zip(MEMBERS, map(to_b64, parts), strict=True))).encode()

@@ -3,18 +3,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
+from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import askar_key, askar_pack, askar_unpack
 
 SEEDS = st.binary(min_size=32, max_size=32)
 
 
 @given(SEEDS, SEEDS, st.binary(max_size=2_000), st.booleans())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_askar_opens_what_we_pack(own: bytes, other: bytes, text: bytes, authcrypt: bool) -> None:
     sender, recipient = KeyPair.from_seed(own), KeyPair.from_seed(other)
     packed = pack(text, [recipient.public], sender if authcrypt else None)
@@ -23,7 +24,7 @@ def test_askar_opens_what_we_pack(own: bytes, other: bytes, text: bytes, authcry
 
 
 @given(SEEDS, SEEDS, st.binary(max_size=2_000), st.booleans())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_we_open_what_askar_packs(own: bytes, other: bytes, text: bytes, authcrypt: bool) -> None:
     recipient, sender = KeyPair.from_seed(own), askar_key(other)
     packed = askar_pack(text, [recipient.public], sender if authcrypt else None)

@@ -11,7 +11,7 @@ from aries_askar import Key
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CBC
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64encode
@@ -28,6 +28,7 @@ from http_edge.didcomm.envelopes.v2.envelope import (
     parsed,
     seal,
 )
+from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import from_b64, to_b64
 from tests.unit.didcomm.askar_jwe import ENCS, Named, apv_of, jwe, open_jwe
 from tests.unit.didcomm.joserfc_jwe import JoseKey, jose_key, jose_open, jose_pack
@@ -87,7 +88,7 @@ def test_joserfc_and_we_open_what_the_other_packs(curve: Curve, authcrypt: bool)
 
 
 @given(st.binary(max_size=2000), st.booleans(), st.sampled_from(CURVES[:3]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_askar_and_we_open_what_the_other_packs(text: bytes, authcrypt: bool, curve: Curve) -> None:
     ours, theirs = PrivateKey.new(curve), PrivateKey.new(curve)
     sender = Sender("did:a#1", ours) if authcrypt else None
@@ -274,7 +275,7 @@ def test_a_valid_tag_over_no_padded_blocks_opens_nothing(ciphertext: bytes) -> N
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_mutated_envelope_is_refused_and_never_breaks_anything(data: st.DataObject) -> None:
     body = bytearray(packed(b'{"x":1}', sender=data.draw(st.sampled_from([ALICE, None]))))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -10,14 +10,25 @@ from typing import Any, Final, TypeVar, cast
 
 import pytest
 
-from actors.core.commands import Command, Connect, Connection, GrantMediation, ReleaseKey
+from actors.core.commands import (
+    CheckKeys,
+    ClaimedKey,
+    ClaimKey,
+    Command,
+    Connect,
+    Connection,
+    FindKeyOwner,
+    GrantMediation,
+    ReleaseKey,
+    UpdateKeylist,
+)
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Reply
+from actors.core.replies import Done, KeyClaim, KeylistChanged, KeyOwner, KeysKnown, Reply
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols import keylists
@@ -40,6 +51,8 @@ class Stepped(Identities):
     def __init__(self) -> None:
         self.states: dict[str, Identity] = {}
         self._doors: dict[str, asyncio.Semaphore] = {}
+        self._at_doors: set[str] = set()
+        self._requests: dict[str, asyncio.Task[Any]] = {}
 
     def decide(self, target: str, command: Command) -> Reply | Refusal:
         """Ask at once."""
@@ -65,6 +78,7 @@ class Stepped(Identities):
         by_owner: bool = False,
         by_mediator: bool = False,
     ) -> _R | Refusal:
+        self._at_doors.add(_REQUEST.get())
         await self._doors[_REQUEST.get()].acquire()
         answer = self.decide(target, command)
         assert isinstance(answer, Refusal | reply)
@@ -76,13 +90,16 @@ class Stepped(Identities):
         # Tasks that a request starts take its name along.
         context = copy_context()
         context.run(_REQUEST.set, name)
-        return asyncio.create_task(work, context=context)
+        self._requests[name] = asyncio.create_task(work, context=context)
+        return self._requests[name]
 
     async def step(self, name: str) -> None:
         """Let one question of a request through, and the request go on to its next."""
+        self._at_doors.discard(name)
         self._doors[name].release()
-        for _ in range(10):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while name not in self._at_doors and not self._requests[name].done():  # noqa: ASYNC110 - its tasks
+                await asyncio.sleep(0)
 
 
 def schedules() -> Iterator[str]:
@@ -131,6 +148,27 @@ async def test_a_key_in_the_keylist_always_has_an_owner(
         key = identities.states.get(key_target(KEY), Identity())
         if KEY in identities.states[OWNER].keylist:
             assert key.owner_did == OWNER, schedule
+
+
+async def test_the_core_without_hosts_answers_as_hosts_do(tmp_path: Path) -> None:
+    identities, other = Stepped(), "did:key:other"
+    questions: list[tuple[str, Command, type[Reply]]] = [
+        (OWNER, Connect(Connection("did:x", "", "", [], "didexchange/1.1", "")), Done),
+        (OWNER, CheckKeys([KEY]), KeysKnown),
+        (OWNER, GrantMediation(), Done),
+        (key_target(KEY), ClaimKey(OWNER), KeyClaim),
+        (key_target(KEY), ClaimKey(other), KeyClaim),
+        (OWNER, UpdateKeylist([ClaimedKey(KEY, 1)], []), KeylistChanged),
+        (OWNER, CheckKeys([KEY]), KeysKnown),
+        (OWNER, UpdateKeylist([], [KEY]), KeylistChanged),
+        (key_target(KEY), ReleaseKey(OWNER, 1), Done),
+        (key_target(KEY), FindKeyOwner(), KeyOwner),
+        (key_target(KEY), ClaimKey(other), KeyClaim),
+    ]
+    async with agents_of(tmp_path) as agents:
+        for target, command, reply in questions:
+            at_hosts = await agents.ask(target, command, COMMAND, reply)
+            assert identities.decide(target, command) == at_hosts, command
 
 
 FIRST, SECOND = raw_key(6_001), raw_key(6_002)

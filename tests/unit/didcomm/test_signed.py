@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64decode, b64encode
@@ -22,6 +22,7 @@ from http_edge.didcomm.envelopes.signed import (
     verify_member,
 )
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from tests.examples import examples
 from tests.unit.wire.edwards25519 import LOW_ORDER
 from tests.unit.wire.vectors import rows
 
@@ -307,7 +308,7 @@ def test_a_member_that_is_not_signed_so_is_none(changes: dict[str, object]) -> N
 
 
 @given(ANY)
-@settings(max_examples=50)
+@examples(50)
 def test_no_member_is_a_traceback(value: object) -> None:
     assert verify_member(value) is None
     for name in ("@type", "sig_data", "signature", "signer"):

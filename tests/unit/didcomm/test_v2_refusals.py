@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto import key_agreement
@@ -35,6 +35,7 @@ from http_edge.didcomm.envelopes.v2.signed import SIGNATURES_MAX, read_signed
 from http_edge.didcomm.envelopes.versions import (
     Envelopes,
 )
+from tests.examples import examples
 from tests.unit.didcomm.v2_agent import PING, recipient
 from tests.unit.didcomm.v2_mediator import (
     ALICE,
@@ -132,7 +133,7 @@ def test_a_conversation_costs_one_key_agreement_for_each_message(
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_mutated_message_is_refused_and_never_breaks_anything(data: st.DataObject) -> None:
     sender = data.draw(st.sampled_from([None, *ALICE_DIDS]))
     body = bytearray(ALICE.pack(ALICE.plaintext(sender), recipient(OWN, OWN.peer2), sender))
@@ -186,7 +187,7 @@ HEADERS = st.sampled_from(
 
 
 @given(st.dictionaries(HEADERS, VALUES, max_size=8), st.sampled_from([PING, FORWARD]))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_any_headers_make_a_message_or_none(members: dict[str, Any], kind: str) -> None:
     whole = {"id": "1", "type": kind, **members}
     try:

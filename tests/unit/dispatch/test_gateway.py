@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import cast
 
 import msgspec
 import pytest
@@ -15,15 +13,15 @@ from actors.core.nonces import NonceClaim
 from actors.core.partitioning import Placement, dedicated_host_name, host_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
-from actors.core.replies import BatchResult, ContractsUpdated, Done, Push, Refused, Reply
+from actors.core.replies import ContractsUpdated, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
-from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
+from actors.host.port import HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from tests.unit.dispatch.recording_host import RecordingHost
 
-_SUBMISSIONS = msgspec.msgpack.Decoder(list[Submission])
 LIMITS = GatewayLimits(
     outbox_items_max=8,
     batch_items_max=4,
@@ -31,49 +29,6 @@ LIMITS = GatewayLimits(
     reads_in_flight_max=2,
     move_wait_s_max=1,
 )
-
-
-class RecordingHost:
-    """A host that answers when a test lets it, and remembers every batch."""
-
-    def __init__(self, reply: Callable[[Submission], Reply] = lambda _: Done()) -> None:
-        self.batches: list[list[Submission]] = []
-        self.answering = asyncio.Event()
-        self.answering.set()
-        self.called = asyncio.Event()
-        self.fails: type[HostUnavailable] | None = None
-        self.is_cut = False
-        self.incarnation_name = "first"
-        self.pushes: list[Push] = []
-        self._reply = reply
-
-    async def submit(self, batch: bytes) -> bytes:
-        submissions = _SUBMISSIONS.decode(batch)
-        self.batches.append(submissions)
-        self.called.set()
-        await self.answering.wait()
-        if self.is_cut:
-            self.is_cut = False
-            raise HostUnavailable("host-0")
-        if self.fails is not None:
-            raise self.fails("host-0")
-        replies = [self._reply(submission) for submission in submissions]
-        result = BatchResult(self.incarnation_name, replies, self.pushes)
-        return msgspec.msgpack.encode(result)
-
-    async def ask(self, question: HostQuestion[A]) -> A:
-        if self.fails is not None:
-            self.called.set()
-            raise self.fails("host-0")
-        assert isinstance(question, ReadPages)
-        return cast("A", [b""])
-
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        return self.incarnation_name
-
-    def close(self) -> None:
-        self.is_cut = True
-        self.answering.set()
 
 
 class Setting:
@@ -107,7 +62,7 @@ class Setting:
 
 async def test_what_waits_while_a_call_is_in_flight_leaves_together() -> None:
     setting = Setting()
-    setting.host.answering.clear()
+    setting.host.hold()
     first = asyncio.create_task(setting.gateway.submit(setting.submission("did:a:0")))
     await setting.host.called.wait()
     rest = [
@@ -115,7 +70,7 @@ async def test_what_waits_while_a_call_is_in_flight_leaves_together() -> None:
         for n in range(1, 4)
     ]
     await asyncio.sleep(0)
-    setting.host.answering.set()
+    setting.host.answer_all()
     assert await asyncio.gather(first, *rest) == [Done()] * 4
     assert [len(batch) for batch in setting.host.batches] == [1, 3]
 
@@ -178,13 +133,13 @@ async def test_a_failed_call_leaves_the_outcome_unknown_for_all_it_carried() -> 
 
 async def test_a_full_outbox_refuses_instead_of_growing() -> None:
     setting = Setting()
-    setting.host.answering.clear()
+    setting.host.hold()
     running = [
         asyncio.create_task(setting.gateway.submit(setting.submission(f"did:a:{n}")))
         for n in range(30)
     ]
     await setting.host.called.wait()
-    setting.host.answering.set()
+    setting.host.answer_all()
     replies = await asyncio.gather(*running)
     assert Refused(Refusal.TEMPORARILY_UNAVAILABLE) in replies
     assert sum(len(batch) for batch in setting.host.batches) == replies.count(Done())
@@ -232,13 +187,13 @@ async def test_pushes_come_with_the_answer_and_a_new_incarnation_is_reported_onc
 
 async def test_drained_waits_for_every_command_taken() -> None:
     setting = Setting()
-    setting.host.answering.clear()
+    setting.host.hold()
     running = asyncio.create_task(setting.gateway.submit(setting.submission("did:a:0")))
     await setting.host.called.wait()
     draining = asyncio.create_task(setting.gateway.drained())
     await asyncio.sleep(0)
     assert not draining.done()
-    setting.host.answering.set()
+    setting.host.answer_all()
     await asyncio.gather(running, draining)
 
 
@@ -297,24 +252,11 @@ async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_i
     assert vars(line)["did"] == "did:a:1"
 
 
-class Library(RecordingHost):
-    """A host whose reads wait until a test lets them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reading: list[str] = []
-        self.answer = asyncio.Event()
-
-    async def ask(self, question: HostQuestion[A]) -> A:
-        assert isinstance(question, ReadPages)
-        self.reading += [read.owner_did for read in question.reads]
-        await self.answer.wait()
-        return [msgspec.msgpack.encode(SavedEventsPage([], 0))]  # type: ignore[return-value]
-
-
 async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
     setting = Setting()
-    library = setting.hosts["host-0"] = Library()
+    library = setting.host
+    library.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    library.hold()
 
     def read(did: str, where: SavedEventsFilter | PublicEventsFilter) -> asyncio.Task[object]:
         return asyncio.create_task(setting.gateway.read(Read(did, Page(0, 1), where)))
@@ -323,13 +265,13 @@ async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert library.reading == ["did:a:1", "did:a:2"]
-    library.answer.set()
-    assert await asyncio.gather(*reads) == [msgspec.msgpack.encode(SavedEventsPage([], 0))] * 3
-    library.answer.clear()
+    library.answer_all()
+    assert await asyncio.gather(*reads) == [library.page] * 3
+    library.hold()
     library.reading.clear()
     public = [read("did:a:1", PublicEventsFilter()) for _ in range(2)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert library.reading == ["did:a:1", "did:a:1"]
-    library.answer.set()
+    library.answer_all()
     await asyncio.gather(*public)

@@ -17,7 +17,8 @@ from actors.core.submissions import Read, Submission
 from actors.host.port import HostNotReached, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from http_edge.dispatch.routes import LiveRoutes
-from tests.unit.dispatch.test_gateway import RecordingHost, Setting
+from tests.unit.dispatch.recording_host import RecordingHost
+from tests.unit.dispatch.test_gateway import Setting
 
 HOSTS = ["host-0", "host-1"]
 SHARDS = [shard_name(index) for index in range(16)]
@@ -190,7 +191,7 @@ def test_a_host_is_lost_when_others_own_what_it_had_and_did_not_hand_over() -> N
 async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_next_owner() -> None:
     setting, routes = live()
     stands_still = setting.hosts["host-0"]
-    stands_still.answering.clear()
+    stands_still.hold()
     routes.update(table(1, "host-0"))
     sent = submitted(setting)
     await stands_still.called.wait()

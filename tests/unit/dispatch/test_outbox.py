@@ -3,55 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
-import msgspec
-
-from actors.core.replies import BatchResult, Done
+from actors.core.replies import Done
 from actors.core.submissions import Submission
-from actors.host.port import A, HostQuestion
-from actors.host.writer import SUBMISSIONS_DECODER
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.telemetry.edge_measures import EdgeMeasures
+from tests.unit.dispatch.recording_host import RecordingHost
 
 LIMITS = GatewayLimits(100, 10, 1_000_000, 1, 1.0)
 
 
-class HeldPort:
-    """A host that answers a call when the test says so."""
-
-    def __init__(self) -> None:
-        self.calls: deque[tuple[list[Submission], asyncio.Future[bytes]]] = deque()
-
-    async def submit(self, batch: bytes) -> bytes:
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.calls.append((SUBMISSIONS_DECODER.decode(batch), answer))
-        return await answer
-
-    async def ask(self, question: HostQuestion[A]) -> A:
-        raise AssertionError(question)
-
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        raise AssertionError((sockets, incarnation))
-
-    def close(self) -> None:
-        raise AssertionError
-
-    def answer(self, sources: bytes) -> None:
-        """Answer the call that carries exactly these."""
-        for call in self.calls:
-            if b"".join(item.source for item in call[0]) == sources:
-                self.calls.remove(call)
-                result = BatchResult("", [Done()] * len(call[0]), [])
-                return call[1].set_result(msgspec.msgpack.encode(result))
-        raise AssertionError([item.source for call in self.calls for item in call[0]])
+def held() -> RecordingHost:
+    host = RecordingHost()
+    host.hold()
+    return host
 
 
 def item(source: bytes, cost: float = 1.0) -> Submission:
     return Submission("shard-0", "did:x:me", b"", source=source, cost=cost)
 
 
-def outbox(port: HeldPort) -> Outbox:
+def outbox(port: RecordingHost) -> Outbox:
     return Outbox("host-0", port, LIMITS, EdgeMeasures(), on_result=lambda _name, _result: None)
 
 
@@ -65,7 +37,7 @@ async def sent(box: Outbox, *items: Submission) -> list[asyncio.Task[object]]:
 
 
 async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:
-    port = HeldPort()
+    port = held()
     box = outbox(port)
     costly, cheap = await sent(box, item(b"C", cost=500), item(b"a"))
     port.answer(b"a")
@@ -80,15 +52,15 @@ async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:
 
 
 async def test_costly_commands_travel_alone_a_few_at_once_and_their_senders_in_turn() -> None:
-    port = HeldPort()
+    port = held()
     box = outbox(port)
     flood = await sent(box, *[item(b"F", cost=500) for _ in range(8)])
     (late,) = await sent(box, item(b"L", cost=500))
-    assert [len(call[0]) for call in port.calls] == [1] * 4
+    assert [len(call[0]) for call in port.held] == [1] * 4
     for _ in range(4):
         port.answer(b"F")
         await sent(box)
-    assert b"L" in [call[0][0].source for call in port.calls]
+    assert b"L" in [call[0][0].source for call in port.held]
     port.answer(b"L")
     assert await late == Done()
     assert len(box) == 0

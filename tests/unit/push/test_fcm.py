@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import orjson
@@ -189,62 +188,54 @@ async def test_a_wrong_key_for_apns_in_the_project_costs_no_new_access_token(
     assert (len(google.messages), len(google.assertions)) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
-        (lambda: fcm_error(404, "UNREGISTERED"), GONE),
-        (lambda: fcm_error(400, "INVALID_ARGUMENT", field="message.token"), GONE),
-        (lambda: fcm_error(400, "INVALID_ARGUMENT", message=INVALID_TOKEN), GONE),
-        (lambda: fcm_error(404), REFUSED),  # no such project
-        (lambda: fcm_error(404, field="message.token"), REFUSED),
-        (lambda: fcm_error(400, "INVALID_ARGUMENT", field="message.data[0].value"), REFUSED),
-        (lambda: fcm_error(400, "INVALID_ARGUMENT"), REFUSED),
-        (lambda: fcm_error(400, message=INVALID_TOKEN), REFUSED),
-        (lambda: fcm_error(400, "UNREGISTERED"), REFUSED),
-        (lambda: fcm_error(403, "SENDER_ID_MISMATCH"), REFUSED),
-        (lambda: fcm_error(429, "QUOTA_EXCEEDED"), UNAVAILABLE),
-        (lambda: fcm_error(500, "INTERNAL"), UNAVAILABLE),
-        (lambda: fcm_error(503, "UNAVAILABLE"), UNAVAILABLE),
-        (lambda: web.Response(status=502, text="<!DOCTYPE html>"), UNAVAILABLE),
-        (lambda: web.Response(status=404, text="<!DOCTYPE html>"), REFUSED),
-        (lambda: web.Response(status=404, body=b'{"x":' * 12_000), REFUSED),
-        (lambda: web.Response(status=400, body=b'{"error":{"message":"\xff"}}'), REFUSED),
-        (lambda: web.json_response({"error": {"details": None}}, status=404), REFUSED),
-    ],
-)
-async def test_only_an_error_about_the_device_says_that_it_is_gone(
-    google: Google, answer: Any, outcome: PushOutcome
-) -> None:
+async def test_only_an_error_about_the_device_says_that_it_is_gone(google: Google) -> None:
     gateway = google.gateway()
-    google.answers = [answer()]
-    assert await gateway.send(ANDROID) is outcome
+    cases = [
+        (fcm_error(404, "UNREGISTERED"), GONE),
+        (fcm_error(400, "INVALID_ARGUMENT", field="message.token"), GONE),
+        (fcm_error(400, "INVALID_ARGUMENT", message=INVALID_TOKEN), GONE),
+        (fcm_error(404), REFUSED),  # no such project
+        (fcm_error(404, field="message.token"), REFUSED),
+        (fcm_error(400, "INVALID_ARGUMENT", field="message.data[0].value"), REFUSED),
+        (fcm_error(400, "INVALID_ARGUMENT"), REFUSED),
+        (fcm_error(400, message=INVALID_TOKEN), REFUSED),
+        (fcm_error(400, "UNREGISTERED"), REFUSED),
+        (fcm_error(403, "SENDER_ID_MISMATCH"), REFUSED),
+        (fcm_error(429, "QUOTA_EXCEEDED"), UNAVAILABLE),
+        (fcm_error(500, "INTERNAL"), UNAVAILABLE),
+        (fcm_error(503, "UNAVAILABLE"), UNAVAILABLE),
+        (web.Response(status=502, text="<!DOCTYPE html>"), UNAVAILABLE),
+        (web.Response(status=404, text="<!DOCTYPE html>"), REFUSED),
+        (web.Response(status=404, body=b'{"x":' * 12_000), REFUSED),
+        (web.Response(status=400, body=b'{"error":{"message":"\xff"}}'), REFUSED),
+        (web.json_response({"error": {"details": None}}, status=404), REFUSED),
+    ]
+    google.answers = [answer for answer, _ in cases]
+    assert [await gateway.send(ANDROID) for _ in cases] == [outcome for _, outcome in cases]
     await gateway.close()
 
 
-@pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
-        (lambda: web.json_response({"error": "invalid_grant"}, status=400), REFUSED),
-        (lambda: web.json_response({}, status=403), REFUSED),
-        (lambda: fcm_error(404, "UNREGISTERED"), REFUSED),
-        (lambda: web.Response(status=429), UNAVAILABLE),
-        (lambda: web.Response(status=503), UNAVAILABLE),
-        (lambda: web.Response(status=204), UNAVAILABLE),
-        (
-            lambda: web.json_response({"access_token": "a", "expires_in": 9}, status=500),
-            UNAVAILABLE,
-        ),
-        (lambda: web.Response(text="<!DOCTYPE html>"), UNAVAILABLE),
-        (lambda: web.json_response({"access_token": "a\r\nX: y", "expires_in": 9}), UNAVAILABLE),
-        (lambda: web.json_response({"access_token": "a", "expires_in": -1}), UNAVAILABLE),
-    ],
-)
 async def test_without_an_access_token_nothing_is_sent_and_the_next_notification_asks_again(
-    google: Google, answer: Any, outcome: PushOutcome
+    google: Google,
 ) -> None:
     gateway = google.gateway()
-    google.grants = [answer()]
-    assert await gateway.send(ANDROID) is outcome
+    cases = [
+        (web.json_response({"error": "invalid_grant"}, status=400), REFUSED),
+        (web.json_response({}, status=403), REFUSED),
+        (fcm_error(404, "UNREGISTERED"), REFUSED),
+        (web.Response(status=429), UNAVAILABLE),
+        (web.Response(status=503), UNAVAILABLE),
+        (web.Response(status=204), UNAVAILABLE),
+        (
+            web.json_response({"access_token": "a", "expires_in": 9}, status=500),
+            UNAVAILABLE,
+        ),
+        (web.Response(text="<!DOCTYPE html>"), UNAVAILABLE),
+        (web.json_response({"access_token": "a\r\nX: y", "expires_in": 9}), UNAVAILABLE),
+        (web.json_response({"access_token": "a", "expires_in": -1}), UNAVAILABLE),
+    ]
+    google.grants = [answer for answer, _ in cases]
+    assert [await gateway.send(ANDROID) for _ in cases] == [outcome for _, outcome in cases]
     assert google.messages == []
     assert await gateway.send(ANDROID) is SENT
     await gateway.close()

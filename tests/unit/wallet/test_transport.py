@@ -365,7 +365,8 @@ async def test_a_socket_ends_that_brings_more_than_is_received(
         mediator_whose_sockets(floods) as url,
         open_socket(session, replace(wallet.connection, ws_url=url)) as socket,
     ):
-        await asyncio.sleep(0.3)
+        with pytest.raises(ConnectionLost, match="wait to be received"):
+            await wallet.over(socket).ping()
         received = [one async for one in socket]
         with pytest.raises(ConnectionLost, match="wait to be received"):
             await socket.receive()

@@ -7,6 +7,7 @@ of ``x = 0`` may be set. Slow, and fine for a test: nothing secret comes near it
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Final, TypeAlias
 
 Point: TypeAlias = tuple[int, int]
@@ -48,12 +49,21 @@ def add(one: Point, two: Point) -> Point:
 
 
 def multiply(scalar: int, point: Point) -> Point:
-    total, power = _extended(IDENTITY), _extended(point)
-    while scalar:
+    total = _extended(IDENTITY)
+    for power in _doubled(point):
         if scalar & 1:
             total = _add(total, power)
-        power, scalar = _add(power, power), scalar >> 1
+        scalar >>= 1
     return _affine(total)
+
+
+@cache
+def _doubled(point: Point) -> list[_Extended]:
+    """The point times 1, 2, 4 and so on up to 2^255, or as long as that is not the identity."""
+    powers = [_extended(point)]
+    while len(powers) < 256 and _affine(powers[-1]) != IDENTITY:
+        powers.append(_add(powers[-1], powers[-1]))
+    return powers
 
 
 def _add(one: _Extended, two: _Extended) -> _Extended:

@@ -87,10 +87,10 @@ def test_doubles_around_every_border_are_written_as_rfc_8785_says(
             assert canonical([signed]) == rfc8785.dumps([signed])
 
 
-@pytest.mark.parametrize("row", rows("js_numbers.json"), ids=lambda row: row["double"])
-def test_numbers_are_written_as_javascript_does(row: dict[str, str]) -> None:
-    (number,) = struct.unpack(">d", bytes.fromhex(row["double"]))
-    assert canonical(number) == row["text"].encode()
+def test_numbers_are_written_as_javascript_does() -> None:
+    for row in rows("js_numbers.json"):
+        (number,) = struct.unpack(">d", bytes.fromhex(row["double"]))
+        assert canonical(number) == row["text"].encode(), row["double"]
 
 
 def test_keys_are_sorted_by_utf_16_code_units_at_every_depth() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log
 from http_edge.settings.sections import DidWeb
+from tests.examples import examples
 from tests.unit.wire.did_log import DidLog, multihash, multikey, proof_of
 
 ONE, TWO, THREE = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
@@ -284,7 +285,7 @@ def test_what_leads_elsewhere_is_no_did(did: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_a_changed_byte_makes_no_other_document(data: st.DataObject) -> None:
     made = log()
     made.add({"service": [{"id": "#new"}]}, ONE)

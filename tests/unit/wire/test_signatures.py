@@ -57,11 +57,11 @@ def _accepts(row: dict[str, Any]) -> bool:
     return verify(*(bytes.fromhex(row[name]) for name in ("key", "message", "signature")))
 
 
-@pytest.mark.parametrize("row", rows("wycheproof_ed25519.json"), ids=lambda row: row["id"])
-def test_wycheproof_results_are_as_pinned_and_as_expected(row: dict[str, Any]) -> None:
-    assert _accepts(row) == row["accepted"]
-    if row["expected"] != "acceptable":
-        assert row["accepted"] == (row["expected"] == "valid")
+def test_wycheproof_results_are_as_pinned_and_as_expected() -> None:
+    for row in rows("wycheproof_ed25519.json"):
+        assert _accepts(row) == row["accepted"], row["id"]
+        if row["expected"] != "acceptable":
+            assert row["accepted"] == (row["expected"] == "valid"), row["id"]
 
 
 @pytest.mark.parametrize("row", rows("speccheck_ed25519.json"), ids=lambda row: row["id"])

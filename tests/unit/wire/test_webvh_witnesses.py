@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -14,6 +14,7 @@ from http_edge.dids import webvh_witnesses
 from http_edge.dids.data_integrity import method_of
 from http_edge.dids.webvh import read_log, witness_url
 from http_edge.dids.webvh_witnesses import PROOFS_MAX, WITNESSES_MAX
+from tests.examples import examples
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 
 OWNER, ANN, BEN, CAT = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3, 4))
@@ -193,7 +194,7 @@ def test_a_file_makes_us_check_so_many_signatures_and_no_more() -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_changed_file_never_approves_more(data: st.DataObject) -> None:
     made = log(witness=witnesses(2, ANN, BEN))
     proofs = bytearray(json.dumps([approved(made, 1, ANN, CAT)]).encode())
