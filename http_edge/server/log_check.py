@@ -28,11 +28,11 @@ from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, Ho
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
-from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import Exit, Stop, unusable
+from http_edge.server.hosts import host_leases
 from http_edge.settings.settings import Settings
 
 MEDIATOR_KEY: Final = "mediator_key"
@@ -143,9 +143,7 @@ def _check_nodes(settings: Settings) -> None:
         Stop: such nodes, or another mediator, are running.
         LogUnavailable: the host leases cannot be read.
     """
-    with contextlib.closing(
-        open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
-    ) as leases:
+    with contextlib.closing(host_leases(settings)) as leases:
         living, left_s = _living(leases)
         until_s = time.monotonic() + left_s + ENDING_S_MAX
         while (refusal := _refusal(settings, living)) is not None:
