@@ -357,6 +357,7 @@ class IdentityHost:
             dict(self._host.holdings),
             self._host.rates.reported,
             self._host.disk.is_short,
+            self._host.outage.is_on,
         )
 
     def release(self, shards: Sequence[str]) -> bytes:
