@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from actors.core.identity import FOLD
 from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
@@ -38,6 +40,7 @@ from http_edge.settings.settings import Settings
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
 _URL_MARK: Final = "public_url"
+_RULES_MARK: Final = "rules_of_nodes"
 _ALONE: Final = "mediator"
 _POLL_S: Final = 0.1
 _LOG = logging.getLogger(__name__)
@@ -71,6 +74,8 @@ def check_log(settings: Settings) -> str:
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
         _note_url(settings, logs[0])
+        if settings.node_address is not None:
+            _note_rules(settings, logs[0])
         log_id = logs[0].setting("log_id", new_id())
         with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
@@ -221,6 +226,32 @@ def _note_url(settings: Settings, log: EventLog) -> None:
             extra={"former": known, "public_url": settings.url},
         )
         log.mark(_URL_MARK, settings.url)
+
+
+def _note_rules(settings: Settings, log: EventLog) -> None:
+    """Warn if a shard would follow other rules here than where the last node started.
+
+    What one node would keep another one removes for good, and each placer undoes what the one
+    before it did.
+    """
+    rules = {
+        "placement": settings.placement,
+        "dedicated_dids": sorted(settings.dedicated_dids),
+        "limits.host_lease_s": settings.limits.host_lease_s,
+        **{f"retention.{name}": value for name, value in settings.retention.model_dump().items()},
+    }
+    text = msgspec.json.encode(rules).decode()
+    known = log.setting(_RULES_MARK, text)
+    if known != text:
+        former = msgspec.json.decode(known, type=dict[str, object])
+        differ = [name for name, value in rules.items() if former.get(name, value) != value]
+        if differ:
+            _LOG.warning(
+                "settings differ from those with which the last node started, and have to be the"
+                " same on every node: %s",
+                ", ".join(differ),
+            )
+        log.mark(_RULES_MARK, text)
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:
