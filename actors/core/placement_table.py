@@ -72,7 +72,8 @@ class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
     ``PartitionOwner``). They include one that it could not claim yet, but none that it lost to
     another owner. ``node`` is as in ``HostOptions``; ``incarnation`` changes when the host
     restarts. ``rates`` are the commands per second of the busiest identities.
-    ``short_of_disk``: the host accepts only commands that store next to nothing.
+    ``short_of_disk``: the host accepts only commands that store next to nothing. ``log_fails``: its
+    log has refused what it stored last, or does not answer.
     """
 
     name: str
@@ -82,3 +83,4 @@ class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
     shards: dict[str, str]
     rates: Mapping[str, float] = {}
     short_of_disk: bool = False
+    log_fails: bool = False

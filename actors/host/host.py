@@ -89,7 +89,7 @@ class Host:
         self._looked_ms = clock()
         self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
-        self._outage = LogOutage()
+        self.outage = LogOutage()
         self.stats = HostStats(name)
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)
@@ -309,7 +309,7 @@ class Host:
             transaction.log_failed = isinstance(error, LogUnavailable | AppendUnknown)
             if transaction.log_failed:
                 ids = request_ids([("", submission)])
-                self._outage.failed("cannot serve an identity", error, ids)
+                self.outage.failed("cannot serve an identity", error, ids)
             else:
                 extra = {"request_id": submission.request_id}
                 _LOG.error("cannot serve an identity: %s", type(error).__name__, extra=extra)
@@ -433,7 +433,7 @@ class Host:
                 return refusal
         except LogError as error:
             ids = request_ids(transaction.items)
-            self._outage.failed("append failed, outcome unknown", error, ids)
+            self.outage.failed("append failed, outcome unknown", error, ids)
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         finally:
@@ -442,7 +442,7 @@ class Host:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
                 self._due_snapshots.append((partition.stream, nonces))
-        self._outage.appended()
+        self.outage.appended()
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
@@ -463,7 +463,7 @@ class Host:
                 if not partitions.is_newest(self._log, partition):
                     return self._resolve_conflict(transaction)
         except LogError as error:
-            self._outage.failed("cannot read the log", error, request_ids(transaction.items))
+            self.outage.failed("cannot read the log", error, request_ids(transaction.items))
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
         return None

@@ -72,7 +72,7 @@ from eventstore.log.event_log import (
     SavedEventsPage,
     StorageFigures,
 )
-from eventstore.log.host_leases import HostLeases
+from eventstore.log.host_leases import LEASE_S, HostLeases
 from eventstore.log.log_format import record_format
 from eventstore.log.streams import identity_stream
 from eventstore.stores.host_leases import open_host_leases
@@ -106,13 +106,13 @@ class HostOptions(msgspec.Struct, frozen=True):
     postgres: PostgresBounds = PostgresBounds()
     allow_unsafe: bool = False
     is_placed: bool = False
-    lease_s: float = 4.0
+    lease_s: float = LEASE_S
     address: str = "127.0.0.1"
     shards: int = 0
 
     def open_leases(self) -> HostLeases:
         """Open the store of host leases."""
-        return open_host_leases(self.dsn, self.postgres)
+        return open_host_leases(self.dsn, self.postgres, lease_s=self.lease_s)
 
     def open_log(self) -> EventLog:
         """Open the log of the host.
@@ -357,6 +357,7 @@ class IdentityHost:
             dict(self._host.holdings),
             self._host.rates.reported,
             self._host.disk.is_short,
+            self._host.outage.is_on,
         )
 
     def release(self, shards: Sequence[str]) -> bytes:

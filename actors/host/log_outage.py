@@ -6,24 +6,41 @@ A full disk, or a database that is away, fails every transaction, which are many
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from eventstore.log.errors import LogError
 
 _LOG = logging.getLogger(__name__)
+_LASTS_S: Final = 10.0
+"""How long a failure counts if no append follows: without commands none shows that it is over."""
 
 
 class LogOutage:
     """Counts the failures of a log from the first one until an append succeeds."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._failures = 0
+        self._failed_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Has the log failed within the last seconds, and stored nothing since? For any thread."""
+        return self._failures > 0 and self._monotonic() - self._failed_s < _LASTS_S
 
     def failed(self, what: str, error: LogError, request_ids: Sequence[str]) -> None:
-        """Log a failure: as an error if the log worked before, else at debug level."""
+        """Log a failure: as an error if the log worked before, else at debug level.
+
+        Only the first line of the error: after it a database may quote what was to be stored.
+        """
         level = logging.DEBUG if self._failures else logging.ERROR
-        _LOG.log(level, "%s: %s", what, type(error).__name__, extra={"request_ids": request_ids})
+        why = next(iter(str(error).splitlines()), "")
+        kind = type(error).__name__
+        _LOG.log(level, "%s: %s: %s", what, kind, why, extra={"request_ids": request_ids})
         self._failures += 1
+        self._failed_s = self._monotonic()
 
     def appended(self) -> None:
         """Log the end of an outage, if there is one, with the number of its failures."""

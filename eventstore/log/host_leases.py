@@ -16,6 +16,8 @@ NODE_PROTOCOL: Final = 2
 """The version of what nodes of one cluster exchange: frames, commands, answers, handovers, and the
 layout of the states that replace archived rows. Only nodes with the same number run side by side.
 ``tests/golden/test_formats.py`` holds what belongs to each number."""
+LEASE_S: Final = 4.0
+"""The usual time of a lease, in seconds."""
 LEASE_S_MAX: Final = 60
 """The longest lease, in seconds. A lease that ends later was given before a clock was set back."""
 

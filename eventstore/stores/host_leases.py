@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from eventstore.log.host_leases import HostLeases
+from eventstore.log.host_leases import LEASE_S, HostLeases
 from eventstore.stores.host_lease_file import HostLeaseFile
 from eventstore.stores.postgres_bounds import PostgresBounds
 
@@ -14,10 +14,13 @@ _BOUNDS: Final = PostgresBounds()
 _FILE: Final = "-hosts"
 
 
-def open_host_leases(dsn: str, postgres: PostgresBounds = _BOUNDS) -> HostLeases:
+def open_host_leases(
+    dsn: str, postgres: PostgresBounds = _BOUNDS, *, lease_s: float = LEASE_S
+) -> HostLeases:
     """The host leases of the log at this URL; the tables in PostgreSQL must exist.
 
-    This opens no file or connection. ``postgres`` has the bounds that the leases do not set.
+    This opens no file or connection. ``postgres`` has the bounds that the leases do not set, and
+    ``lease_s`` is the time of a lease in seconds: PostgreSQL has to answer in a quarter of it.
     """
     url = urlsplit(dsn)
     if url.scheme == "sqlite":
@@ -26,4 +29,4 @@ def open_host_leases(dsn: str, postgres: PostgresBounds = _BOUNDS) -> HostLeases
     # Imported here, so that a process without PostgreSQL needs no driver.
     from eventstore.stores.postgres_host_leases import PostgresHostLeases  # noqa: PLC0415
 
-    return PostgresHostLeases(dsn, postgres)
+    return PostgresHostLeases(dsn, postgres, lease_s=lease_s)

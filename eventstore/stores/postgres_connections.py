@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from eventsourcing import persistence
@@ -38,7 +38,7 @@ from psycopg.errors import (
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg.sql import SQL
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, UnsafeLog
@@ -52,6 +52,7 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
 """The pool retries a broken connection this long, then at the next use: the library's pauses
 double, so that after a long outage it would wait for as long again."""
+_TRIES: Final = 5
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
 """A connection that answered within this time and has no unread data, as a connection has that the
@@ -88,6 +89,10 @@ _SETTINGS: Final = SQL(
 )
 
 
+def _ignore(_: Error) -> None:
+    """Ignore why there is no connection: the caller gets the error."""
+
+
 class BoundedConnection(Connection[Any]):
     """A connection whose every wait for the server ends.
 
@@ -100,6 +105,17 @@ class BoundedConnection(Connection[Any]):
     answer_s_max: float | None = None
     answered_s: float = 0.0
     warned: bool = False
+
+    @override
+    @classmethod
+    def connect(cls, *args: Any, **kwargs: Any) -> Self:
+        """Connect; ``on_refused``, a function, gets the error that is raised otherwise."""
+        on_refused: Callable[[Error], None] = kwargs.pop("on_refused", _ignore)
+        try:
+            return super().connect(*args, **kwargs)
+        except Error as error:
+            on_refused(error)
+            raise
 
     @override
     def wait(self, gen: PQGen[_T], interval: float = _LOOK_S, timeout: float | None = None) -> _T:
@@ -130,16 +146,17 @@ class PostgresConnections:
         parameters = _parameters(dsn, bounds)
         servers = str(parameters.get("host", "")).count(",") + 1
         self._is_one_of_several = servers > 1
+        self._refused = ""
         self._try(parameters)
         self._pool = ConnectionPool(
             connection_class=BoundedConnection,
-            kwargs=parameters,
+            kwargs={**parameters, "on_refused": self._note},
             min_size=bounds.connections_kept,
             max_size=bounds.connections_max,
             open=False,
             configure=self._prepare,
             check=self._check,
-            timeout=bounds.connect_s_max * servers,
+            timeout=bounds.connect_s_max * servers / _TRIES,
             reconnect_timeout=_RECONNECT_S,
         )
 
@@ -153,7 +170,7 @@ class PostgresConnections:
         try:
             if self._pool.closed:
                 self._pool.open()
-            with self._pool.connection() as connection:
+            with self._from_pool() as connection:
                 # The previous user may have raised the limit.
                 connection.answer_s_max = self._bounds.answer_s_max
                 try:
@@ -170,15 +187,41 @@ class PostgresConnections:
             kind = next(
                 ours for theirs, ours in _LIBRARY_ERRORS.items() if isinstance(error, theirs)
             )
-            raise kind(str(error)) from error
+            is_refused = isinstance(error, PoolTimeout) and self._refused
+            raise kind(self._refused if is_refused else str(error)) from error
 
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
 
+    @contextmanager
+    def _from_pool(self) -> Iterator[BoundedConnection]:
+        taken = self._taken()
+        try:
+            with taken as connection:
+                yield connection
+        finally:
+            self._pool.putconn(taken)
+
+    def _taken(self) -> BoundedConnection:
+        """A connection, waited for in several tries.
+
+        Each try has the pool connect again if it has given up. A connection that was cut off
+        silently takes its time to be found out: that costs one try, and not the whole wait.
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(PoolTimeout):
+                return self._pool.getconn()
+        return self._pool.getconn()
+
+    def _note(self, error: Error) -> None:
+        """Keep why there is no new connection: the pool would only say that it got none."""
+        self._refused = _in_one_line(error)
+
     def _prepare(self, connection: Connection[Any]) -> None:
         """Prepare a new connection; refuse one to a server that loses commits."""
         assert isinstance(connection, BoundedConnection)
+        self._refused = ""
         _bound(connection, self._bounds)
         unsafe = unsafe_settings(connection)
         if unsafe and not self._allow_unsafe:

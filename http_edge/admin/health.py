@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from aiohttp import web
 
+from actors.core.placement_table import HostHoldings
 from actors.host.clock import Clock
 from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
@@ -165,8 +166,7 @@ class Health:
         except (HostUnavailable, TimeoutError):
             problem = f"{host} does not answer, or its log accepts no writes"
             return _HostState(problem, serves=False)
-        short = f"{host} is short of disk space and refuses commands that store data"
-        return _HostState(short if holdings.short_of_disk else None, serves=bool(holdings.shards))
+        return _HostState(_problem(host, holdings), serves=bool(holdings.shards))
 
     async def _stats_of(self, hosts: Sequence[str]) -> list[HostStats]:
         found = await asyncio.gather(*[self._stats(host) for host in hosts])
@@ -178,6 +178,14 @@ class Health:
                 return await self._gateway.port(host).ask(QueryStats())
         except (HostUnavailable, TimeoutError):
             return None
+
+
+def _problem(host: str, holdings: HostHoldings) -> str | None:
+    if holdings.log_fails:
+        return f"the log of {host} fails: its lines on stderr say why"
+    if holdings.short_of_disk:
+        return f"{host} is short of disk space and refuses commands that store data"
+    return None
 
 
 class HealthEndpoint:

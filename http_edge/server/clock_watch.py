@@ -17,8 +17,8 @@ from typing import Final
 from actors.host.clock import Clock, system_clock
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLeases
-from eventstore.stores.host_leases import open_host_leases
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.hosts import host_leases
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class ClockWatch:
 
 def clock_watch(settings: Settings) -> ClockWatch:
     """The watch of a mediator, which compares with the first database of its log."""
-    leases = open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
-    return ClockWatch(leases, settings.limits.clock_off_s_max)
+    return ClockWatch(host_leases(settings), settings.limits.clock_off_s_max)
 
 
 def _said(off_s: float) -> str:

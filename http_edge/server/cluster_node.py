@@ -21,9 +21,8 @@ from actors.placement.leased_hosts import LeasedHosts
 from actors.placement.placer import Placer
 from actors.placement.placer_role import PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, Placed, PlacerUnavailable
-from eventstore.stores.host_leases import open_host_leases
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import dedication_rules, host_finder
+from http_edge.server.hosts import dedication_rules, host_finder, host_leases
 from http_edge.settings.settings import Settings
 
 _POLL_S: Final = 0.1
@@ -56,7 +55,7 @@ class ClusterNode:
         self._rules = dedication_rules(settings)
         self._role = PlacerRole(
             self._new_placer,
-            open_host_leases(settings.log_dsns[0], settings.postgres.bounds),
+            host_leases(settings),
             node=self.name,
             lease_s=settings.limits.host_lease_s,
         )

@@ -7,6 +7,7 @@ from actors.core.partitioning import Placement
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
 from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
+from eventstore.log.host_leases import HostLeases
 from eventstore.stores.host_leases import open_host_leases
 from http_edge.settings.settings import Settings
 
@@ -43,8 +44,13 @@ def dedication_rules(settings: Settings) -> DedicationRules:
 
 def host_finder(settings: Settings) -> HostFinder:
     """A finder of the hosts of the log."""
-    bounds = settings.postgres.bounds
-    return HostFinder([open_host_leases(dsn, bounds) for dsn in settings.log_dsns])
+    return HostFinder([host_leases(settings, place) for place in range(len(settings.log_dsns))])
+
+
+def host_leases(settings: Settings, database: int = 0) -> HostLeases:
+    """The host leases in a database of the log, by its number; this does not connect."""
+    lease_s = settings.limits.host_lease_s
+    return open_host_leases(settings.log_dsns[database], settings.postgres.bounds, lease_s=lease_s)
 
 
 def host_options(settings: Settings, index: int) -> HostOptions:

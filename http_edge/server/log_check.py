@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from actors.core.identity import FOLD
 from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
@@ -28,16 +30,17 @@ from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, Ho
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
-from eventstore.stores.host_leases import open_host_leases
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import Exit, Stop, unusable
+from http_edge.server.hosts import host_leases
 from http_edge.settings.settings import Settings
 
 MEDIATOR_KEY: Final = "mediator_key"
 """The name, in the settings of a log, of the public key that the log belongs to."""
 _URL_MARK: Final = "public_url"
+_RULES_MARK: Final = "rules_of_nodes"
 _ALONE: Final = "mediator"
 _POLL_S: Final = 0.1
 _LOG = logging.getLogger(__name__)
@@ -71,6 +74,8 @@ def check_log(settings: Settings) -> str:
         for log, one in zip(logs, settings.each_database(), strict=True):
             _check_states(log, one)
         _note_url(settings, logs[0])
+        if settings.node_address is not None:
+            _note_rules(settings, logs[0])
         log_id = logs[0].setting("log_id", new_id())
         with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
@@ -143,9 +148,7 @@ def _check_nodes(settings: Settings) -> None:
         Stop: such nodes, or another mediator, are running.
         LogUnavailable: the host leases cannot be read.
     """
-    with contextlib.closing(
-        open_host_leases(settings.log_dsns[0], settings.postgres.bounds)
-    ) as leases:
+    with contextlib.closing(host_leases(settings)) as leases:
         living, left_s = _living(leases)
         until_s = time.monotonic() + left_s + ENDING_S_MAX
         while (refusal := _refusal(settings, living)) is not None:
@@ -223,6 +226,32 @@ def _note_url(settings: Settings, log: EventLog) -> None:
             extra={"former": known, "public_url": settings.url},
         )
         log.mark(_URL_MARK, settings.url)
+
+
+def _note_rules(settings: Settings, log: EventLog) -> None:
+    """Warn if a shard would follow other rules here than where the last node started.
+
+    What one node would keep another one removes for good, and each placer undoes what the one
+    before it did.
+    """
+    rules = {
+        "placement": settings.placement,
+        "dedicated_dids": sorted(settings.dedicated_dids),
+        "limits.host_lease_s": settings.limits.host_lease_s,
+        **{f"retention.{name}": value for name, value in settings.retention.model_dump().items()},
+    }
+    text = msgspec.json.encode(rules).decode()
+    known = log.setting(_RULES_MARK, text)
+    if known != text:
+        former = msgspec.json.decode(known, type=dict[str, object])
+        differ = [name for name, value in rules.items() if former.get(name, value) != value]
+        if differ:
+            _LOG.warning(
+                "settings differ from those with which the last node started, and have to be the"
+                " same on every node: %s",
+                ", ".join(differ),
+            )
+        log.mark(_RULES_MARK, text)
 
 
 def _check_states(log: EventLog, settings: Settings) -> None:

@@ -211,7 +211,8 @@ class Limits(Section):
     renews four times as often. A host that cannot renew stops serving before the lease ends; then
     other hosts get its shards. The same happens if it does not answer the placer for this long. A
     longer lease delays recovery from a lost machine; with a shorter one, a slow database looks like
-    a lost machine."""
+    a lost machine: it has to answer within a quarter of this time, at least a second, and to accept
+    a connection within half of it."""
     clock_off_s_max: float = Field(default=5, ge=0, le=3_600)
     """Largest difference between the clock of this machine and that of PostgreSQL. A node with a
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock

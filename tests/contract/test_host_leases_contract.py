@@ -23,6 +23,7 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_host_leases import PostgresHostLeases
 from tests.log.raw_sql import run_sql
+from tests.log.slow_leases import answer_slowly
 
 LONG_S = LEASE_S_MAX
 OVER_S = 0.0
@@ -141,6 +142,17 @@ def test_rows_that_are_long_over_are_removed_from_the_database(postgres_url: str
     assert rows(leases) == []
     assert [row[0] for row in leases._run("SELECT name FROM host_leases", [])] == [b"host-b"]
     leases.close()
+
+
+@pytest.mark.postgres
+def test_a_quarter_of_a_long_lease_may_pass_until_the_database_answers(postgres_url: str) -> None:
+    open_log(postgres_url).close()
+    answer_slowly(postgres_url)
+    with closing(open_host_leases(postgres_url, lease_s=LONG_S)) as leases:
+        leases.take(MINE, LONG_S)
+        assert leases.renew(MINE, LONG_S)
+    with closing(open_host_leases(postgres_url)) as leases, pytest.raises(LogUnavailable):
+        leases.renew(MINE, LONG_S)
 
 
 def test_a_connection_that_was_lost_is_made_anew(leases: HostLeases) -> None:

@@ -12,16 +12,19 @@ from eventsourcing.persistence import PersistenceError
 from eventstore.log.codec import decode
 from eventstore.log.errors import AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog
+from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
 from tests.cluster.server import ended
 from tests.database_server import DatabaseServer
+from tests.log.forgetful_link import linked
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OWNER, append, message
 from tests.log.shared_sessions import pooled
 from tests.log.test_read_models import counts, fill
+from tests.postgres import Server
 
 pytestmark = pytest.mark.postgres
 ATTEMPTS = 10
@@ -125,6 +128,31 @@ def test_connections_that_the_server_closed_are_replaced(log: EventLog, postgres
     assert log.position() == 2
 
 
+def test_connections_that_were_cut_off_silently_cost_time_and_no_append(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "_FRESH_S", 0.0)  # as after some time without work
+    bounds = PostgresBounds(connections_kept=1, connect_s_max=2)
+    with linked(postgres_url) as link, closing(open_log(link.url, postgres=bounds)) as log:
+        append(log, OWNER, message())
+        link.forget()
+        append(log, OWNER, message())
+        assert log.position() == 2
+
+
+def test_who_gets_no_connection_learns_the_reason_of_the_server(
+    postgres_server: Server, postgres_url: str
+) -> None:
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    server, bounds = postgres_server.get_uri(), PostgresBounds(connect_s_max=1)
+    with closing(open_log(postgres_url, postgres=bounds)) as log:
+        # As it refuses them when max_connections is reached.
+        run_sql(server, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        _end_sessions(server, name)
+        with pytest.raises(LogUnavailable, match="not currently accepting connections"):
+            log.position()
+
+
 def test_a_session_that_began_while_the_database_took_no_writes_is_replaced(
     log: EventLog, postgres_url: str
 ) -> None:
@@ -149,11 +177,12 @@ def _is_appended(log: EventLog) -> bool:
     return True
 
 
-def _end_sessions(postgres_url: str) -> None:
+def _end_sessions(url: str, database: str | None = None) -> None:
+    name = "current_database()" if database is None else f"'{database}'"
     closed = run_sql(
-        postgres_url,
+        url,
         "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        f" WHERE datname = {name} AND pid <> pg_backend_pid()",
     )
     assert len(closed) >= 1
     assert all(ended(pid, 10) for pid, _ in closed)
