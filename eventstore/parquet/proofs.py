@@ -54,7 +54,7 @@ def message_proof(
         catalog: what it holds; not newer than the newest head.
         key: the key that signed the export.
         message_id: the id of the message.
-        identity: the DID in whose queue the message was.
+        identity: the DID in whose queue the message was, or its erased form.
         seals: positions of the seals that cover its rows.
 
     Raises:
