@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -211,3 +212,10 @@ def test_the_checker_knows_the_names_and_contents_of_every_type(example: ModuleT
         }
         assert set(rows.NAMES.get(topic.rpartition(".")[0], "").split()) == named, topic
     assert set(CONTENT_FIELDS.values()) == rows.CONTENTS
+
+
+def test_the_checker_says_how_it_is_called() -> None:
+    program = [sys.executable, DEPLOY / "docs/examples/check_evidence.py", "export"]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("python check_evidence.py EXPORT PUBLIC-KEY")

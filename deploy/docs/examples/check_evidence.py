@@ -200,4 +200,6 @@ def main(folder: str, multibase: str, *files: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("python check_evidence.py EXPORT PUBLIC-KEY [HEAD | PROOF | RECEIPT]...")
     main(*sys.argv[1:])
