@@ -39,7 +39,7 @@ from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.redaction import STREAM_BYTES
 from eventstore.log.signed_note import NoteRefused
-from eventstore.log.streams import identity_stream
+from eventstore.log.streams import ERASED, identity_stream
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.log.verify import is_seal_of
 
@@ -76,8 +76,9 @@ class ProvenSeal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class MessageProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The proof of what the log recorded of one message, in the order of the log.
 
-    ``identity`` is the DID in whose queue it was; ``public_key`` the mediator's as a verifier key
-    of signed notes; ``head`` a signed head, as it was published.
+    ``identity`` is the DID in whose queue it was, or its erased form (``erased:`` and its stream);
+    ``public_key`` the mediator's as a verifier key of signed notes; ``head`` a signed head, as it
+    was published.
     """
 
     format: str
@@ -377,7 +378,8 @@ def _events(
                 what, by, sender = "removed", event.reason, ""
             case _:
                 continue
-        if identity_stream(proof.identity).bytes != row.stream:
+        of_erased = ERASED + row.stream.hex()
+        if proof.identity != of_erased and identity_stream(proof.identity).bytes != row.stream:
             why = f"it was {what} in a queue of another identity than {proof.identity}"
             raise ProofRefused(ProofFault.OTHER_MESSAGE, why)
         yield ProvenEvent(what, event.at_ms, by, sender, sealed.partition, position, sealed.digest)

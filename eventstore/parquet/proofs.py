@@ -6,7 +6,8 @@ so that damage of the export is found here and not by the proof's recipient.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 from eventstore.log.databases import databases_among, folder_of_database
 from eventstore.log.proof import (
@@ -22,6 +23,7 @@ from eventstore.log.proof import (
     proven_seal,
 )
 from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import TreeHead, read_head, verified_head
 from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import Catalog
@@ -52,7 +54,7 @@ def message_proof(
         catalog: what it holds; not newer than the newest head.
         key: the key that signed the export.
         message_id: the id of the message.
-        identity: the DID in whose queue the message was.
+        identity: the DID in whose queue the message was, or its erased form.
         seals: positions of the seals that cover its rows.
 
     Raises:
@@ -94,15 +96,19 @@ def consistency_in(
         signer: the key that signed both; None for the key that the export names.
 
     Raises:
-        NoteRefused: one of the notes has no head that this key has signed.
+        NoteRefused: one of the notes has no head that this key has signed; says which.
         PublicKeyRefused: the export names no usable key.
         NotConsistent: the older head is not the beginning of the newer one; says why.
         ExportDamaged: a part of the tree is missing or changed.
         ExportUnavailable: there is no export, or the export cannot be read now.
     """
-    place = _place_of(target, read_head(new).origin)
+    with _naming("newer"):
+        place = _place_of(target, read_head(new).origin)
     key = signer or _own_key(place)
-    older, newer = verified_head(old, key), verified_head(new, key)
+    with _naming("older"):
+        older = verified_head(old, key)
+    with _naming("newer"):
+        newer = verified_head(new, key)
     note = published_note(place)
     size = 0 if note is None else head_in(note, key).size
     if newer.size > size:
@@ -120,6 +126,14 @@ def consistency_in(
         new=new.decode(),
         consistency=[*map(base64_of, hashes)],
     )
+
+
+@contextmanager
+def _naming(which: str) -> Iterator[None]:
+    try:
+        yield
+    except NoteRefused as error:
+        raise NoteRefused(f"the {which} head: {error}") from error
 
 
 def _place_of(target: str, origin: str) -> ExportPlace:

@@ -22,7 +22,7 @@ from eventstore.parquet.errors import (
     ExportUnavailable,
     LogNotAsSealed,
 )
-from eventstore.parquet.files import open_place
+from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import (
@@ -148,6 +148,9 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
 def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
     assert settings.export.to is not None
     place = open_place(settings.export.to)
+    if place.read_if_there(HEAD) is None:
+        remedy = "Name the folder or URI that poste export wrote to with --to."
+        raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy)
     with (
         closing(opened_to_read(settings)) as log,
         exporter_of(settings, log, place) as exporter,

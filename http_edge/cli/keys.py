@@ -29,14 +29,22 @@ def keys(loaded: Loaded, *, as_json: bool) -> None:
     """Show the mediator's DID and public keys; create the keys at first use.
 
     DID and URL are those of the mediator that was last served from the data directory, or, before
-    its first start, those from the settings. Auditors give the signing key to --public-key.
-    Verifier keys are the same key in the form for signed notes, one for each database of the log.
-    Private keys are never shown. Back up the file: contracts are bound to its keys.
+    its first start, those from the settings. After that start no keys are created. Auditors give
+    the signing key to --public-key. Verifier keys are the same key in the form for signed notes,
+    one for each database of the log. Private keys are never shown. Back up the file: contracts are
+    bound to its keys.
     """
     settings = loaded.settings
     path = settings.keys_path
     if path.exists():
         mediator_keys = load(path)
+    elif settings.served_url_path.exists():
+        raise Stop(
+            Exit.USAGE,
+            f"there are no mediator keys at {path}, but a mediator was served from"
+            f" {settings.data_dir}",
+            "Restore the file from its backup, or name it with --set keys_file=PATH.",
+        )
     else:
         option = "--data-dir" if settings.keys_file is None else "--set keys_file=PATH"
         with named_disk_faults(path.parent, option):

@@ -126,7 +126,7 @@ def _as_shells_have_it(code: int) -> int:
 def _command(arguments: Sequence[str]) -> list[str]:
     if find_spec("pyspark") is None:
         raise Stop(
-            Exit.USAGE,
+            Exit.UNREACHABLE,
             "Spark is not installed here; the mediator itself does not need it.",
             "Install the package as poste-restante[spark], or use the image with Spark.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def check(*, file: Path, public_key: PublicKey | None, as_json: bool) -> int:
     try:
         proven = check_proof(file.read_bytes(), public_key)
     except ProofRefused as error:
-        _show_refused(file, error, as_json=as_json)
+        _show_refused({"file": file}, error, as_json=as_json)
         return Exit.FINDING
     match proven:
         case ProvenMessage():
@@ -95,7 +96,7 @@ def consistency(  # noqa: PLR0913 - one for each option
         content = proof_bytes(_consistency(target, *notes, public_key))
         proven = check_proof(content, public_key)
     except ProofRefused as error:
-        _show_refused(new, error, as_json=as_json)
+        _show_refused({"old": old, "new": new}, error, as_json=as_json)
         return Exit.FINDING
     if file is not None:
         write_file(file, content, "--proof")
@@ -127,12 +128,12 @@ def _consistency(target: str, old: bytes, new: bytes, named: PublicKey | None) -
         raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", "See: poste verify") from error
 
 
-def _show_refused(file: Path, error: ProofRefused, *, as_json: bool) -> None:
+def _show_refused(files: Mapping[str, Path], error: ProofRefused, *, as_json: bool) -> None:
     if as_json:
         print_json({"holds": False, "fault": error.fault.value, "explanation": error.why})
     else:
-        record = {"file": str(file), "fault": error.fault.value, "explanation": error.why}
-        print_record("Nothing is proven", record)
+        found = {"fault": error.fault.value, "explanation": error.why}
+        print_record("Nothing is proven", {**files, **found})
 
 
 def _show_message(proven: ProvenMessage, named: PublicKey | None, *, as_json: bool) -> None:

@@ -83,10 +83,10 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
         return invalid("header.channel: is not one of the three channels")
     if not _UUID_V4.fullmatch(header.nonce):
         return invalid("header.nonce: is not a UUID of version 4")
-    if len(header.sender_did) > did_bytes_max:
-        return invalid(f"header.sender_did: has more than {did_bytes_max} characters")
-    if len(header.recipient_did) > did_bytes_max:
-        return invalid(f"header.recipient_did: has more than {did_bytes_max} characters")
+    if len(header.sender_did.encode()) > did_bytes_max:
+        return invalid(f"header.sender_did: has more than {did_bytes_max} bytes")
+    if len(header.recipient_did.encode()) > did_bytes_max:
+        return invalid(f"header.recipient_did: has more than {did_bytes_max} bytes")
     return CommandEnvelope(
         header.channel,
         header.sender_did,

@@ -25,7 +25,7 @@ _UUID: Final = re.compile(
 _PONG_MAX: Final = 256
 """Characters of a PONG; one with a timestamp has 50."""
 _ESCAPED_MAX: Final = 6
-"""Characters that one character of a text may take in JSON."""
+"""Characters that one byte of a text may take in JSON."""
 _BESIDE_DID_MAX: Final = 4_096
 """Characters allowed for the other members of an AUTHENTICATE, which take 250."""
 
@@ -77,7 +77,7 @@ def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
         message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
     except (strict_json.JsonRefused, UnicodeEncodeError, msgspec.ValidationError):
         return None
-    if len(message.did) > did_bytes_max or not _UUID.fullmatch(message.nonce):
+    if len(message.did.encode()) > did_bytes_max or not _UUID.fullmatch(message.nonce):
         return None
     return message
 

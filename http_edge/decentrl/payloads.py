@@ -36,11 +36,11 @@ class PayloadInvalid(Exception):
 
 
 def at_most(**bound: Bound) -> Meta:
-    """A bound on ``bytes`` (UTF-8), ``characters`` or ``items``."""
+    """A bound on ``bytes`` (UTF-8) or ``items``."""
     return Meta(extra=bound)
 
 
-DID_CHARACTERS: Final = at_most(characters=lambda limits: limits.did_bytes_max)
+DID_BYTES: Final = at_most(bytes=lambda limits: limits.did_bytes_max)
 ID_BYTES: Final = at_most(bytes=lambda limits: limits.id_bytes_max)
 IDS: Final = at_most(items=lambda limits: limits.ids_per_command_max)
 TAGS: Final = at_most(items=lambda limits: limits.tags_per_event_max)
@@ -50,7 +50,7 @@ SAVED_EVENTS: Final = at_most(items=lambda limits: limits.saved_events_per_comma
 SAVED_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.saved_event_bytes_max)
 PUBLIC_EVENT_BYTES: Final = at_most(bytes=lambda limits: limits.public_event_bytes_max)
 
-Did: TypeAlias = Annotated[str, DID_CHARACTERS]
+Did: TypeAlias = Annotated[str, DID_BYTES]
 Id: TypeAlias = Annotated[str, ID_BYTES]
 Tag: TypeAlias = Annotated[str, TAG_BYTES]
 Tags: TypeAlias = Annotated[list[Tag], TAGS]

@@ -74,6 +74,14 @@ def test_compact_leaves_one_file_and_the_same_rows(run: Run, tmp_path: Path) -> 
         assert _rows(place) == len(whole_log(log))
 
 
+def test_what_is_no_export_is_not_called_free_of_erased_contents(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        ran = run("export", "compact", "--data-dir", "data", "--to", "nowhere")
+        assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+        assert f"there is no export at local:{tmp_path}/nowhere" in ran.err
+        assert not Path("nowhere").exists()
+
+
 def test_the_place_may_come_from_the_settings(run: Run, tmp_path: Path) -> None:
     with _mediator(tmp_path / "data"):
         assert run("export", "--data-dir", "data").code == Exit.USAGE

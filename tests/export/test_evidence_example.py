@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,7 +23,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import TOPIC_BY_TYPE
 from eventstore.log.proof import proof_bytes
 from eventstore.log.redaction import redacted_state
-from eventstore.log.streams import identity_stream
+from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import END, HEAD, ExportPlace, open_place
 from eventstore.parquet.proofs import message_proof
 from eventstore.parquet.tree import CHECKPOINT
@@ -83,7 +84,13 @@ def test_an_export_its_heads_and_its_proofs_are_as_signed(
         proof_bytes(message_proof(sample.place, catalog, TRUSTED, name, STREAMS[stream], seals))
         for name, (stream, _, seals) in [*lives_in(sample).items()][:20]
     ]
-    assert check(sample.place, *heads, *proofs) == ""
+    name, (stream, _, seals) = next(iter(lives_in(sample).items()))
+    did = erased_name(STREAMS[stream])
+    of_erased = proof_bytes(message_proof(sample.place, catalog, TRUSTED, name, did, seals))
+    assert check(sample.place, *heads, *proofs, of_erased) == ""
+    assert "not about this message" in check(
+        sample.place, of_erased.replace(did.encode(), erased_name("did:x:other").encode())
+    )
     assert "not signed" in check(sample.place, key="z" + base58.b58encode(bytes(34)).decode())
     (size,) = heads[0].split(b"\n")[1:2]
     assert "evidence-0" in check(sample.place, heads[0].replace(size, b"1" + size))
@@ -205,3 +212,10 @@ def test_the_checker_knows_the_names_and_contents_of_every_type(example: ModuleT
         }
         assert set(rows.NAMES.get(topic.rpartition(".")[0], "").split()) == named, topic
     assert set(CONTENT_FIELDS.values()) == rows.CONTENTS
+
+
+def test_the_checker_says_how_it_is_called() -> None:
+    program = [sys.executable, DEPLOY / "docs/examples/check_evidence.py", "export"]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("python check_evidence.py EXPORT PUBLIC-KEY")

@@ -225,8 +225,10 @@ def test_two_logs_that_were_signed_are_a_finding(run: Run, tmp_path: Path) -> No
         other = run("proof", "consistency", new, new, "--from", "out", "--public-key", OTHER.text)
         assert (other.code, "bad-head" in other.out) == (Exit.FINDING, True)
         no_note = "data/mediator-keys.json"
-        ran = run("proof", "consistency", no_note, new, "--from", "out")
-        assert (ran.code, "bad-head" in ran.out) == (Exit.FINDING, True)
+        for old, newer, which in ((no_note, new, "older"), (new, no_note, "newer")):
+            ran = run("proof", "consistency", old, newer, "--from", "out")
+            assert (ran.code, "bad-head" in ran.out) == (Exit.FINDING, True)
+            assert f"the {which} head: not a text" in ran.out
         assert run("proof", "consistency", new, new).code == Exit.USAGE
         lost = run("proof", "consistency", new, new, "--from", "nowhere")
         assert lost.code == Exit.UNREACHABLE

@@ -275,6 +275,11 @@ def test_a_proof_can_be_reduced_and_shows_nothing_else(sealed: Sealed) -> None:
     assert isinstance(found, ProvenMessage)
     senders = {erased_name(one.sender_did) if one.sender_did else "" for one in shown.events}
     assert {one.sender_did for one in found.events} == senders
+    erased = erased_name(proof.identity)
+    found_erased = check_proof(proof_bytes(replace(proof, identity=erased)), KEY)
+    assert found_erased == shown._replace(identity=erased)
+    for other in (f"key:{erased}", erased.upper(), erased_name("did:x:other")):
+        assert fault_of(replace(proof, identity=other)) is ProofFault.OTHER_MESSAGE
     assert [one._replace(sender_did="") for one in found.events] == [
         one._replace(sender_did="") for one in shown.events
     ]

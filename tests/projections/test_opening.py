@@ -141,11 +141,9 @@ with projections.open({str(tmp_path / "export")!r}) as opened:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
 
 
-@pytest.mark.spark
-def test_the_notebook_of_the_guide_runs_to_its_end(folder: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, ROOT / "deploy/docs/notebooks/analysis.py", "export", "tables"],
-        cwd=folder,
+def _run_notebook(tmp_path: Path, *places: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "deploy/docs/notebooks/analysis.py", *places],
         env={
             "PATH": "",
             "MPLBACKEND": "agg",
@@ -157,6 +155,20 @@ def test_the_notebook_of_the_guide_runs_to_its_end(folder: Path, tmp_path: Path)
         check=False,
         timeout=120,
     )
+
+
+def test_the_notebook_of_the_guide_runs_on_a_log_in_which_nothing_has_happened(
+    tmp_path: Path,
+) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        export_log(log, tmp_path / "export")
+    ran = _run_notebook(tmp_path, tmp_path / "export")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.spark
+def test_the_notebook_of_the_guide_runs_to_its_end(folder: Path, tmp_path: Path) -> None:
+    ran = _run_notebook(tmp_path, folder / "export", folder / "tables")
     assert ran.returncode == 0, ran.stderr
     for said in ("service_level", "in_time", IDENTITIES[0], "commands_refused", "oldest"):
         assert said in ran.stdout, said

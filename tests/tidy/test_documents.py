@@ -125,5 +125,8 @@ def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
 def test_the_data_dictionary_says_what_is_declared() -> None:
     # Imported here, so that the other rules are kept where Spark is not installed.
     from projections.analysis.dictionary import dictionary  # noqa: PLC0415
+    from projections.tables.registry import PROJECTIONS  # noqa: PLC0415
 
     assert TEXTS["deploy/docs/pages/reference/dictionary.md"] == dictionary()
+    counts = [re.findall(r"makes (\d+)\s+tables", text) for text in TEXTS.values()]
+    assert {int(number) for numbers in counts for number in numbers} == {len(PROJECTIONS)}

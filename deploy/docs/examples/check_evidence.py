@@ -146,7 +146,9 @@ class Export:
         proof = json.loads(content)
         require(canonical(proof) + b"\n" == content, where, "it is not canonical JSON")
         size, root = self.check_head(where, proof["head"])
-        message, stream = proof["message_id"], stream_of("identity", proof["identity"])
+        message, identity = proof["message_id"], proof["identity"]
+        is_erased, stream = identity.startswith("erased:"), stream_of("identity", identity)
+        stream = bytes.fromhex(identity[7:]) if is_erased else stream
         for one in proof["seals"]:
             seal, rows = proven(one), [*map(proven, one["rows"])]
             leaf = root_by(leaf_of(seal, rows), one["index"], size, one["inclusion"])
@@ -198,4 +200,6 @@ def main(folder: str, multibase: str, *files: str) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[2:]:
+        sys.exit("python check_evidence.py EXPORT PUBLIC-KEY [HEAD | PROOF | RECEIPT]...")
     main(*sys.argv[1:])

@@ -30,7 +30,8 @@ level = log.pandas("service_level")
 level = level[level.is_complete]
 shares = level.pivot_table(index="bin_start", columns="protocol", values="share_in_time")
 print(level.groupby("protocol")[["messages", "picked_up", "in_time"]].sum())
-shares.plot(ylim=(0, 1.05), title="Share of messages picked up within five minutes")
+if not shares.empty:  # else no bin is complete yet
+    shares.plot(ylim=(0, 1.05), title="Share of messages picked up within five minutes")
 
 # %% [markdown]
 # ## Who writes to whom

@@ -103,6 +103,17 @@ def test_the_mediator_is_the_one_that_was_served_from_the_data_directory(
     assert shown["url"] == "https://n.example"
 
 
+def test_no_keys_are_made_where_a_mediator_was_served_with_others(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "served-url").write_text("https://m.example")
+    ran = run("keys")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert f"no mediator keys at {data}/mediator-keys.json, but a mediator was served" in ran.err
+    assert "--set keys_file=PATH" in ran.err
+    assert not (data / "mediator-keys.json").exists()
+
+
 def test_a_directory_that_cannot_have_keys_is_named_and_none_are_said_to_be_made(
     run: Run, tmp_path: Path
 ) -> None:

@@ -139,7 +139,7 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(
     run_sql(log_url, "CREATE TABLE salaries (name TEXT)")
     (tmp_path / "empty.db").touch()
     for url in (log_url, f"sqlite:{tmp_path}/empty.db"):
-        for command in ("verify", "erase-names"):
+        for command in ("verify", "erase-names", "rebuild-read-models"):
             ran = run("log", command, "--log", url)
             assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
             assert "there is no log in" in ran.err

@@ -229,5 +229,5 @@ def test_a_command_of_spark_says_what_to_install_where_there_is_none(
 ) -> None:
     monkeypatch.setattr(projections_program, "find_spec", lambda _: None)
     ran = run("rebuild", "--from", "export", "--to", "tables")
-    assert ran.code == Exit.USAGE
+    assert ran.code == Exit.UNREACHABLE
     assert "poste-restante[spark]" in ran.err

@@ -29,6 +29,8 @@ EVENT: Final = {
 }
 EUROS: Final = "\N{EURO SIGN}" * (LIMITS.tag_bytes_max // 2)
 """Few enough characters, too many bytes."""
+LONG_DID: Final = "did:x:" + "\N{EURO SIGN}" * (LIMITS.did_bytes_max // 2)
+"""As ``EUROS``."""
 SECRET: Final = "what was sent"
 
 
@@ -64,8 +66,8 @@ def detail_of(kind: str, **members: Any) -> str:
         ),
         (
             "QUERY_EVENTS",
-            {"filter": {"participant_did": "d" * (LIMITS.did_bytes_max + 1)}},
-            f"payload.filter.participant_did: has more than {LIMITS.did_bytes_max} characters",
+            {"filter": {"participant_did": LONG_DID}},
+            f"payload.filter.participant_did: has more than {LIMITS.did_bytes_max} bytes",
         ),
         (
             "QUERY_EVENTS",
@@ -84,8 +86,8 @@ def detail_of(kind: str, **members: Any) -> str:
         ),
         (
             "SAVE_EVENTS",
-            {"events": [{**EVENT, "sender_did": "d" * (LIMITS.did_bytes_max + 1)}]},
-            f"payload.events[0].sender_did: has more than {LIMITS.did_bytes_max} characters",
+            {"events": [{**EVENT, "sender_did": LONG_DID}]},
+            f"payload.events[0].sender_did: has more than {LIMITS.did_bytes_max} bytes",
         ),
         (
             "SAVE_EVENTS",
@@ -191,3 +193,19 @@ def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
     read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
     assert not isinstance(read, CommandEnvelope)
     assert read.detail == f"{member}: is missing"
+
+
+@pytest.mark.parametrize("member", ["sender_did", "recipient_did"])
+def test_a_did_of_a_header_is_bounded_in_bytes(member: str) -> None:
+    header = {
+        "channel": "DIRECT_AUTHENTICATED",
+        "sender_did": "did:x:a",
+        "sender_signing_key_id": "did:x:a#signing",
+        "recipient_did": "did:x:b",
+        "timestamp": 1,
+        "nonce": "00000000-0000-4000-8000-000000000000",
+    }
+    command = {"header": header | {member: LONG_DID}, "payload": {}, "signature": ""}
+    read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
+    assert not isinstance(read, CommandEnvelope)
+    assert read.detail == f"header.{member}: has more than {LIMITS.did_bytes_max} bytes"
