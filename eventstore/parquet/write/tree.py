@@ -13,21 +13,21 @@ from contextlib import suppress
 from msgspec import UNSET
 
 from eventstore.log.public_key import read_public_key
-from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder, tree_at
+from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
+from eventstore.parquet.manifest import Signer, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
     TREE,
     head_in,
     proven_consistency,
     published_note,
-    read_tile,
     seal_leaves,
     tile_path,
+    tree_by_tiles,
 )
 
 
@@ -60,7 +60,7 @@ class TreeWriter:
         """
         said = catalog.statements[-1].manifest.tree if catalog.statements else UNSET
         if catalog.statements and said != tree_said(self._tree):
-            found = None if said is UNSET else self._by_tiles(said)
+            found = None if said is UNSET else tree_by_tiles(self._place, said)
             self._tree = self._remade(catalog) if found is None else found
         if self._published is None:
             self._take_published()
@@ -96,14 +96,6 @@ class TreeWriter:
         larger, tiles = tree.extended(leaves)
         self._place.write_all({tile_path(tile): content for tile, content in tiles.items()})
         return larger
-
-    def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
-        """Read the tree of this size and root from its tiles; None if they do not give it."""
-        try:
-            tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
-        except ExportDamaged:
-            return None
-        return tree if tree_said(tree) == said else None
 
     def _remade(self, catalog: Catalog) -> TiledTree:
         tree = TiledTree()
