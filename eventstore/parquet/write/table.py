@@ -132,8 +132,7 @@ class TableWriter:
             ExportDamaged: the log of the table cannot be read.
             ExportUnavailable: the place cannot be written now; the commit may have succeeded.
         """
-        assert before.version is not None
-        version = before.version.version + 1
+        version = before.next_version
         said, text = self._version(version, statements, before, index)
         is_new = not removed if is_change is None else is_change
         actions: list[AddAction | RemoveAction] = [

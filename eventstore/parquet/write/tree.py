@@ -65,10 +65,10 @@ class TreeWriter:
         if self._published is None:
             self._take_published()
         try:
-            self._publish()
+            self.publish()
         except ExportDamaged:  # a tile that the previous head needs is missing
             self._tree = self._remade(catalog)
-            self._publish()
+            self.publish()
 
     def extended(self, leaves: Sequence[bytes]) -> TiledTree:
         """Extend the tree by these leaves; its tiles are durable when this returns.
@@ -84,7 +84,7 @@ class TreeWriter:
         Raises as ``resume``.
         """
         before, self._tree = self._tree, tree
-        self._publish()
+        self.publish()
         for level, last in enumerate(before.edge):
             number = full_tiles(before.size, level)
             if last and full_tiles(tree.size, level) > number:
@@ -114,7 +114,11 @@ class TreeWriter:
             with suppress(ExportDamaged):
                 self._published = head_in(self.note, self._key)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Write the newest head, also if an exporter that was paused wrote an earlier one since.
+
+        Raises as ``resume``.
+        """
         head = TreeHead(self._origin, self._tree.size, self._tree.root())
         published = self._published
         if published is not None:
@@ -122,8 +126,6 @@ class TreeWriter:
                 return  # the export was put back, and is catching up with this head
             if not self._is_followed:
                 self._check_followed(published, head)
-            if published.size == head.size:
-                return
         note = sign_head(head, self._key, self._sign)
         self._place.write(CHECKPOINT, note)
         self.note, self._published, self._is_followed = note, head, True
