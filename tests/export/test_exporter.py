@@ -259,11 +259,11 @@ def test_files_hold_the_rows_of_one_day_sorted_by_position(
     log: EventLog, place: ExportPlace
 ) -> None:
     writer = SealedWriter(log)
-    days = [0, 1, 0, 2, 1]
+    days = [1, 0, 1, 2, 0]
     for number, day in enumerate(days):
         writer.commit({"shard-0": [registered(number, AT_MS + day * DAY_MS)]})
     export_all(log, place, Bounds())
-    assert sorted(path.split("/")[1] for path in place.data_sizes()) == [
+    assert [file.path.split("/")[1] for file in catalog_of(place).files] == [
         "date=2023-11-14",
         "date=2023-11-15",
         "date=2023-11-16",

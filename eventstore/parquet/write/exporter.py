@@ -386,7 +386,7 @@ class Exporter:
         for path in paths:
             self._place.remove(path)
         self._tree.resume(catalog)
-        if catalog.index is None or catalog.index.last < catalog.last:
+        if catalog.index is None:
             index = self._index.complete(catalog)
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements, index=index))
         self._catalog = catalog

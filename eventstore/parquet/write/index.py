@@ -68,17 +68,15 @@ class IndexWriter:
         return ExportIndex(last=last, files=[file for run in runs for file in run])
 
     def complete(self, catalog: Catalog) -> ExportIndex:
-        """Complete the index of an export from its data files.
+        """Make the index of an export that has none from its data files.
 
         Raises as ``extended``, and if a data file is not what its manifest says.
         """
-        index = catalog.index or ExportIndex(last=0, files=[])
+        index = ExportIndex(last=0, files=[])
         version = catalog.next_version
         for statement in catalog.statements:
-            manifest = statement.manifest
-            if manifest.first > index.last:
-                rows = _rows_of(self._place, manifest)
-                index = self.extended(index, rows, manifest.last, version)
+            rows = _rows_of(self._place, statement.manifest)
+            index = self.extended(index, rows, statement.manifest.last, version)
         return index
 
     def _written(
