@@ -24,9 +24,11 @@ from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer, Statement
 from eventstore.parquet.opening import open_exports
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.compaction import Rewriting, replaced
+from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -192,6 +194,9 @@ def test_rows_that_are_still_in_the_log_and_young_ones_stay(
     pruned_to = catalog_of(place).pruned_to
     young = [row for row in rows if row.position > pruned_to]
     assert exported_log(place)[-len(young) :] == young
+    rest = catalog_of(place).statements[0].manifest
+    contents_left = [contents_in(read_table(place, file)) for file in rest.files]
+    assert (rest.rewritten, rest.contents) == (1, sum(contents_left))
     assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000) == 0
 
 
