@@ -101,7 +101,7 @@ class Catalog:
         is_before = (
             as_of < self.pruned_to
             if isinstance(as_of, int)
-            else as_of.timestamp() * 1000 < pruned.recorded_until_ms
+            else as_of < _time(pruned.recorded_until_ms)
         )
         if is_before:
             raise RowsPruned(f"the state as of {as_of} is no longer known: {pruned_text(self)}")
@@ -115,6 +115,12 @@ class Catalog:
     def link(self) -> str:
         """The ``previous`` of the next manifest."""
         return self.statements[-1].link if self.statements else ""
+
+    @property
+    def next_version(self) -> int:
+        """The version of the table that the next commit makes."""
+        assert self.version is not None
+        return self.version.version + 1
 
     @property
     def index(self) -> ExportIndex | None:
@@ -138,18 +144,20 @@ class Catalog:
 
 
 def pruned_text(catalog: Catalog) -> str:
-    """Text about the rows removed from an export; empty if none were."""
+    """Text about the rows removed from an export of which some were."""
     pruned = catalog.pruned
-    if pruned is None:
-        return ""
+    assert pruned is not None
     until, at = (
-        datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
-        for ms in (pruned.recorded_until_ms, pruned.at_ms)
+        _time(ms).isoformat(timespec="seconds") for ms in (pruned.recorded_until_ms, pruned.at_ms)
     )
     return (
         f"{pruned.rows:,} rows up to position {catalog.pruned_to:,}, recorded until {until}, were"
         f" removed from the archive at {at}"
     )
+
+
+def _time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def catalog_of(

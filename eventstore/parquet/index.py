@@ -222,9 +222,9 @@ def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
         ]
 
 
-def index_path(first: int, last: int, root: str) -> str:
-    """The path of an index file."""
-    return f"{INDEX}/{first:020d}-{last:020d}-{root[:16]}"
+def index_path(first: int, last: int, digest: str) -> str:
+    """The path of an index file; ``digest`` is ``digest_for`` its root."""
+    return f"{INDEX}/{first:020d}-{last:020d}-{digest}"
 
 
 def explained_by(path: str, index: ExportIndex) -> str:

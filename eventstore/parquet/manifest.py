@@ -8,9 +8,10 @@ newest seal of every partition up to ``last``, so that a log that later lost its
 others (``eventstore.parquet.write.compaction``) takes their place in the chain: it has the
 ``previous`` of the first of them, and ``stands_for`` is the SHA-256 of the last of them.
 
-Names of manifests and data files have a hash of the content, so that an exporter which lost its
-place to another one replaces none of that one's files, even if a write ends late. Names that
-earlier releases gave have none.
+Names of manifests and data files have a hash of the content and of the version of the table that
+they are written for. So an exporter which lost its place to another one neither replaces nor
+removes a file of that one, even if it goes on late: a later version gives the same content another
+name. Names that earlier releases gave have no hash.
 
 A manifest with ``pruned`` is the first one. It stands for the beginning of a log, of which only
 needed rows are left (``eventstore.parquet.write.pruning``). No seal covers single rows, so only the
@@ -114,7 +115,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ``tree`` is the tree of all seals up to ``last``. ``rewritten`` counts how often the rows were
     written again to leave out what was erased since; ``contents`` counts the rows that have their
     content. ``pruned`` says that rows between these positions were removed; ``tree`` and ``heads``
-    stand for them. ``digest`` is a hash of the rest but for the signature (``signed_manifest``).
+    stand for them. ``digest`` is a hash of the rest but for the signature (``digest_for``).
     Earlier releases wrote neither ``tree`` nor ``contents`` nor ``digest``.
     """
 
@@ -173,9 +174,13 @@ class Statement(NamedTuple):
     """The SHA-256 of the stored manifest."""
 
 
-def data_path(date: str, first: int, last: int, sha256: str) -> str:
-    """The path of a data file with a day's rows between these positions, by its SHA-256."""
-    digest = sha256[:_DIGEST_LENGTH]
+def digest_for(version: int, sha256: str) -> str:
+    """The digits in the name of a file with this SHA-256 that is written for a table's version."""
+    return hashlib.sha256(f"{version} {sha256}".encode()).hexdigest()[:_DIGEST_LENGTH]
+
+
+def data_path(date: str, first: int, last: int, digest: str) -> str:
+    """The path of a data file with a day's rows between these positions."""
     return f"{EVENTS}/date={date}/events-{first:020d}-{last:020d}-{digest}.parquet"
 
 
@@ -216,9 +221,9 @@ def signed(statement: _S, sign: Sign) -> tuple[_S, bytes]:
     return complete, rfc8785.dumps(msgspec.to_builtins(complete))
 
 
-def signed_manifest(manifest: Manifest, sign: Sign) -> tuple[Manifest, bytes]:
-    """Sign a manifest under its ``digest``; return it, and the bytes to store at its path."""
-    digest = hashlib.sha256(_canonical(manifest)).hexdigest()[:_DIGEST_LENGTH]
+def signed_manifest(manifest: Manifest, sign: Sign, version: int) -> tuple[Manifest, bytes]:
+    """Sign a manifest for a version of the table; return it, and the bytes to store at its path."""
+    digest = digest_for(version, hashlib.sha256(_canonical(manifest)).hexdigest())
     return signed(msgspec.structs.replace(manifest, digest=digest), sign)
 
 

@@ -21,11 +21,19 @@ from eventstore.log.events import BatchSealed, type_name
 from eventstore.log.merkle import Subtrees, consistency_proof, is_consistent
 from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
-from eventstore.log.tiles import TILE_HASHES, Tile, partial_folder, subtrees_of, tile_of
+from eventstore.log.tiles import (
+    TILE_HASHES,
+    Tile,
+    TiledTree,
+    partial_folder,
+    subtrees_of,
+    tile_of,
+    tree_at,
+)
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
-from eventstore.parquet.manifest import Manifest, ManifestTree
+from eventstore.parquet.manifest import Manifest, ManifestTree, tree_said
 from eventstore.parquet.rows import read_table
 
 TREE: Final = "tree"
@@ -100,6 +108,19 @@ def leaf_of(position: int, version: int, state: bytes) -> bytes:
 def tiles_in(place: ExportPlace, size: int) -> Subtrees:
     """The complete subtrees of the tree of this size; reading them raises as ``read_tile``."""
     return subtrees_of(size, lambda tile: read_tile(place, tile))
+
+
+def tree_by_tiles(place: ExportPlace, said: ManifestTree) -> TiledTree | None:
+    """The tree of this size and root, read from its tiles; None if they do not give it.
+
+    Raises:
+        ExportUnavailable: a tile cannot be read now.
+    """
+    try:
+        tree = tree_at(said.size, lambda tile: read_tile(place, tile))
+    except ExportDamaged:
+        return None
+    return tree if tree_said(tree) == said else None
 
 
 def published_note(place: ExportPlace) -> bytes | None:

@@ -28,13 +28,9 @@ BUCKET: Final = "bucket"
 """The column that partitions every table; only the paths of files have it."""
 _TRIES: Final = 10
 _ABOUT_BUCKET: Final = (
-    (
-        "part of the table: the first two bytes of the stream, modulo the number of buckets; or"
-        " that number, for streams that began since"
-    ),
-    "part of the table: the first two bytes of the stream, modulo the number of buckets",
+    "part of the table: the first two bytes of the stream, modulo the number of buckets; or that"
+    " number, for streams that began since"
 )
-"""Descriptions of the column; tables of an earlier release keep the second one."""
 
 
 def commit_files(
@@ -54,12 +50,11 @@ def commit_files(
         ExportUnavailable: the place cannot be read or written now.
     """
     folder = DeltaFolder(place, table.name)
-    schemas = [Schema.from_json(_with_bucket(schema, about)) for about in _ABOUT_BUCKET]
+    wanted = Schema.from_json(_with_bucket(schema))
     for _ in range(_TRIES):
         before = folder.opened()
         now = {} if before is None else folder.files(before)
-        is_same_schema = before is None or before.schema() in schemas
-        wanted = before.schema() if before is not None and is_same_schema else schemas[0]
+        is_same_schema = before is None or before.schema() == wanted
         if before is not None and is_same_schema and now.keys() == {f.path for f in table.files}:
             return msgspec.structs.replace(table, version=before.version())
         stays = now.keys() if is_same_schema else set()
@@ -122,10 +117,15 @@ def bucket_of(path: str) -> int:
     return int(path.split("/")[-2].removeprefix(f"{BUCKET}="))
 
 
-def _with_bucket(schema: str, about: str) -> str:
+def _with_bucket(schema: str) -> str:
     members = json.loads(schema)
     members["fields"].append(
-        {"name": BUCKET, "type": "integer", "nullable": True, "metadata": {"comment": about}}
+        {
+            "name": BUCKET,
+            "type": "integer",
+            "nullable": True,
+            "metadata": {"comment": _ABOUT_BUCKET},
+        }
     )
     return json.dumps(members)
 

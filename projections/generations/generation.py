@@ -13,9 +13,7 @@ from typing import Final
 import msgspec
 
 FORMAT: Final = 4
-"""The version of the description. In 3 a file has no hash of its pages; in 2 a table has no recent
-bucket; 1 was a file ``catalog.json`` beside plain folders of Parquet files."""
-FORMATS_READ: Final = (2, 3, FORMAT)
+"""The version of the description; no other is read."""
 
 
 class TableColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +28,7 @@ class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One Parquet file: its path below the folder of the table, and the rows' bucket.
 
     ``pages_sha256`` is the SHA-256 of all bytes before the footer, because the footer names the
-    encodings of each column in an order that differs by process. Earlier releases did not have it.
+    encodings of each column in an order that differs by process.
     """
 
     path: str
@@ -38,7 +36,7 @@ class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int
     bytes: int
     sha256: str
-    pages_sha256: str = ""
+    pages_sha256: str
 
 
 class GenerationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,5 +108,5 @@ def content_hash(files: Iterable[TableFile]) -> str:
     Rows are sorted in their bucket, so two rebuilds of the same log have the same hash. The
     ``sha256`` of each file proves the whole file, and the hash of the generation proves that.
     """
-    lines = sorted(f"{f.bucket} {f.pages_sha256 or f.sha256} {f.rows}\n" for f in files)
+    lines = sorted(f"{f.bucket} {f.pages_sha256} {f.rows}\n" for f in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

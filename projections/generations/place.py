@@ -41,7 +41,7 @@ from eventstore.parquet.files import ExportPlace, FileMissing, open_place
 from projections.generations.delta_folder import DeltaFolder, TablesBusy, TablesDamaged
 from projections.generations.delta_table import bucket_of, check_files, commit_files, read_footer
 from projections.generations.generation import (
-    FORMATS_READ,
+    FORMAT,
     Generation,
     GenerationTable,
     TableFile,
@@ -278,7 +278,7 @@ class TablesPlace:
             raise TablesDamaged(f"{path}: its SHA-256 does not match its name")
         try:
             (row,) = pq.read_table(pa.BufferReader(content)).to_pylist()
-            if json.loads(row["description"])["format"] not in FORMATS_READ:
+            if json.loads(row["description"])["format"] != FORMAT:
                 raise TablesDamaged(
                     f"{path}: made by another release: rebuild the tables elsewhere"
                 )

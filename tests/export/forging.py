@@ -112,7 +112,7 @@ class SampleExport:
         table = change(self.tables[path])
         day = path.split("/")[1].removeprefix("date=")
         self.remove(path)
-        forged = self._named_as(path, write_data(self.place, day, table))
+        forged = self._named_as(path, write_data(self.place, day, table, 0))
         manifest = self.manifest_of(path)
         files = [forged if file.path == path else file for file in manifest.files]
         self.sign(manifest, files=files, rows=sum(file.rows for file in files))

@@ -15,14 +15,20 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import EVENTS, HEAD, INDEX, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.tree import TREE
+from eventstore.parquet.verify.export import ExportSummary, verify_export
+from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from tests.archives import extract
 from tests.export.samples import (
+    SIGNED_BY,
+    SIGNER,
     VERIFY,
     Growing,
     contents,
     export_all,
     exported_log,
+    exporter,
     findings,
     whole_log,
     without_table,
@@ -63,6 +69,30 @@ def test_it_is_read_and_proven_as_it_is(
     sections = exported_sections(old, catalog_of(old, VERIFY, is_whole=True))
     assert sum(len(section.rows) for section in sections) == len(whole_log(growing[0]))
     assert contents(old) == before
+
+
+def test_it_is_verified_as_often_as_wanted_and_marked_once_it_has_a_tree(
+    old: ExportPlace, growing: tuple[EventLog, Growing], tmp_path: Path
+) -> None:
+    log, more = growing
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+
+    def verified_to() -> int:
+        *found, summary = verify_export(old, SIGNED_BY, processes=1, marks=marks)
+        assert isinstance(summary, ExportSummary)
+        assert found == []
+        return summary.verified_to
+
+    assert [verified_to(), verified_to()] == [0, 0]
+    export_all(log, old)
+    assert [verified_to(), verified_to()] == [0, 0]
+    more.grow(2)
+    export_all(log, old)
+    assert [verified_to(), verified_to()] == [0, 50]
+    # Two of its steps are put together, which name no tree.
+    with closing(exporter(log, old, Bounds(rows_max=20))) as export:
+        assert export.compact(files_min=2) == 1
+    assert verified_to() == 50
 
 
 def test_the_next_export_gives_it_a_table_and_leaves_its_files(

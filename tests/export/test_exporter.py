@@ -14,7 +14,7 @@ from actors.host.clock import system_clock
 from eventstore.log.codec import decode_seal, encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog
-from eventstore.log.events import InvitationUsed, KeyClaimed, MessagesRemoved, RefusalsCounted
+from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.errors import (
@@ -44,10 +44,8 @@ from tests.export.samples import (
     exported_log,
     exported_rows,
     exporter,
-    findings,
     registered,
     whole_log,
-    written,
 )
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, append, message
@@ -186,12 +184,18 @@ def test_the_same_log_gives_the_same_bytes_however_often_the_exporter_was_starte
     Growing(log).grow(30)
     at_once, in_parts = (open_place(str(tmp_path / name)) for name in ("at-once", "in-parts"))
     export_all(log, at_once)
-    export_all(log, at_once)  # removes what was put together
     for _ in range(100):
         with closing(exporter(log, in_parts)) as export:
             if export.step() is None:
                 break
-    assert written(at_once) == written(in_parts)
+    one, other = catalog_of(at_once), catalog_of(in_parts)
+    # Names also depend on the version of the table, of which each start may make one.
+    for each in ("first", "last", "sha256"):
+        assert [getattr(f, each) for f in one.files] == [getattr(f, each) for f in other.files]
+    assert one.index is not None
+    assert other.index is not None
+    assert [file.root for file in one.index.files] == [file.root for file in other.index.files]
+    assert [s.manifest.tree for s in one.statements] == [s.manifest.tree for s in other.statements]
 
 
 def test_steps_end_where_they_are_full(log: EventLog, place: ExportPlace) -> None:
@@ -255,11 +259,11 @@ def test_files_hold_the_rows_of_one_day_sorted_by_position(
     log: EventLog, place: ExportPlace
 ) -> None:
     writer = SealedWriter(log)
-    days = [0, 1, 0, 2, 1]
+    days = [1, 0, 1, 2, 0]
     for number, day in enumerate(days):
         writer.commit({"shard-0": [registered(number, AT_MS + day * DAY_MS)]})
     export_all(log, place, Bounds())
-    assert sorted(path.split("/")[1] for path in place.data_sizes()) == [
+    assert [file.path.split("/")[1] for file in catalog_of(place).files] == [
         "date=2023-11-14",
         "date=2023-11-15",
         "date=2023-11-16",
@@ -339,39 +343,6 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
         with pytest.raises(ExportRefused, match="another process"):
             one.step()
     export_all(sqlite_log, place)
-    assert exported_log(place) == list(whole_log(sqlite_log))
-
-
-@pytest.mark.parametrize("change", [1, 2, 3, 4, 5])
-def test_an_exporter_that_goes_on_late_changes_no_file_of_the_one_that_took_over(
-    sqlite_log: EventLog, place: ExportPlace, change: int
-) -> None:
-    """It stands still after the check before a change, and has read a content that is erased then.
-
-    The changes are data, tiles, index, manifest and commit.
-    """
-    growing, bounds = Growing(sqlite_log), Bounds(rows_max=5, bytes_max=1_000_000)
-    checks = itertools.count()
-
-    def stand_still() -> None:
-        if late_is_exporting and next(checks) == change:
-            erased = MessagesRemoved(
-                at_ms=AT_MS, command=COMMAND, message_ids=["message-1"], reason="acknowledged",
-                versions=[2],
-            )  # fmt: skip
-            growing.commit({"shard-0": [(identity_stream(did(1)), erased)]})
-            export_all(sqlite_log, place, bounds)
-
-    late_is_exporting = False
-    with closing(exporter(sqlite_log, place.checked(stand_still), bounds)) as late:
-        growing.grow()
-        late_is_exporting = True
-        with pytest.raises((ExportRefused, ExportUnavailable)):
-            late.step()
-    taken_over = catalog_of(place)
-    export_all(sqlite_log, place, bounds)
-    assert catalog_of(place).statements == taken_over.statements
-    assert findings(place) == []
     assert exported_log(place) == list(whole_log(sqlite_log))
 
 

@@ -237,7 +237,7 @@ def test_rows_of_who_came_back_are_found_under_its_name(
     erase(mediator, GONE)
     export_all(log, place, STEPS)
     take_out(log, place)
-    settle(mediator, GONE)
+    mediator.settle(GONE)
     export_all(log, place, STEPS)
     assert findings(place) == []
     stream = identity_stream(GONE).bytes
@@ -246,14 +246,10 @@ def test_rows_of_who_came_back_are_found_under_its_name(
         for path, data in contents(place).items()
         if path.startswith("events/") and path.endswith(".parquet")
     )
-    names = {
-        name
-        for name, one in zip(
-            table["identity"].to_pylist(), table["stream"].to_pylist(), strict=True
-        )
-        if one == stream
-    }
-    assert names == {GONE, erased_name(GONE)}
+    columns = (table[name].to_pylist() for name in ("stream", "version", "identity"))
+    names = {version: name for one, version, name in zip(*columns, strict=True) if one == stream}
+    assert set(names.values()) == {GONE, erased_name(GONE)}
+    assert names[max(names)] == GONE
 
 
 def test_names_leave_an_archive_of_rows_that_have_left_the_log(

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
@@ -15,17 +16,25 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from eventstore.log.codec import decode, encode
+from eventstore.log.event_fields import RefusedCommands
 from eventstore.log.event_log import ChangedRow, EventLog, LogRow
-from eventstore.log.events import ContractStored, EventSaved
+from eventstore.log.events import (
+    ContractStored,
+    EventSaved,
+    KeyClaimed,
+    KeylistUpdated,
+    RefusalsCounted,
+)
 from eventstore.log.faults import Fault
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Seam, sign_seam
-from eventstore.log.streams import erased_name, identity_stream
+from eventstore.log.streams import erased_name, identity_stream, stream_of
+from eventstore.parquet.columns import to_table
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
 from eventstore.parquet.verify.export import ExportFinding, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
-from eventstore.parquet.write.erasing import GoneNames, names_erased
+from eventstore.parquet.write.erasing import GoneNames, names_erased, rows_naming
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
@@ -39,7 +48,7 @@ from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.export.leaving import assert_whole, leave
 from tests.export.samples import OWNER, SIGNED_BY, SIGNER, export_all, whole_log
 from tests.export.test_names_in_export import GONE, STAYS, take_out
-from tests.log.samples import saved
+from tests.log.samples import AT_MS, COMMAND, message, saved
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import connection, run, submission, unclaimed
 
@@ -131,3 +140,26 @@ def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) 
         export_all(log, place)
         assert take_out(log, place).names > 0
     assert faults() == {Fault.MISSING_NAME}
+
+
+def test_rows_that_name_who_was_erased_are_found_by_every_column() -> None:
+    stream = identity_stream("edge")
+    one = RefusedCommands("decentrl", "QUEUE", "FULL", GONE, 1, AT_MS, AT_MS)
+    other = structs.replace(one, sender_did=STAYS)
+    counted = RefusalsCounted(
+        at_ms=AT_MS, command=COMMAND, edge="edge", since_ms=1, until_ms=2, refusals=[other, one]
+    )
+    listed = KeylistUpdated(at_ms=AT_MS, command=COMMAND, added=["k", GONE], claims=[1], removed=[])
+    events = [
+        counted,
+        structs.replace(counted, refusals=[other]),
+        structs.replace(message(), sender_did=GONE),
+        KeyClaimed(at_ms=AT_MS, command=COMMAND, key="key", owner_did=GONE),
+        listed,
+        structs.replace(listed, added=[], removed=[GONE]),
+        structs.replace(message(), sender_did=STAYS),
+    ]
+    stored = [encode(stream, 1, event) for event in events]
+    rows = [LogRow(n, stream.bytes, 1, row.topic, row.state) for n, row in enumerate(stored)]
+    table = to_table(rows, dict.fromkeys)
+    assert rows_naming(table, GoneNames(frozenset({stream_of(GONE)}))) == {0, 2, 3, 4, 5}

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from actors.host.clock import system_clock
 from eventstore.log.codec import decode
+from eventstore.log.databases import folder_of_database
 from eventstore.log.events import (
     SEAL_TOPIC,
     MessageQueued,
@@ -33,12 +35,22 @@ from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.proofs import NotConsistent, consistency_in, message_proof
 from eventstore.parquet.tree import CHECKPOINT, TREE
+from eventstore.parquet.write.exporter import Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.server.exits import Exit
 from tests.export.forging import TRUSTED, SampleExport
-from tests.export.samples import catalog_of, whole_log
+from tests.export.samples import (
+    OWNER,
+    SIGNED_BY,
+    SIGNER,
+    SMALL,
+    VERIFY,
+    Growing,
+    catalog_of,
+    whole_log,
+)
 from tests.export.test_cli import _mediator
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR
 from tests.unit.cli.conftest import Run, run
@@ -238,3 +250,31 @@ def test_two_logs_that_were_signed_are_a_finding(run: Run, tmp_path: Path) -> No
     with pytest.raises(ProofRefused):
         check_proof(forked, None)
     assert open_place("out").exists()
+
+
+def test_heads_of_a_database_are_compared_in_the_export_of_that_database(tmp_path: Path) -> None:
+    target = str(tmp_path / "exports")
+    for number in range(2):
+        notes: list[bytes] = []
+        folder = folder_of_database(target, number)
+        place, owner = open_place(folder), OWNER._replace(database=number)
+        with (
+            closing(open_log(f"sqlite:{tmp_path / str(number)}.db")) as log,
+            closing(
+                Exporter(log, place, owner, SIGNER, VERIFY, SMALL, clock=system_clock)
+            ) as export,
+        ):
+            growing = Growing(log)
+            for transactions in (1 + number, 2):
+                growing.grow(transactions)
+                while export.step():
+                    pass
+                assert export.head_note is not None
+                notes.append(export.head_note)
+        # By the place of all databases, and by that of this one alone.
+        for source in (target, folder):
+            proven = check_proof(
+                proof_bytes(consistency_in(source, notes[0], notes[1], SIGNED_BY)), SIGNED_BY
+            )
+            assert isinstance(proven, ProvenConsistency)
+            assert (proven.old.size, proven.new.size) == (2 + 2 * number, 6 + 2 * number)

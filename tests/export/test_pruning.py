@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer, Statement
 from eventstore.parquet.opening import open_exports
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
-from eventstore.parquet.write.compaction import replaced
+from eventstore.parquet.write.compaction import Rewriting, replaced
+from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -191,6 +194,9 @@ def test_rows_that_are_still_in_the_log_and_young_ones_stay(
     pruned_to = catalog_of(place).pruned_to
     young = [row for row in rows if row.position > pruned_to]
     assert exported_log(place)[-len(young) :] == young
+    rest = catalog_of(place).statements[0].manifest
+    contents_left = [contents_in(read_table(place, file)) for file in rest.files]
+    assert (rest.rewritten, rest.contents) == (1, sum(contents_left))
     assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000) == 0
 
 
@@ -237,7 +243,7 @@ def test_manifests_with_a_hole_between_them_are_not_made_one(
     files = [*first.manifest.files, *third.manifest.files]
     before = contents(place)
     with pytest.raises(ExportDamaged, match="missing before it"):
-        replaced(place, [first, third], files, SIGNER, VERIFY)
+        replaced(Rewriting(place, log, SIGNER, VERIFY, 0), [first, third], files)
     assert contents(place) == before
 
 
@@ -409,9 +415,13 @@ def test_what_is_asked_as_of_before_or_of_a_message_that_is_gone_is_said_to_be_p
     export = open_exports(str(place.root))
     export.require(until)
     export.require(None)
-    before = datetime.fromtimestamp(catalog.pruned.recorded_until_ms / 1000 - 1, UTC)
-    for as_of in (until - 1, 1, before):
-        with pytest.raises(RowsPruned, match="removed from the archive"):
+    end = datetime.fromtimestamp(catalog.pruned.recorded_until_ms / 1000, UTC)
+    export.require(end)
+    at = datetime.fromtimestamp(catalog.pruned.at_ms / 1000, UTC)
+    why = f"until {end.isoformat(timespec='seconds')}, were removed from the archive at"
+    why += f" {at.isoformat(timespec='seconds')}"
+    for as_of in (until - 1, 1, end - timedelta(milliseconds=1)):
+        with pytest.raises(RowsPruned, match=re.escape(why)):
             export.require(as_of)
         named = ("--from", str(place.root), "--to", str(tmp_path / "restored"))
         said = str(as_of) if isinstance(as_of, int) else as_of.isoformat()

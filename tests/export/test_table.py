@@ -19,6 +19,7 @@ from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.versions import SUMMARY_EVERY, commit_path
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
+    DAY_MS,
     VERIFY,
     Growing,
     contents,
@@ -105,14 +106,33 @@ def test_two_exporters_serialise_or_one_is_refused(
         with pytest.raises(ExportRefused, match="another process exports"):
             two.step()
         growing.grow(2)
-        assert two.step() or two.step()
+        while two.catalog.last < sqlite_log.position():  # it reads ahead, before the log grew
+            two.step()
         with pytest.raises(ExportRefused, match="another process exports"):
             one.step()
         assert one.step() is None
         growing.grow(2)
-        assert one.step() or one.step()
+        while one.catalog.last < sqlite_log.position():
+            one.step()
     assert exported_log(place) == list(whole_log(sqlite_log))
     assert findings(place) == []
+
+
+def test_an_idle_exporter_writes_no_mark_over_that_of_another(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    now_ms = AT_MS + DAY_MS
+    Growing(sqlite_log).grow(4)
+    export_all(sqlite_log, place)
+    with closing(exporter(sqlite_log, place, clock=lambda: now_ms)) as idle:
+        assert idle.step() is None
+        with closing(exporter(sqlite_log, place, Bounds(), clock=lambda: now_ms)) as other:
+            assert other.compact(files_min=2) == 1
+        mark = place.read(END)
+        now_ms += 60_000
+        with pytest.raises(ExportRefused, match="another process exports"):
+            idle.step()
+    assert place.read(END) == mark
 
 
 def test_in_an_object_store_one_of_two_exporters_is_refused(

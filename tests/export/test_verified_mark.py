@@ -179,7 +179,7 @@ def test_seals_in_rewritten_files_have_to_be_those_of_the_tree(
     path = min(sample.files)
     manifest, table = sample.manifest_of(path), sample.tables[path]
     day = path.split("/")[1].removeprefix("date=")
-    halves = [write_data(sample.place, day, half) for half in (table[:9], table[9:])]
+    halves = [write_data(sample.place, day, half, 0) for half in (table[:9], table[9:])]
     assert isinstance(manifest.tree, ManifestTree)
     tree = manifest.tree if is_sound else ManifestTree(manifest.tree.size, "00" * 32)
     others = [file for file in manifest.files if file.path != path]

@@ -372,13 +372,14 @@ def test_heads_that_the_rows_do_not_have_are_named(sample: SampleExport) -> None
     name = min(manifest.heads)
     with sample.tampered():
         heads = {n: h for n, h in manifest.heads.items() if n != name}
-        sample.sign(manifest, heads=heads)
-        (finding,) = sample.check()[0]
-        assert (finding.fault, finding.path, finding.shard) == (
-            Fault.WRONG_HEAD,
-            manifest.path,
-            name,
-        )
+        sample.sign(manifest, heads=heads | {"shard-99": manifest.heads[name]})
+        found = sorted(sample.check()[0], key=lambda finding: finding.shard or "")
+        assert {(one.fault, one.path) for one in found} == {(Fault.WRONG_HEAD, manifest.path)}
+        said = "the newest seal in its rows is {}, it names another"
+        assert [(one.shard, one.explanation) for one in found] == [
+            (name, said.format(manifest.heads[name].version)),
+            ("shard-99", said.format(0)),
+        ]
 
 
 def test_one_lost_file_is_one_finding(sample: SampleExport) -> None:

@@ -34,7 +34,7 @@ def table_of(files: Collection[TableFile], buckets: int = 8) -> GenerationTable:
 
 
 def file_of(bucket: int, rows: int, number: int = 0) -> TableFile:
-    return TableFile(f"run/bucket={bucket}/{number}", bucket, rows, 0, "")
+    return TableFile(f"run/bucket={bucket}/{number}", bucket, rows, 0, "", "")
 
 
 BASE = [file_of(bucket, 1_000) for bucket in range(8)]

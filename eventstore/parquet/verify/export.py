@@ -35,6 +35,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
@@ -118,7 +119,9 @@ def verify_export(  # noqa: PLR0913 - what is held against what
         findings += 1
         yield found
     summary = check.summary(findings, key_is_trusted=key is not None)
-    if marks and claims.head and summary.tree and not summary.findings:
+    # The mark is compared with the tree that the newest manifest names, if it names one.
+    is_named = bool(claims.parts) and claims.parts[-1].manifest.tree is not UNSET
+    if marks and claims.head and summary.tree and is_named and not summary.findings:
         ended = check.streams.table()
         files = frozenset[bytes]().union(*[file_hashes(part.manifest) for part in claims.parts])
         marks.write(place, claims.head, Verified(summary.position, summary.tree, ended, files))
@@ -172,34 +175,32 @@ class _ExportCheck:
         ]
         self._parts = parts[len(self._skipped) :]
         self.streams = StreamEnds(self._verified.streams if self._verified else None)
-        self._rows = self._seals = self._left_out = self._known_to = 0
+        self._rows = self._seals = self._left_out = self._known_to = self._reached = 0
         self._erased: set[bytes] = set()
         self._nameless: dict[tuple[bytes, bytes], ExportFinding] = {}
         self._is_whole = True
         self.rows_in_all = sum(part.manifest.rows for part in [*self._rewritten, *self._parts])
 
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
-        reached = 0
         if self._is_cut:
             why = "it is now shorter than the part that was verified before"
             yield finding_of(ExportDamaged(END, Damage.ROLLED_BACK, why))
         yield from self._skip()
         again: Sequence[Job] = [(part, {}) for part in self._rewritten]
         for (part, _), checked in zip(again, _checked(self._place, again, processes), strict=True):
-            yield from self._check_again(part, checked)
-            self._note_names(checked)
-            reached += part.manifest.rows
-            if progress:
-                progress(reached, self.rows_in_all)
+            yield from checked.findings
+            self._note(part, checked, progress)
+            # If the seals are the same, so are the rows, and the ends of the streams are known.
+            if checked.leaves is not None and not checked.findings:
+                yield from self._tree.check_again(part.manifest, checked.leaves)
         jobs = [(part, self._known_in(part)) for part in self._parts]
         for (part, _), checked in zip(jobs, _checked(self._place, jobs, processes), strict=True):
             yield from checked.findings
+            self._note(part, checked, progress)
             yield from self._join(part, checked)
-            self._note_names(checked)
             if part.manifest.is_pruned:
                 yield from self._tree.pass_over(part.manifest)
                 yield from self._index.pass_over(part.manifest)
-                reached += part.manifest.rows
                 continue
             # Damaged or missing rows are reported already; do not also report the tree for them.
             is_known = part.before is not None and not checked.findings
@@ -208,15 +209,19 @@ class _ExportCheck:
             yield from self._index.join(part.manifest, entries)
             for name, head in checked.missing.items():
                 yield _missing(name, head, part.manifest.path)
-            reached += part.manifest.rows
-            if progress:
-                progress(reached, self.rows_in_all)
         yield from self._index.end()
         yield from self._missing_names()
         for name, head in self._known.items():
             yield _missing(name, head, MANIFESTS)
 
-    def _note_names(self, checked: CheckedPart) -> None:
+    def _note(self, part: ManifestPart, checked: CheckedPart, progress: Progress | None) -> None:
+        """Count what was checked, and note the names that are gone."""
+        self._rows += checked.rows
+        self._seals += checked.seals
+        self._left_out += checked.left_out
+        self._reached += part.manifest.rows
+        if progress:
+            progress(self._reached, self.rows_in_all)
         self._erased |= checked.names.erased
         self._is_whole = self._is_whole and checked.is_whole
         for place, found in checked.nameless.items():
@@ -302,18 +307,6 @@ class _ExportCheck:
             yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))
         self._index.skip(newest.last)
 
-    def _check_again(self, part: ManifestPart, checked: CheckedPart) -> Iterator[ExportFinding]:
-        """Check the rows of files that replaced verified ones.
-
-        If their seals are the same, so are the rows, and the ends of the streams are known.
-        """
-        self._rows += checked.rows
-        self._seals += checked.seals
-        self._left_out += checked.left_out
-        yield from checked.findings
-        if checked.leaves is not None and not checked.findings:
-            yield from self._tree.check_again(part.manifest, checked.leaves)
-
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:
         """Take the known heads that are due in the rows of this manifest."""
         newest = {name: head.version for name, head in part.heads.items()}
@@ -321,9 +314,6 @@ class _ExportCheck:
         return {name: self._known.pop(name) for name in names}
 
     def _join(self, part: ManifestPart, checked: CheckedPart) -> Iterator[ExportFinding]:
-        self._rows += checked.rows
-        self._seals += checked.seals
-        self._left_out += checked.left_out
         self._known_to = max(self._known_to, checked.known_to)
         if part.before is None:
             self.streams.lose()

@@ -235,7 +235,7 @@ class _Reading:
             if key and read.is_certain and read.manifest.signed_by != key:
                 why = f"signed by {read.manifest.signed_by}, the export is of {key}"
                 self._report(ExportDamaged(read.manifest.path, Damage.BAD_SIGNATURE, why))
-        for path in (table.manifests or {}).keys() - contents.keys() - self._listed.keys():
+        for path in sorted((table.manifests or {}).keys() - contents.keys() - self._listed.keys()):
             self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         counting = list(_counting(self._committed(found, table)))
         parts = list(self._chain(counting))

@@ -45,7 +45,7 @@ STREAM_ENDS: Final = pa.schema(
 
 It has no names: those of identities that are erased later would stay here for ever."""
 _HASH_BYTES: Final = 32
-RULES: Final = 3
+RULES: Final = 4
 """The version of the check's rules: a release that checks more verifies everything again."""
 
 
@@ -53,7 +53,7 @@ class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The signed statement about the verified part of an export.
 
     ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``. ``files`` is the SHA-256 of the file
-    with the hashes of the data files, 32 bytes each; empty in a mark of a release without one.
+    with the hashes of the data files, 32 bytes each.
     """
 
     format: int
@@ -65,7 +65,7 @@ class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     position: int
     tree: ManifestTree
     streams: str
-    files: str = ""
+    files: str
     signed_by: str
     signature: str = ""
 
@@ -120,7 +120,7 @@ class VerifiedMarks:
         try:
             mark = self._read_mark(path)
             streams = self._folder.read(streams_path)
-            files = self._folder.read(files_path) if mark.files else b""
+            files = self._folder.read(files_path)
         except FileMissing:
             return None
         except ExportDamaged as error:

@@ -31,6 +31,7 @@ from eventstore.parquet.tree import (
     read_tile,
     tile_at,
     tile_path,
+    tree_by_tiles,
 )
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
 
@@ -72,7 +73,7 @@ class TreeCheck:
         if self._tree is not None:
             self._signed_before = self._tree.size
         if leaves is None or self._tree is None:
-            self._tree = None if said is None else self._by_tiles(said)
+            self._tree = None if said is None else tree_by_tiles(self._place, said)
             return
         before = self._tree
         self._tree, new = before.extended(
@@ -226,14 +227,6 @@ class TreeCheck:
             return self._place.read(tile_path(tile))
         except FileMissing:
             return None  # an exporter replaced it by the full tile, or it is reported
-
-    def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
-        """The tree of this size and root by its tiles, to continue after lost rows."""
-        try:
-            tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
-        except ExportDamaged:
-            return None
-        return tree if tree_said(tree) == said else None
 
 
 def _agree(tile: Tile, found: bytes | None, newer: bytes | None) -> bool:

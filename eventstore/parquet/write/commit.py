@@ -19,6 +19,7 @@ from eventstore.parquet.manifest import (
     Signer,
     Statement,
     data_path,
+    digest_for,
     is_data,
     is_manifest,
     positions_of,
@@ -37,8 +38,10 @@ def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield day.isoformat(), rows
 
 
-def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
+def write_data(place: ExportPlace, day: str, table: pa.Table, version: int) -> DataFile:
     """Write the rows of one day, sorted by position; return the manifest's entry for the file.
+
+    ``version`` is that of the table which will be the first to have the file.
 
     Raises:
         ExportUnavailable: the place cannot be written now.
@@ -48,7 +51,7 @@ def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
     content = sink.getvalue()
     first, last = table["position"][0].as_py(), table["position"][-1].as_py()
     sha256 = hashlib.sha256(content).hexdigest()
-    path = data_path(day, first, last, sha256)
+    path = data_path(day, first, last, digest_for(version, sha256))
     place.write(path, content)
     counts = table.group_by(["type", "type_version"], use_threads=False)
     return DataFile(
@@ -66,13 +69,15 @@ def write_data(place: ExportPlace, day: str, table: pa.Table) -> DataFile:
     )
 
 
-def write_manifest(place: ExportPlace, manifest: Manifest, signer: Signer) -> Statement:
-    """Sign and write a manifest, which counts once the table has its files.
+def write_manifest(
+    place: ExportPlace, manifest: Manifest, signer: Signer, version: int
+) -> Statement:
+    """Sign and write a manifest, which counts once the table has its files, in this version.
 
     Raises:
         ExportUnavailable: the place cannot be written now; the manifest may exist all the same.
     """
-    complete, content = signed_manifest(manifest, signer.sign)
+    complete, content = signed_manifest(manifest, signer.sign, version)
     place.write(complete.path, content)
     return statement_of(complete, content)
 

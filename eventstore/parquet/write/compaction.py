@@ -56,9 +56,18 @@ class Compacted(NamedTuple):
     """Paths of files that the new manifest no longer names, with their sizes in bytes."""
 
 
-def compact(
-    place: ExportPlace, log: EventLog, run: Sequence[Statement], signer: Signer, verify: Verify
-) -> Compacted:
+class Rewriting(NamedTuple):
+    """What is needed to rewrite steps of an export."""
+
+    place: ExportPlace
+    log: EventLog
+    signer: Signer
+    verify: Verify
+    version: int
+    """The version of the table that will have the new files."""
+
+
+def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Compacted:
     """Merge the files of a run of steps, and write the manifest that replaces theirs.
 
     Each file is compared with its manifest before it is merged.
@@ -68,10 +77,10 @@ def compact(
         ExportUnavailable: the place cannot be read or written now.
         LogUnavailable: the log cannot be read now.
     """
-    merged = list(_merged_files(place, log, run))
+    merged = list(_merged_files(rewriting, run))
     counts = [contents for _, contents in merged if contents is not None]
     contents = sum(counts) if len(counts) == len(merged) else UNSET
-    return replaced(place, run, [file for file, _ in merged], signer, verify, contents=contents)
+    return replaced(rewriting, run, [file for file, _ in merged], contents=contents)
 
 
 class TakenOut(NamedTuple):
@@ -101,19 +110,12 @@ class _ErasedNames(NamedTuple):
     names_stay: bool = False
 
 
-def without_erased_of(
-    place: ExportPlace,
-    log: EventLog,
-    statement: Statement,
-    gone: GoneNames,
-    signer: Signer,
-    verify: Verify,
-) -> Rewritten:
+def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneNames) -> Rewritten:
     """Rewrite the files of a step that have contents or names which were erased since.
 
     Raises as ``compact``.
     """
-    manifest = statement.manifest
+    place, log, manifest = rewriting.place, rewriting.log, statement.manifest
     files: list[DataFile] = []
     taken, contents = TakenOut(), 0
     states, renamed, names_stay = _names_erased(place, log, manifest, gone)
@@ -126,16 +128,15 @@ def without_erased_of(
         if names:
             table = with_states(table, states, gone)
         if erased or names:
-            file = write_data(place, day_of(file.path), table)  # noqa: PLW2901
+            file = write_data(place, day_of(file.path), table, rewriting.version)  # noqa: PLW2901
         files.append(file)
         taken = TakenOut(taken.contents + erased, taken.names + names)
     if taken == TakenOut():
         return Rewritten(None, names_stay=names_stay)
     again = 1 + (manifest.rewritten or 0)
     compacted = replaced(
-        place, [statement], files, signer, verify,
-        rewritten=again, contents=contents, pruned=manifest.pruned,
-    )  # fmt: skip
+        rewriting, [statement], files, rewritten=again, contents=contents, pruned=manifest.pruned
+    )
     return Rewritten(compacted, taken, names_stay)
 
 
@@ -157,12 +158,10 @@ def _names_erased(
     return _ErasedNames(states, renamed, stay)
 
 
-def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
-    place: ExportPlace,
+def replaced(
+    rewriting: Rewriting,
     run: Sequence[Statement],
     files: list[DataFile],
-    signer: Signer,
-    verify: Verify,
     *,
     rewritten: int | UnsetType = UNSET,
     contents: int | UnsetType = UNSET,
@@ -184,11 +183,11 @@ def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
         last=last.last,
         rows=sum(file.rows for file in files),
         files=files,
-        heads=_read_again(place, run[-1], verify).heads,
+        heads=_read_again(rewriting, run[-1]).heads,
         replaces=[statement.manifest.path for statement in run],
         stands_for=run[-1].link,
         previous=first.previous,
-        signed_by=signer.signed_by,
+        signed_by=rewriting.signer.signed_by,
         tree=last.tree,
         rewritten=rewritten,
         contents=contents,
@@ -198,7 +197,7 @@ def replaced(  # noqa: PLR0913 - what is replaced, by what, and by whom
     has = {file.path for file in files}
     return Compacted(
         run,
-        write_manifest(place, manifest, signer),
+        write_manifest(rewriting.place, manifest, rewriting.signer, rewriting.version),
         [file for file in files if file.path not in had],
         {path: size for path, size in had.items() if path not in has},
     )
@@ -236,7 +235,7 @@ def _run_from(statements: Sequence[Statement], start: int, bounds: Bounds) -> Se
 
 
 def _merged_files(
-    place: ExportPlace, log: EventLog, run: Sequence[Statement]
+    rewriting: Rewriting, run: Sequence[Statement]
 ) -> Iterator[tuple[DataFile, int | None]]:
     """Yield the file of each day and its number of contents; None if it stays and is not read."""
     files = [file for statement in run for file in statement.manifest.files]
@@ -246,16 +245,16 @@ def _merged_files(
         if len(parts) == 1:
             yield parts[0], None
             continue
-        table = pa.concat_tables([read_table(place, file) for file in parts])
-        table, _ = without_erased(log, table.combine_chunks())
-        yield write_data(place, day, table), contents_in(table)
+        table = pa.concat_tables([read_table(rewriting.place, file) for file in parts])
+        table, _ = without_erased(rewriting.log, table.combine_chunks())
+        yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
 
 
-def _read_again(place: ExportPlace, statement: Statement, verify: Verify) -> Manifest:
+def _read_again(rewriting: Rewriting, statement: Statement) -> Manifest:
     """Read a manifest again for its heads, which a summary leaves out."""
     path = statement.manifest.path
     try:
-        found = parse_manifest(path, place.read(path), verify)
+        found = parse_manifest(path, rewriting.place.read(path), rewriting.verify)
     except FileMissing as error:
         raise ExportDamaged(path, Damage.MISSING, "the table names its files") from error
     if found.sha256 != statement.sha256:

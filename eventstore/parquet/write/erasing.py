@@ -50,7 +50,7 @@ _STATE: Final = SCHEMA.get_field_index("state")
 
 def contents_in(table: pa.Table) -> int:
     """The number of exported rows that have their content."""
-    count: int = pc.sum(_have_content(table["state"].combine_chunks())).as_py() or 0
+    count: int = pc.sum(_have_content(table["state"].combine_chunks())).as_py()
     return count
 
 
@@ -209,10 +209,10 @@ def names_erased(
         row = rows[number]
         now = stored.get((row.stream, row.version))
         if now is None and row.position <= seam:
-            kind = TYPE_BY_TOPIC.get(row.topic)
-            if kind is not None and row.stream in gone.identities:
+            kind = TYPE_BY_TOPIC[row.topic]
+            if row.stream in gone.identities:
                 now = renamed_state(kind, row.state, digest_of)
-            elif kind is not None:
+            else:
                 now = without_names_of(gone.identities, kind, row.state)
         if now is None or not _has_fewer_names(row, now):
             continue

@@ -8,8 +8,8 @@ a kill prevents that, the next exporter writes the mark.
 
 One exporter at a time may write to a place. Callers ensure this (``http_edge.server.exporting``),
 and pass a place that checks it again before each change. If a second exporter writes all the same,
-its commit is refused. Before an exporter removes files of another one, it commits a version itself,
-so that the other one cannot commit the files that are being removed.
+its commit is refused. Before an exporter removes files, it commits a version: so no other one can
+commit the files that are being removed, and the files that a successor writes have other names.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from eventstore.parquet.versions import read_mark, read_version
 from eventstore.parquet.write.commit import by_day, removable, write_data, write_manifest
 from eventstore.parquet.write.compaction import (
     Compacted,
+    Rewriting,
     TakenOut,
     compact,
     runs,
@@ -151,7 +152,6 @@ class Exporter:
         _check_reaches_seam(log, self._catalog.last, place)
         if head.format == FORMAT:
             self._give_table()
-        self._has_committed = False
         self._steps = ExportSteps(log, bounds, clock)
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
         self._index = IndexWriter(place)
@@ -195,10 +195,11 @@ class Exporter:
             return None
         self._is_certain = False
         self._table.check_newest(before)
-        files = [write_data(self._place, day, rows) for day, rows in by_day(step.table)]
+        version = before.next_version
+        files = [write_data(self._place, day, rows, version) for day, rows in by_day(step.table)]
         tree = self._tree.extended(step.leaves)
         assert before.index is not None
-        index = self._index.extended(before.index, step.table, step.last)
+        index = self._index.extended(before.index, step.table, step.last, version)
         manifest = Manifest(
             format=FORMAT,
             schema=SCHEMA_VERSION,
@@ -214,7 +215,7 @@ class Exporter:
             tree=tree_said(tree),
             contents=contents_in(step.table),
         )
-        statement = write_manifest(self._place, manifest, self._signer)
+        statement = write_manifest(self._place, manifest, self._signer, version)
         statements = [*before.statements, statement]
         catalog = self._table.commit(before, statements, added=files, index=index)
         self._take(replace(catalog, heads=step.heads), tree, is_at_end=not step.is_full)
@@ -237,7 +238,7 @@ class Exporter:
         before = self._catalog
         for run in runs(before.statements, files_min=files_min, bounds=self._bounds):
             self._is_certain = False
-            self._replace(compact(self._place, self._log, run, self._signer, self._verify))
+            self._replace(compact(self._rewriting(), run))
         return len(before.statements) - len(self._catalog.statements)
 
     def take_out_erased(
@@ -259,9 +260,7 @@ class Exporter:
             path = statement.manifest.path
             # Do not read files again for names that an earlier call did not find in them.
             left = GoneNames() if self._nameless.get(path) == gone else gone
-            found = without_erased_of(
-                self._place, self._log, statement, left, self._signer, self._verify
-            )
+            found = without_erased_of(self._rewriting(), statement, left)
             if found.compacted is not None:
                 self._replace(found.compacted, is_change=True)
                 path = found.compacted.statement.manifest.path
@@ -301,14 +300,16 @@ class Exporter:
         if old is None:
             return 0
         self._is_certain = False
-        found = prune(
-            self._place, old, plan, self._signer, self._verify,
-            at_ms=self._clock(), rows_max=self._bounds.rows_max,
-        )  # fmt: skip
+        at_ms, rows_max = self._clock(), self._bounds.rows_max
+        found = prune(self._rewriting(), old, plan, at_ms=at_ms, rows_max=rows_max)
         if found is None:
             return 0
         self._replace(found[0], is_change=True)
         return found[1]
+
+    def _rewriting(self) -> Rewriting:
+        version = self._catalog.next_version
+        return Rewriting(self._place, self._log, self._signer, self._verify, version)
 
     def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
         """Commit a version with a manifest in place of others.
@@ -341,7 +342,6 @@ class Exporter:
 
         ``tree`` is the version's tree over all seals, if it has grown.
         """
-        self._has_committed = True
         until_ms = self._new_until_ms(committed) if is_at_end else None
         self._catalog = self._table.mark(committed, complete_until_ms=until_ms)
         if tree is not None:
@@ -357,6 +357,7 @@ class Exporter:
         self._is_certain = False
         self._table.check_newest(self._catalog)
         self._catalog = self._table.mark(self._catalog, complete_until_ms=until_ms)
+        self._tree.publish()
         self._is_certain = True
 
     def _new_until_ms(self, catalog: Catalog) -> int | None:
@@ -380,13 +381,12 @@ class Exporter:
         paths = removable(
             self._place, catalog, now_ms=self._clock(), replaced_kept_s=replaced_kept_s
         )
-        if paths and not self._has_committed:
+        if paths:  # from then on no exporter gives a file one of these names
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements))
-            self._has_committed = True
         for path in paths:
             self._place.remove(path)
         self._tree.resume(catalog)
-        if catalog.index is None or catalog.index.last < catalog.last:
+        if catalog.index is None:
             index = self._index.complete(catalog)
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements, index=index))
         self._catalog = catalog

@@ -32,7 +32,7 @@ from eventstore.parquet.index import (
     runs_of,
     sorted_entries,
 )
-from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.manifest import Manifest, digest_for
 from eventstore.parquet.rows import read_table
 
 RUNS_MERGED: Final = 8
@@ -49,8 +49,10 @@ class IndexWriter:
     def __init__(self, place: ExportPlace) -> None:
         self._place = place
 
-    def extended(self, index: ExportIndex, rows: pa.Table, last: int) -> ExportIndex:
+    def extended(self, index: ExportIndex, rows: pa.Table, last: int, version: int) -> ExportIndex:
         """Extend the index by the rows that follow it and end at ``last``.
+
+        ``version`` is that of the table which will be the first to have the new files.
 
         Raises:
             ExportDamaged: a file to merge is missing, or not the one that was signed.
@@ -60,41 +62,43 @@ class IndexWriter:
         entries = entries_of(rows, first)
         runs: list[Run] = list(runs_of(index))
         if len(entries):
-            runs.append([self._written(entries, first, last, 0)])
+            runs.append([self._written(entries, first, last, 0, version)])
         while merged := _worth_merging(runs):
-            runs[-merged:] = [list(self._merged(runs[-merged:]))]
+            runs[-merged:] = [list(self._merged(runs[-merged:], version))]
         return ExportIndex(last=last, files=[file for run in runs for file in run])
 
     def complete(self, catalog: Catalog) -> ExportIndex:
-        """Complete the index of an export from its data files.
+        """Make the index of an export that has none from its data files.
 
         Raises as ``extended``, and if a data file is not what its manifest says.
         """
-        index = catalog.index or ExportIndex(last=0, files=[])
+        index = ExportIndex(last=0, files=[])
+        version = catalog.next_version
         for statement in catalog.statements:
-            manifest = statement.manifest
-            if manifest.first > index.last:
-                index = self.extended(index, _rows_of(self._place, manifest), manifest.last)
+            rows = _rows_of(self._place, statement.manifest)
+            index = self.extended(index, rows, statement.manifest.last, version)
         return index
 
-    def _written(self, entries: pa.UInt64Array, first: int, last: int, low: int) -> IndexFile:
+    def _written(
+        self, entries: pa.UInt64Array, first: int, last: int, low: int, version: int
+    ) -> IndexFile:
         content, root = encoded_index(entries)
-        path = index_path(first, last, root)
+        path = index_path(first, last, digest_for(version, root))
         self._place.write(path, content)
         return IndexFile(
             path=path, first=first, last=last, low=low, entries=len(entries), root=root
         )
 
-    def _merged(self, runs: Sequence[Run]) -> Iterator[IndexFile]:
+    def _merged(self, runs: Sequence[Run], version: int) -> Iterator[IndexFile]:
         first, last = runs[0][0].first, runs[-1][0].last
         waiting: list[pa.UInt64Array] = []
         low = 0
         for start, entries in self._by_key(runs, first):
             if sum(map(len, waiting)) + len(entries) > FILE_ENTRIES and waiting:
-                yield self._written(pa.concat_arrays(waiting), first, last, low)
+                yield self._written(pa.concat_arrays(waiting), first, last, low, version)
                 waiting, low = [], start
             waiting.append(entries)
-        yield self._written(pa.concat_arrays(waiting), first, last, low)
+        yield self._written(pa.concat_arrays(waiting), first, last, low, version)
 
     def _by_key(self, runs: Sequence[Run], first: int) -> Iterator[tuple[int, pa.UInt64Array]]:
         """Yield the first key of each range of keys, and the sorted entries of all runs in it."""

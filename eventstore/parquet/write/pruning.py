@@ -28,14 +28,12 @@ from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
     Pruned,
-    Signer,
     Statement,
-    Verify,
     day_of,
 )
 from eventstore.parquet.rows import log_rows, manifest_table, read_table
 from eventstore.parquet.write.commit import write_data
-from eventstore.parquet.write.compaction import Compacted, replaced
+from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -98,15 +96,8 @@ def old_part(
     return OldPart(run, recorded_ms)
 
 
-def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
-    place: ExportPlace,
-    old: OldPart,
-    plan: Plan,
-    signer: Signer,
-    verify: Verify,
-    *,
-    at_ms: int,
-    rows_max: int,
+def prune(
+    rewriting: Rewriting, old: OldPart, plan: Plan, *, at_ms: int, rows_max: int
 ) -> tuple[Compacted, int] | None:
     """Write the rows that stay of the old part, and the manifest that replaces it.
 
@@ -122,13 +113,13 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
     last = run[-1].manifest.last
     before = run[0].manifest.pruned
     pruned_to = run[0].manifest.last if run[0].manifest.is_pruned else 0
-    leaving = plan(lambda: _rows(place, run), last, pruned_to)
+    leaving = plan(lambda: _rows(rewriting.place, run), last, pruned_to)
     rows = len(leaving)
     if not rows:
         return None
     files: list[DataFile] = []
     contents = 0
-    for file, counted in _rest(place, run, leaving, rows_max):
+    for file, counted in _rest(rewriting, run, leaving, rows_max):
         files.append(file)
         contents += counted
     again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
@@ -137,9 +128,7 @@ def prune(  # noqa: PLR0913 - what is removed, by what, and by whom
         recorded_until_ms=old.recorded_until_ms,
         at_ms=at_ms,
     )
-    compacted = replaced(
-        place, run, files, signer, verify, rewritten=again, contents=contents, pruned=pruned
-    )
+    compacted = replaced(rewriting, run, files, rewritten=again, contents=contents, pruned=pruned)
     return compacted, rows
 
 
@@ -170,14 +159,14 @@ def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[Log
 
 
 def _rest(
-    place: ExportPlace, run: Sequence[Statement], leaving: Positions, rows_max: int
+    rewriting: Rewriting, run: Sequence[Statement], leaving: Positions, rows_max: int
 ) -> Iterator[tuple[DataFile, int]]:
     """Write the rows that stay; yield each file and its number of contents."""
     files = [file for statement in run for file in statement.manifest.files]
     days = groupby(sorted(files, key=lambda f: (day_of(f.path), f.first)), key=_day)
     for day, same_day in days:
-        for table in _gathered(_stays(place, same_day, leaving), rows_max):
-            yield write_data(place, day, table), contents_in(table)
+        for table in _gathered(_stays(rewriting.place, same_day, leaving), rows_max):
+            yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
 
 
 def _stays(place: ExportPlace, files: Iterable[DataFile], leaving: Positions) -> Iterator[pa.Table]:

@@ -132,8 +132,7 @@ class TableWriter:
             ExportDamaged: the log of the table cannot be read.
             ExportUnavailable: the place cannot be written now; the commit may have succeeded.
         """
-        assert before.version is not None
-        version = before.version.version + 1
+        version = before.next_version
         said, text = self._version(version, statements, before, index)
         is_new = not removed if is_change is None else is_change
         actions: list[AddAction | RemoveAction] = [
@@ -325,16 +324,15 @@ def _carried(
     statements: Sequence[Statement], before: Catalog | None
 ) -> tuple[dict[str, str], tuple[str, str], dict[str, str]]:
     """What a version takes over from the one before: manifests since, summary, checkpoint."""
-    said = before.version if before else None
-    if before is None or said is None:
+    if before is None:
         return {s.manifest.path: s.sha256 for s in statements}, ("", ""), {}
+    said, mark = before.version, before.mark
+    assert said is not None
     known = {statement.manifest.path for statement in before.statements}
     since = without_replaced(said.since, statements)
     since |= {s.manifest.path: s.sha256 for s in statements if s.manifest.path not in known}
-    mark = before.mark
-    is_marked = mark is not None and mark.version == said.version
-    checkpoint = mark.checkpoint if mark and is_marked else said.checkpoint
-    return since, (said.summary, said.summary_sha256), dict(checkpoint)
+    checkpoint = dict(mark.checkpoint) if mark else {}
+    return since, (said.summary, said.summary_sha256), checkpoint
 
 
 def _removed(path: str, size: int, now_ms: int, *, is_change: bool) -> RemoveAction:

@@ -13,21 +13,21 @@ from contextlib import suppress
 from msgspec import UNSET
 
 from eventstore.log.public_key import read_public_key
-from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder, tree_at
+from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
+from eventstore.parquet.manifest import Signer, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
     TREE,
     head_in,
     proven_consistency,
     published_note,
-    read_tile,
     seal_leaves,
     tile_path,
+    tree_by_tiles,
 )
 
 
@@ -60,15 +60,15 @@ class TreeWriter:
         """
         said = catalog.statements[-1].manifest.tree if catalog.statements else UNSET
         if catalog.statements and said != tree_said(self._tree):
-            found = None if said is UNSET else self._by_tiles(said)
+            found = None if said is UNSET else tree_by_tiles(self._place, said)
             self._tree = self._remade(catalog) if found is None else found
         if self._published is None:
             self._take_published()
         try:
-            self._publish()
+            self.publish()
         except ExportDamaged:  # a tile that the previous head needs is missing
             self._tree = self._remade(catalog)
-            self._publish()
+            self.publish()
 
     def extended(self, leaves: Sequence[bytes]) -> TiledTree:
         """Extend the tree by these leaves; its tiles are durable when this returns.
@@ -84,7 +84,7 @@ class TreeWriter:
         Raises as ``resume``.
         """
         before, self._tree = self._tree, tree
-        self._publish()
+        self.publish()
         for level, last in enumerate(before.edge):
             number = full_tiles(before.size, level)
             if last and full_tiles(tree.size, level) > number:
@@ -96,14 +96,6 @@ class TreeWriter:
         larger, tiles = tree.extended(leaves)
         self._place.write_all({tile_path(tile): content for tile, content in tiles.items()})
         return larger
-
-    def _by_tiles(self, said: ManifestTree) -> TiledTree | None:
-        """Read the tree of this size and root from its tiles; None if they do not give it."""
-        try:
-            tree = tree_at(said.size, lambda tile: read_tile(self._place, tile))
-        except ExportDamaged:
-            return None
-        return tree if tree_said(tree) == said else None
 
     def _remade(self, catalog: Catalog) -> TiledTree:
         tree = TiledTree()
@@ -122,7 +114,11 @@ class TreeWriter:
             with suppress(ExportDamaged):
                 self._published = head_in(self.note, self._key)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Write the newest head, also if an exporter that was paused wrote an earlier one since.
+
+        Raises as ``resume``.
+        """
         head = TreeHead(self._origin, self._tree.size, self._tree.root())
         published = self._published
         if published is not None:
@@ -130,8 +126,6 @@ class TreeWriter:
                 return  # the export was put back, and is catching up with this head
             if not self._is_followed:
                 self._check_followed(published, head)
-            if published.size == head.size:
-                return
         note = sign_head(head, self._key, self._sign)
         self._place.write(CHECKPOINT, note)
         self.note, self._published, self._is_followed = note, head, True

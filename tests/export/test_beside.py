@@ -1,0 +1,37 @@
+"""What an export lacks at its end although the log beside it has it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from eventstore.log.codec import decode_seal
+from eventstore.log.event_log import EventLog
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.verify import beside
+from eventstore.parquet.verify.export import ExportSummary, verify_export
+from tests.export.samples import SIGNED_BY, Growing, export_all, whole_log
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 1_024])
+def test_the_first_transaction_that_is_missing_is_named_with_its_time(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place)
+    growing.grow()
+    *_, summary = verify_export(place, SIGNED_BY, processes=1)
+    assert isinstance(summary, ExportSummary)
+    monkeypatch.setattr(beside, "_ROWS", rows_at_once)
+    # Two rows and their seal, and then those of another partition.
+    at_ms = decode_seal(whole_log(sqlite_log)[12].state).at_ms
+    assert [*beside.compare_end(sqlite_log, summary, recorded_before_ms=at_ms)] == []
+    (found,) = beside.compare_end(sqlite_log, summary, recorded_before_ms=at_ms + 1)
+    assert (found.fault, found.first_position, found.last_position) == (Damage.ENDS_EARLY, 11, 13)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    assert found.explanation.endswith(
+        f"to position 15; what follows the export was recorded at {at}"
+    )

@@ -1,0 +1,147 @@
+"""An exporter that is paused before a change of the place, and goes on once another took over.
+
+Its lock was lost meanwhile, so a later change is refused; here each goes on alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import MessagesRemoved
+from eventstore.log.streams import identity_stream
+from eventstore.parquet.errors import Damage, ExportRefused, ExportUnavailable
+from eventstore.parquet.files import END, ExportPlace
+from eventstore.parquet.tree import CHECKPOINT
+from eventstore.parquet.write.step import Bounds
+from tests.export.samples import (
+    DAY_MS,
+    Growing,
+    catalog_of,
+    did,
+    export_all,
+    exported_log,
+    exporter,
+    findings,
+    whole_log,
+)
+from tests.log.samples import AT_MS, COMMAND
+
+BOUNDS = Bounds(rows_max=5, bytes_max=1_000_000)
+
+
+class Paused(Exception):
+    """The process does not go on."""
+
+
+def before_change(number: int, act: Callable[[], None]) -> Callable[[], None]:
+    """A check of the place that acts at the change of this number, counted from 0."""
+    changes = itertools.count()
+
+    def check() -> None:
+        if next(changes) == number:
+            act()
+
+    return check
+
+
+@pytest.mark.parametrize("change", [1, 2, 3, 4, 5])
+def test_an_exporter_that_goes_on_late_changes_no_file_of_the_one_that_took_over(
+    sqlite_log: EventLog, place: ExportPlace, change: int
+) -> None:
+    """It stands still after the check before a change, and has read a content that is erased then.
+
+    The changes are data, tiles, index, manifest and commit.
+    """
+    growing = Growing(sqlite_log)
+    checks = itertools.count()
+
+    def stand_still() -> None:
+        if late_is_exporting and next(checks) == change:
+            erased = MessagesRemoved(
+                at_ms=AT_MS, command=COMMAND, message_ids=["message-1"], reason="acknowledged",
+                versions=[2],
+            )  # fmt: skip
+            growing.commit({"shard-0": [(identity_stream(did(1)), erased)]})
+            export_all(sqlite_log, place, BOUNDS)
+
+    late_is_exporting = False
+    with closing(exporter(sqlite_log, place.checked(stand_still), BOUNDS)) as late:
+        growing.grow()
+        late_is_exporting = True
+        with pytest.raises((ExportRefused, ExportUnavailable)):
+            late.step()
+    taken_over = catalog_of(place)
+    export_all(sqlite_log, place, BOUNDS)
+    assert catalog_of(place).statements == taken_over.statements
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+@pytest.mark.parametrize("change", [2, 3, 4])
+def test_an_exporter_that_goes_on_late_removes_no_file_of_the_one_that_took_over(
+    sqlite_log: EventLog, place: ExportPlace, change: int
+) -> None:
+    """It removes what a killed one left, which the one that takes over writes once more.
+
+    The changes after commit and mark are the removals of index, manifest and data.
+    """
+
+    has_taken_over = False
+
+    def die() -> None:
+        raise Paused
+
+    def take_over() -> None:
+        nonlocal has_taken_over
+        has_taken_over = True
+        export_all(sqlite_log, place, BOUNDS)
+
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place, BOUNDS)
+    growing.grow(2)
+    # It dies before the commit, after data, tiles, index and manifest.
+    killed = place.checked(before_change(6, die))
+    with closing(exporter(sqlite_log, killed, BOUNDS)) as export, pytest.raises(Paused):
+        export.step()
+    assert len(catalog_of(place).strays) == 3
+    late = place.checked(before_change(change, take_over))
+    exporter(sqlite_log, late, BOUNDS).close()
+    assert has_taken_over
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+@pytest.mark.parametrize(("change", "path"), [(7, END), (8, CHECKPOINT)])
+def test_an_end_that_an_exporter_writes_late_hides_no_row_and_is_written_again(
+    sqlite_log: EventLog, place: ExportPlace, change: int, path: str
+) -> None:
+    now_ms = AT_MS + DAY_MS
+    growing = Growing(sqlite_log)
+    successor = None
+
+    def take_over() -> None:
+        nonlocal successor
+        growing.grow(2)
+        successor = exporter(sqlite_log, place, BOUNDS, clock=lambda: now_ms)
+        while successor.step():
+            pass
+
+    export_all(sqlite_log, place, BOUNDS)
+    growing.grow()
+    late = place.checked(before_change(change, take_over))
+    with closing(exporter(sqlite_log, late, BOUNDS, clock=lambda: now_ms)) as export:
+        export.step()
+    assert successor is not None
+    with closing(successor):
+        found = [(one.fault, one.path) for one in findings(place)]
+        assert found == [(Damage.ROLLED_BACK, path)]
+        assert exported_log(place) == list(whole_log(sqlite_log))
+        now_ms += 60_000
+        assert successor.step() is None
+    assert findings(place) == []

@@ -1,0 +1,106 @@
+"""An export that lost files: each loss is one finding, and nothing else is reported for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.log.streams import identity_stream
+from eventstore.log.verify import Fault, Head
+from eventstore.parquet.errors import Damage
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.manifest import heads_of
+from eventstore.parquet.tree import CHECKPOINT, TREE
+from eventstore.parquet.verify.export import ExportSummary, StreamEnds, verify_export
+from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.manifests import ManifestPart
+from eventstore.parquet.verify.rows import check_part
+from eventstore.parquet.write.step import Bounds
+from tests.export.samples import SIGNED_BY, Growing, catalog_of, did, export_all
+
+ONE_EACH = Bounds(rows_max=1, bytes_max=1_000_000)
+"""A transaction in each step."""
+
+
+def checked(place: ExportPlace) -> tuple[list[ExportFinding], ExportSummary]:
+    *found, summary = verify_export(place, SIGNED_BY, processes=1)
+    assert isinstance(summary, ExportSummary)
+    return [one for one in found if isinstance(one, ExportFinding)], summary
+
+
+@pytest.fixture
+def steps(sqlite_log: EventLog, place: ExportPlace) -> ExportPlace:
+    """An export of six steps, each with an index file of its own."""
+    Growing(sqlite_log).grow(3)
+    export_all(sqlite_log, place, ONE_EACH)
+    index = catalog_of(place).index
+    assert index is not None
+    assert len(index.files) == 6
+    return place
+
+
+@pytest.mark.parametrize("lost", [(1, 2), (2, 3, 4), (4, 5)])
+def test_the_index_is_not_blamed_for_manifests_that_are_lost(
+    steps: ExportPlace, lost: tuple[int, ...]
+) -> None:
+    paths = [statement.manifest.path for statement in catalog_of(steps).statements]
+    for number in lost:
+        steps.remove(paths[number])
+    found, _ = checked(steps)
+    assert [one.path for one in found if one.fault is Damage.MISSING] == [
+        paths[number] for number in lost
+    ]
+    assert {one.fault for one in found} <= {Damage.MISSING, Damage.GAP, Damage.STRAY}
+
+
+def test_rows_that_cannot_be_read_are_not_counted(steps: ExportPlace) -> None:
+    files = catalog_of(steps).files
+    for file in files:
+        steps.remove(file.path)
+    found, summary = checked(steps)
+    assert [(one.fault, one.path) for one in found] == [
+        (Damage.MISSING, file.path) for file in files
+    ]
+    assert (summary.rows, summary.seals, summary.known_to) == (0, 0, 0)
+    assert summary.findings == len(files)
+
+
+def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_stand(
+    steps: ExportPlace,
+) -> None:
+    parts, before = [], dict[str, Head]()
+    for statement in catalog_of(steps).statements:
+        heads = heads_of(statement.manifest.path, statement.manifest)
+        parts.append(check_part(steps, ManifestPart(statement.manifest, heads, before), {}))
+        before = heads
+    streams = [part.streams for part in parts if part.streams is not None]
+    # Each has one event of the same identity: its third, fourth and fifth.
+    first, third, fourth, fifth = (streams[number] for number in (0, 1, 3, 5))
+    ends = StreamEnds()
+    assert [*ends.join(first)] == []
+    found = [one for joined in (fourth, fourth, third) for one in ends.join(joined)]
+    own = identity_stream(did(1))  # beside it are the streams of partitions
+    assert [(one.fault, one.version, one.explanation) for one in found if one.stream == own] == [
+        (Fault.VERSION_BREAK, 4, "version 3 should stand here"),
+        (Fault.VERSION_BREAK, 4, "version 5 should stand here"),
+        (Fault.VERSION_BREAK, 3, "version 5 should stand here"),
+    ]
+    ends.lose()
+    assert [*ends.join(fifth)] == []
+
+
+def test_heads_are_not_blamed_for_a_tile_that_is_lost(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(3)
+    export_all(sqlite_log, place)
+    held = place.read(CHECKPOINT)
+    growing.grow(3)
+    export_all(sqlite_log, place)
+    tile = f"{TREE}/tile/0/000.p/12"
+    place.remove(tile)
+    *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
+    assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
+        (Damage.MISSING, tile)
+    ]
