@@ -33,9 +33,10 @@ class Limits(Section):
     """Size of the request line, and of each header field. Holds GET /public/ with the longest DID,
     percent-encoded, and a few tags."""
     bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
-    """Bytes of request bodies that one edge process holds at once, incomplete ones included. Beyond
-    this, the edge cuts the newest incomplete body of the address that holds the most, or answers
-    the request 503 with Retry-After. A command in progress needs up to three times its body."""
+    """Bytes of request bodies and messages of WebSockets that one edge process holds at once,
+    incomplete ones included. Beyond this, the edge cuts the newest incomplete body, or the newest
+    WebSocket, of the address that holds the most, or answers the request 503 with Retry-After. A
+    command in progress needs up to three times its body."""
     bodies_bytes_per_address_max: int = Field(default=32 * MIB, ge=KIB, le=COUNT_MAX)
     """As bodies_bytes_max, for one client address; above it 429. Holds thirty of the largest
     messages, or thousands of usual ones."""

@@ -31,6 +31,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.mediator import KEYS, WAIT_S, HandClock
 
 PING = "trust_ping/1.0/ping"
+LARGE = 16_384
 
 
 async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(
@@ -124,11 +125,15 @@ async def test_an_address_that_owes_is_read_no_further_on_its_sockets(
                 async with network.mediator.http.post(url, data=b"x") as answer:
                     if answer.status == 429:
                         break
-        await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
+        ping = sealed(bob.connection, PING, comment="x" * LARGE, **routed())
+        await socket.raw.send_bytes(ping)
         answered = asyncio.create_task(socket.data())
         assert not (await asyncio.wait([answered], timeout=0.3))[0]
+        bodies = network.mediator.edges[0]._in_flight.bodies
+        assert bodies.size_bytes == len(ping)
         clock.advance(60)
         opened(bob.connection, await answered)
+        assert bodies.size_bytes == 0
 
 
 async def all_of(socket: RawSocket, count: int) -> None:
@@ -147,9 +152,6 @@ async def test_a_message_on_a_socket_costs_its_address_what_a_request_does(
         assert not (await asyncio.wait([answers], timeout=1))[0]
         clock.advance(60)
         await answers
-
-
-LARGE = 16_384
 
 
 @pytest.mark.parametrize(
