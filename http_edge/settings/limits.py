@@ -83,8 +83,8 @@ class Limits(Section):
     may be a page of page_bytes_max, and a host serves two at once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
-    beyond this are answered TEMPORARILY_UNAVAILABLE. Pages of messages above 1 MiB do not count:
-    they are read by themselves."""
+    beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
+    count: they are read by themselves."""
     ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Ids in one acknowledgement, update or deletion: at most one page."""
     queue_messages_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)

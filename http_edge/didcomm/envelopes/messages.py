@@ -236,6 +236,7 @@ class Reply(msgspec.Struct, frozen=True):
     ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
     signed. A question in a minor version above ``minor_max`` is answered in ``minor_max``
     (RFC 0003). ``names_parent``: the answer repeats the parent thread of the question.
+    ``delivered_bytes``: the length of all messages of the queue in it.
     """
 
     name: str
@@ -247,6 +248,7 @@ class Reply(msgspec.Struct, frozen=True):
     signed: Mapping[str, SignedValue] = msgspec.field(default_factory=dict)
     minor_max: int | None = None
     names_parent: bool = False
+    delivered_bytes: int = 0
 
 
 class ProblemReport(msgspec.Struct, frozen=True):
