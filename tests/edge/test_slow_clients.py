@@ -269,6 +269,20 @@ async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
         assert await status(client) == 200
 
 
+async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
+    limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
+    head = b"GET /brief HTTP/1.1\r\n" + 3 * (b"A: %b\r\n" % (b"a" * 8_000))
+    async with edge_with(tmp_path, **limits) as edge:
+        for _ in range(4):
+            await edge.connect(head, "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.BYTES_PER_ADDRESS) == 2)
+        client = await edge.connect(head)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 3 * 24_000)
+        await asyncio.get_running_loop().sock_sendall(client, b"Host: x\r\n\r\n")
+        assert await status(client) == 405
+        assert edge.cuts(Cut.BYTES_PER_ADDRESS) == 2
+
+
 async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
     async with edge_with(tmp_path) as edge:
         head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
