@@ -314,7 +314,8 @@ class DeliverMessages(CommandBase, frozen=True):
     A ``lease_ms`` of 0 makes it a read: it leases nothing, and ids may name any message.
     ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
-    mode. ``implicit``: refused while another session holds implicit pickup.
+    mode. ``implicit``: refused while another session holds implicit pickup. ``can_read_beside``:
+    the edge reads a large answer by itself (``replies.Delivery``).
     """
 
     session: str
@@ -328,6 +329,7 @@ class DeliverMessages(CommandBase, frozen=True):
     after_version: int = 0
     live: bool = False
     implicit: bool = False
+    can_read_beside: bool = False
 
 
 class RemoveMessages(CommandBase, frozen=True):

@@ -62,6 +62,7 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
         [message.version for _, message in chosen],
         sum(message.size_bytes for _, message in chosen),
         standing,
+        command.can_read_beside,
     )
     if not chosen or not command.lease_ms:
         return Accepted(refs)

@@ -81,11 +81,16 @@ class ContractsPage(_Reply, frozen=True):
 
 
 class WaitingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One waiting message (8.7) or pushed message (10.5)."""
+    """One waiting message (8.7) or pushed message (10.5).
+
+    ``recipient_key`` and ``at_ms`` as in ``DeliveredMessage``; only a read of a delivery sets them.
+    """
 
     message_id: str
     sender_did: str
     payload: bytes
+    recipient_key: str = ""
+    at_ms: int = 0
 
 
 class MessagesPage(_Reply, frozen=True):
@@ -236,10 +241,15 @@ class DeliveredMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delivery(_Reply, frozen=True):
-    """Envelopes handed out, oldest first, and the state of the queue, which still holds them."""
+    """Envelopes handed out, oldest first, and the state of the queue, which still holds them.
+
+    ``beside``: versions of envelopes that take many bytes; the edge sends a ``Read`` for them, and
+    there are no ``messages``.
+    """
 
     messages: list[DeliveredMessage]
     state: QueueState
+    beside: list[int] = []
 
 
 class Dedication(_Reply, frozen=True):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, compress
-from typing import Final, TypeGuard, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 from uuid import UUID
 
 from actors.core.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
@@ -47,9 +47,12 @@ from eventstore.log.events import (
 )
 
 _LOG = logging.getLogger(__name__)
-_BESIDE_BYTES_MIN: Final = 1_048_576
-"""Larger pages of messages are read outside of transactions, which they would delay by 3 ms; one of
-15 MiB takes 40 ms. Smaller pages are read together up to this size."""
+_TOGETHER_BYTES_MAX: Final = 1_048_576
+"""Pages of messages that one transaction reads, which they delay by 3 ms for each MiB; further ones
+are read outside of it. Small pages of several identities are read with one query up to this
+size."""
+_SMALL_BYTES: Final = 65_536
+"""Up to this size a page of messages is always read in its transaction."""
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 _F = TypeVar("_F", bound=Event)
@@ -100,7 +103,19 @@ def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[in
 
     Raises: as ``PageReader.fill``.
     """
-    return _messages(_Records(log, stream, missing, {}), where.versions, where.total)
+    messages = [
+        WaitingMessage(
+            event.message_id,
+            event.sender_did,
+            data_of(event.payload),
+            event.recipient_key,
+            event.at_ms,
+        )
+        for event in _Records(log, stream, missing, {})(
+            where.versions, MessageQueued, MessageQueued1
+        )
+    ]
+    return MessagesPage(messages, where.total)
 
 
 def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
@@ -150,7 +165,8 @@ class PageReader:
         Pages are read whole, so those beyond ``bytes_max`` are refused: they would fill the memory.
         Pages that are read later do not count.
         """
-        sizes = [0 if _is_beside(one.reply) else one.page_bytes for one in outcomes]
+        _put_beside(outcomes)
+        sizes = [outcome.page_bytes for outcome in outcomes]
         fit = [
             not 0 < page_bytes < pages_bytes > self._bytes_max
             for page_bytes, pages_bytes in zip(sizes, accumulate(sizes), strict=True)
@@ -171,7 +187,7 @@ class PageReader:
     ) -> dict[UUID, dict[int, StoredRecord]]:
         """Read the records of small pages of several identities with one query to the log."""
         wanted: dict[UUID, list[int]] = {}
-        left_bytes = _BESIDE_BYTES_MIN
+        left_bytes = _TOGETHER_BYTES_MAX
         for refs, cached in ((outcome.reply, outcome.cached) for outcome in outcomes):
             if not isinstance(refs, Refs) or cached is None or not refs.versions:
                 continue
@@ -198,8 +214,6 @@ class PageReader:
         assert cached is not None
         if transaction.log_failed:
             return UNAVAILABLE
-        if _is_beside(refs):
-            return MessagesBeside(refs.versions, refs.total)
         try:
             return self.fill(cached, refs, known.get(cached.stream, {}))
         except LogError as error:
@@ -254,9 +268,21 @@ class PageReader:
                 assert_never(refs)
 
 
-def _is_beside(reply: Reply | Refs) -> TypeGuard[MessageRefs]:
-    """Is the page read by a question of its own, after the transaction?"""
-    return isinstance(reply, MessageRefs) and reply.size_bytes > _BESIDE_BYTES_MIN
+def _put_beside(outcomes: Sequence[Outcome]) -> None:
+    """Let the edges read the pages of messages that are too large for one transaction."""
+    left_bytes = _TOGETHER_BYTES_MAX
+    for outcome in outcomes:
+        match outcome.reply:
+            case MessageRefs(versions, total, size_bytes):
+                beside: Reply = MessagesBeside(versions, total)
+            case DeliveryRefs(versions, size_bytes, state, can_be_beside=True):
+                beside = Delivery([], state, versions)
+            case _:
+                continue
+        if size_bytes <= max(left_bytes, _SMALL_BYTES):
+            left_bytes -= size_bytes
+        else:
+            outcome.reply = beside
 
 
 def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:

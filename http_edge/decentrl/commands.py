@@ -43,7 +43,14 @@ from http_edge.decentrl.validator import CommandValidator, ValidatedCommand
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_bytes, charge_unproven, registration_wait_s
+from http_edge.listener.address_charge import (
+    charge_answer,
+    charge_bytes,
+    charge_unproven,
+    is_owing,
+    page_turn,
+    registration_wait_s,
+)
 from http_edge.listener.body_reads import LARGE_BYTES, BodyReads
 from http_edge.listener.large_bodies import read_apart
 from http_edge.settings.settings import Settings
@@ -242,9 +249,13 @@ class CommandEndpoint:
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
             read = Read(submission.target_did, result.page, where)
+            async with page_turn():
+                if is_owing():
+                    return refuse(Refusal.RATE_LIMITED)
+                return _charged(await self._read(read, result))
         if read is None:
-            return result.answer(reply, result.page)
-        return await self._read(read, result)
+            return _charged(result.answer(reply, result.page))
+        return _charged(await self._read(read, result))
 
     async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
         """Finish an erasure after its first step; if this call is cut short, the host goes on."""
@@ -311,6 +322,11 @@ class CommandEndpoint:
             command=command,
             cost=turn_cost(command),
         )
+
+
+def _charged(answer: Answer) -> Answer:
+    charge_answer(answer.size_bytes)
+    return answer
 
 
 def _refused(reply: object, *rejections: Rejected | None) -> Answer:

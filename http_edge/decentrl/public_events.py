@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
-from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -34,8 +32,7 @@ from http_edge.decentrl.answers import (
     respond,
 )
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_public, is_owing
-from http_edge.listener.connection import peer_of
+from http_edge.listener.address_charge import charge_public, is_owing, page_turn
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
@@ -57,7 +54,6 @@ class PublicEventsEndpoint:
         self._limits = limits
         self._gateway = gateway
         self._refusals = refusals
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The page that the target names, or INVALID_COMMAND."""
@@ -70,7 +66,7 @@ class PublicEventsEndpoint:
             return respond(reject(query))
         # The cost of a page is known only once it is read: so an address reads one page at a time,
         # and none while it owes for the last.
-        async with self._turns.setdefault(peer_of(request).address, asyncio.Lock()):
+        async with page_turn():
             if is_owing():
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
                 return respond(refuse(Refusal.RATE_LIMITED))

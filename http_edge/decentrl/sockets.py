@@ -41,6 +41,7 @@ from http_edge.listener.outgoing import (
     PONGS_MISSED,
     Outgoing,
 )
+from http_edge.listener.peer import Peer
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
@@ -123,7 +124,7 @@ class SocketEndpoint:
         )
         self._unauthenticated.add(socket)
         try:
-            message = await self._authenticate(socket)
+            message = await self._authenticate(socket, peer_of(request))
         finally:
             self._unauthenticated.discard(socket)
         if isinstance(message, AuthFailure):
@@ -136,13 +137,15 @@ class SocketEndpoint:
         outgoing.put_first(frames.AUTH_SUCCESS)
         writing = asyncio.get_running_loop().create_task(outgoing.run())
         try:
-            await self._keep(socket, outgoing, session)
+            await self._keep(socket, outgoing, session, peer_of(request))
         finally:
             self._hub.remove(session.did, session.listener)
             await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
         return socket
 
-    async def _authenticate(self, socket: web.WebSocketResponse) -> Authenticate | AuthFailure:
+    async def _authenticate(
+        self, socket: web.WebSocketResponse, client: Peer
+    ) -> Authenticate | AuthFailure:
         """Authenticate the client: return its verified message, or why it failed (10.2)."""
         frames_taken = self._frame_rate()
         try:
@@ -152,6 +155,7 @@ class SocketEndpoint:
             return AuthFailure.AUTH_TIMEOUT
         if frame is None:
             return AuthFailure.RATE_LIMITED
+        _handled(frame, client)
         if frame.type is not WSMsgType.TEXT:
             return AuthFailure.INVALID_MESSAGE
         message = frames.read_authenticate(frame.data, did_bytes_max=self._limits.did_bytes_max)
@@ -215,7 +219,11 @@ class SocketEndpoint:
         return RateLimit(self._limits.socket_frames_per_s_max, burst_s=2, keys_max=1)
 
     async def _keep(
-        self, socket: web.WebSocketResponse, outgoing: Outgoing, session: _Session
+        self,
+        socket: web.WebSocketResponse,
+        outgoing: Outgoing,
+        session: _Session,
+        client: Peer,
     ) -> None:
         """Read until the socket closes; ping it, and watch its registration."""
         loop = asyncio.get_running_loop()
@@ -243,6 +251,7 @@ class SocketEndpoint:
                     outgoing.put(frames.ping(self._clock()))
                 continue
             await _take(message, outgoing, session)
+            _handled(message, client)
             if frames_taken.take("", loop.time()) is not None:
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value, session.did)
                 outgoing.close(POLICY)
@@ -272,6 +281,13 @@ async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> No
     charge_message()
     charge_bytes(len(message.data))
     await until_paid()
+
+
+def _handled(message: WSMessage, client: Peer) -> None:
+    """Release the bytes of a message; other frames have none that count."""
+    if message.type in _WITH_MESSAGE:
+        data = message.data
+        client.handled(len(data.encode() if isinstance(data, str) else data))
 
 
 async def _first_message(

@@ -9,21 +9,26 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
 
+import msgspec
 from cachetools import LRUCache
 
 from actors.core.commands import (
     CheckKeys,
     Command,
     DeliverMessages,
+    Page,
     QueueEnvelopes,
     RemoveMessages,
     UpdateKeylist,
 )
 from actors.core.cost import cost, source_key, turn_cost
 from actors.core.refusals import Refusal
-from actors.core.replies import Refused, Reply
-from actors.core.submissions import Submission
+from actors.core.replies import DeliveredMessage, Delivery, MessagesPage, Refused, Reply
+from actors.core.submissions import Read, Submission, WaitingAt
+from actors.host.packed_page import unpack_page
 from http_edge.dispatch.gateway import Gateway
+from http_edge.listener.address_charge import charge_answer, page_turn, until_paid
+from http_edge.listener.large_bodies import read_apart
 from http_edge.telemetry.request_id import current
 
 _R = TypeVar("_R", bound=Reply)
@@ -84,6 +89,8 @@ class Identities:
         edge; if it cannot pay, the reply is RATE_LIMITED.
         ``by_mediator``: the command is the mediator's own, even if a message caused it.
         """
+        if isinstance(command, DeliverMessages):
+            command = msgspec.structs.replace(command, can_read_beside=True)
         partition = self._gateway.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient, not by sender.
         submission = Submission(
@@ -103,8 +110,40 @@ class Identities:
             if answer.code is Refusal.SPEAKS_FOR_ANOTHER:
                 self.moved[target] = None
             return answer.code
+        if isinstance(answer, Delivery):
+            if not answer.beside:
+                _charge_for(answer)
+            elif isinstance(answer := await self._read_beside(target, answer), Refused):
+                return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
+
+    async def _read_beside(self, target: str, delivery: Delivery) -> Delivery | Refused:
+        """Read the messages of a large delivery, outside of the commands and of the event loop.
+
+        An address that owes waits, and is not refused: its messages are leased by now, and would be
+        offered again only when the lease ends.
+        """
+        count = len(delivery.beside)
+        where = WaitingAt(delivery.beside, count)
+        async with page_turn():
+            await until_paid()
+            packed = await self._gateway.read(Read(target, Page(0, count), where))
+            if isinstance(packed, Refused):
+                return packed
+            page = await read_apart(lambda: unpack_page(packed))
+            assert isinstance(page, MessagesPage), "a host answers what it was asked"
+            messages = [
+                DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)
+                for one in page.messages
+            ]
+            read = Delivery(messages, delivery.state)
+            _charge_for(read)
+        return read
+
+
+def _charge_for(delivery: Delivery) -> None:
+    charge_answer(sum(len(message.payload) for message in delivery.messages))
 
 
 def _size_bytes(command: Command) -> int:

@@ -24,6 +24,7 @@ from http_edge.didcomm.protocols.pickup import opens_route
 from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, Request
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.peer import Peer
 from http_edge.settings.settings import DidComm
 
 _LOG = logging.getLogger(__name__)
@@ -106,10 +107,12 @@ class _Peer:
 class InboundSocket(InboundTransport):
     """A socket as a transport: its agents, its pings, and its long polls."""
 
-    def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing) -> None:
+    def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing, client: Peer) -> None:
+        """Handle the messages of ``client``, and write to ``outgoing``."""
         super().__init__(dependencies.new_id)
         self._dependencies = dependencies
         self._outgoing = outgoing
+        self._client = client
         self._peers: dict[str, _Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._passed: set[asyncio.Task[None]] = set()
@@ -184,7 +187,10 @@ class InboundSocket(InboundTransport):
         await asyncio.gather(*self._tasks, *releases, return_exceptions=True)
 
     async def _receive_message(self, body: bytes) -> None:
-        received = await self._dependencies.inbound.receive(body, self)
+        try:
+            received = await self._dependencies.inbound.receive(body, self)
+        finally:
+            self._client.handled(len(body))
         if isinstance(received, MessageRejection):
             self._reject(received)
             return

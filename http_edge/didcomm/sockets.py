@@ -27,6 +27,7 @@ from http_edge.listener.outgoing import (
     PONGS_MISSED,
     Outgoing,
 )
+from http_edge.listener.peer import Peer
 
 _PINGS_MISSED_MAX: Final = 2
 _UNREAD_MAX: Final = 16
@@ -66,7 +67,7 @@ class DidCommSockets:
         writing = asyncio.get_running_loop().create_task(outgoing.run())
         self._dependencies.open.add(outgoing)
         try:
-            await _Socket(self._dependencies, socket, outgoing).serve()
+            await _Socket(self._dependencies, socket, outgoing, peer_of(request)).serve()
         finally:
             self._dependencies.open.discard(outgoing)
             await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
@@ -77,14 +78,18 @@ class _Socket:
     """The reading half of one socket, and the task that handles the read messages in order."""
 
     def __init__(
-        self, dependencies: SocketDependencies, socket: web.WebSocketResponse, outgoing: Outgoing
+        self,
+        dependencies: SocketDependencies,
+        socket: web.WebSocketResponse,
+        outgoing: Outgoing,
+        client: Peer,
     ) -> None:
         self._settings = dependencies.settings
         self._inbound = dependencies.inbound
         self._finish_s = dependencies.finish_s_max
         self._socket = socket
         self._outgoing = outgoing
-        self._inbound_socket = InboundSocket(dependencies, outgoing)
+        self._inbound_socket = InboundSocket(dependencies, outgoing, client)
         self._unread: asyncio.Queue[bytes] = asyncio.Queue(_UNREAD_MAX)
 
     async def serve(self) -> None:

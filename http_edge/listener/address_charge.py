@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 from weakref import WeakValueDictionary
@@ -18,6 +19,9 @@ UNPROVEN_BYTES: Final = 16_384
 """Bytes of an unproven request that cost ``unproven_tokens`` once more."""
 PUBLIC_BYTES: Final = 1_024
 """Bytes of a public answer that cost one token."""
+ANSWER_BYTES: Final = 4_096
+"""Bytes of an answer to a proven request that cost one token: reading and packing 8 MiB take 80 ms,
+which is the work of one second that per_address_per_s allows."""
 _OWING_S: Final = 0.1
 """Seconds between two checks whether an address has paid its debt."""
 
@@ -30,6 +34,7 @@ class AddressRates:
         self.requests = rate_of(rates.per_address_per_s, rates, edges)
         self.unproven_tokens = rates.unproven_tokens
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.page_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._registrations_of = rate_of(rates.registrations_per_address_per_s, rates, edges)
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
@@ -71,6 +76,11 @@ class AddressCharge:
     def turn(self) -> asyncio.Lock:
         """The lock that a request holds while it waits until the address has paid."""
         return self._rates.turns.setdefault(self._address, asyncio.Lock())
+
+    @property
+    def page_turn(self) -> asyncio.Lock:
+        """The lock that a request holds while it reads a large page and pays for it."""
+        return self._rates.page_turns.setdefault(self._address, asyncio.Lock())
 
     def take(self, tokens: float) -> None:
         """Take tokens even if the address has too few: the work that they pay for is done."""
@@ -124,6 +134,15 @@ def is_owing() -> bool:
     return charge is not None and charge.is_owing
 
 
+def page_turn() -> AbstractAsyncContextManager[None]:
+    """Let an address read one large page at a time: its price is known only once it is read.
+
+    The holder of the turn reads nothing while ``is_owing``, and charges before the turn ends.
+    """
+    charge = _CHARGE.get()
+    return nullcontext() if charge is None else charge.page_turn
+
+
 async def until_paid() -> None:
     """Wait until the address of the current request has paid for its earlier requests.
 
@@ -139,6 +158,15 @@ def charge_message() -> None:
     """Charge a message on the socket of the current request: it costs as much as a request."""
     if (charge := _CHARGE.get()) is not None:
         charge.take(1)
+
+
+def charge_answer(size_bytes: int) -> None:
+    """Charge for an answer of this size to a proven request; a short one costs nothing more.
+
+    A rate for each sender bounds nothing here: a stranger can have very many identities.
+    """
+    if (charge := _CHARGE.get()) is not None and size_bytes >= ANSWER_BYTES:
+        charge.take(size_bytes / ANSWER_BYTES)
 
 
 def charge_public(size_bytes: int) -> None:

@@ -154,7 +154,10 @@ class Connection(RequestHandler):
         """The connection is over, from either side."""
         self._connections.forget(self)
         self._read_all()
-        self._hold(0)
+        if self._frames is None:
+            self._hold(0)
+        elif self._part is not None and not self._connections.arriving.settle(self._part):
+            self._part = None  # it was cut; else its messages count until ``start`` ends
         self._wire = None
         arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
@@ -232,8 +235,15 @@ class Connection(RequestHandler):
         """Note that the client's address pays for a request of this connection."""
         self._connections.pays(self)
 
+    def handled(self, size_bytes: int) -> None:
+        """Release the bytes of a socket message."""
+        assert self._frames is not None, "a message came in frames"
+        self._frames.handled(size_bytes)
+        if self._wire is not None:
+            self._hold(self._frames.held_bytes)
+
     def _hold(self, size_bytes: int) -> None:
-        """Count the held bytes of an incomplete head or socket message."""
+        """Count the held bytes of an incomplete head, or of socket messages."""
         part, arriving = self._part, self._connections.arriving
         if size_bytes <= _PART_BYTES:
             if part is not None:
@@ -297,6 +307,11 @@ class Connection(RequestHandler):
         except Exception as fault:  # noqa: BLE001 - no time limit would apply to it any more
             self.log_exception("connection failed", exc_info=fault)
             self.force_close()
+        finally:
+            self._frames = None
+            if self._wire is None and (part := self._part) is not None:
+                self._part = None
+                self._connections.arriving.release(part.address, part.size_bytes)
 
     def log_exception(
         self, *args: Any, exc_info: BaseException | None = None, **options: Any

@@ -25,8 +25,9 @@ _LOOK_S_MAX: Final = 1.0
 
 
 class Admitted(Protocol):
-    """A connection as the bounds of its listener see it; they set its first two attributes."""
+    """A connection as the bounds of its listener see it; they set its first three attributes."""
 
+    address: str
     is_shared: bool
     newcomer: int | None
 
@@ -105,6 +106,7 @@ class Connections:
         self._open[connection] = address
         connection.is_shared = address is None
         if address is not None:
+            connection.address = address
             self._open_of.setdefault(address, {})[connection] = None
             connection.newcomer = self._newcomers.add(address)
         return None

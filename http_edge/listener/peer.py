@@ -17,5 +17,8 @@ class Peer(Protocol):
     def leaving(self) -> Transfers:
         """What this edge holds for clients that read slowly."""
 
+    def handled(self, size_bytes: int) -> None:
+        """Release the bytes of a socket message."""
+
     def cut(self, cause: Cut) -> None:
         """End its connection at once, without a log line of its own."""

@@ -59,7 +59,7 @@ class CheckedFrames:
         self._header = b""
         self._fragments = 0
         self._message_bytes = 0
-        self._ends = True
+        self._unhandled_bytes = 0
         self._allowed: float = FRAMES_BURST
         self._control_allowed: float = CONTROL_FRAMES_BURST
         self._allowed_at_s = clock_s()
@@ -85,10 +85,12 @@ class CheckedFrames:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a message that is not whole yet."""
-        if self._ends and not self._payload_left:
-            return 0
-        return max(0, self._message_bytes - self._payload_left)
+        """Bytes of messages that are not handled yet, whole or not."""
+        return max(0, self._unhandled_bytes - self._payload_left)
+
+    def handled(self, size_bytes: int) -> None:
+        """Note that a message of this size is handled."""
+        self._unhandled_bytes -= size_bytes
 
     def _checked(self, data: bytes) -> tuple[int, bytes]:
         """The end of the frames that passed, and the header that refuses the next one, if any."""
@@ -129,5 +131,7 @@ class CheckedFrames:
             self._fragments = self._message_bytes = 0
         self._fragments += 1
         self._message_bytes += length
-        self._ends = bool(first & _FINAL)
-        return self._fragments <= FRAGMENTS_MIN + self._message_bytes // FRAGMENT_BYTES
+        if self._fragments > FRAGMENTS_MIN + self._message_bytes // FRAGMENT_BYTES:
+            return False
+        self._unhandled_bytes += length
+        return True

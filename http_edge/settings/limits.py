@@ -33,9 +33,10 @@ class Limits(Section):
     """Size of the request line, and of each header field. Holds GET /public/ with the longest DID,
     percent-encoded, and a few tags."""
     bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
-    """Bytes of request bodies that one edge process holds at once, incomplete ones included. Beyond
-    this, the edge cuts the newest incomplete body of the address that holds the most, or answers
-    the request 503 with Retry-After. A command in progress needs up to three times its body."""
+    """Bytes of request bodies and messages of WebSockets that one edge process holds at once,
+    incomplete ones included. Beyond this, the edge cuts the newest incomplete body, or the newest
+    WebSocket, of the address that holds the most, or answers the request 503 with Retry-After. A
+    command in progress needs up to three times its body."""
     bodies_bytes_per_address_max: int = Field(default=32 * MIB, ge=KIB, le=COUNT_MAX)
     """As bodies_bytes_max, for one client address; above it 429. Holds thirty of the largest
     messages, or thousands of usual ones."""
@@ -82,8 +83,8 @@ class Limits(Section):
     may be a page of page_bytes_max, and a host serves two at once."""
     pages_bytes_max: int = Field(default=64 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of the pages that one transaction reads, of which the first may be larger; queries
-    beyond this are answered TEMPORARILY_UNAVAILABLE. Pages of messages above 1 MiB do not count:
-    they are read by themselves."""
+    beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
+    count: they are read by themselves."""
     ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
     """Ids in one acknowledgement, update or deletion: at most one page."""
     queue_messages_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)

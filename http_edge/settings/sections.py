@@ -66,7 +66,8 @@ class Rates(Section):
     per_address_per_s: float = Field(default=2_000, ge=0)
     """Requests of one client address (IPv6: one /64). High, because one address may be that of
     another mediator or a whole campus; below what one core verifies, so that one address cannot
-    take a whole core."""
+    take a whole core. Messages and pages that a proven client is answered cost one more for each
+    4 KiB: 8 MB a second."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature, no envelope, or an unknown recipient. Each 16 KiB of it costs as many again.

@@ -30,6 +30,9 @@ _ENDPOINTS: Final = 68
 _ENDPOINT_NETWORK: Final = "127.1.0."
 _PING: Final = NEW_PREFIX + "trust_ping/1.0/ping"
 _BASIC_MESSAGE: Final = NEW_PREFIX + "basicmessage/1.0/message"
+_FULL_WALLETS: Final = 100
+_FULL_MESSAGES: Final = 12
+_FULL_CONTENT_BYTES: Final = 130_000
 _STORED_ONCE_MAX: Final = 1.5
 """A message in the log beside its envelope on the way: once, and what names its recipients."""
 
@@ -182,6 +185,39 @@ async def leased_pickups(target: Target) -> AsyncIterator[None]:
     await _asking(target, 50, lambda: wallet.fetch(100))
 
 
+async def large_lists(target: Target) -> AsyncIterator[None]:
+    """Ask for as much of the own queue as one answer may carry, without taking it."""
+    wallets = await _full_queues(target, _FULL_WALLETS)
+    requests: list[tuple[Wallet, Json]] = []
+    for wallet in wallets:
+        ids = [picked.id for picked in await wallet.fetch(100)]
+        kind = NEW_PREFIX + "messagepickup/1.0/list-pickup"
+        route = {"return_route": "all"}
+        requests.append((wallet, {"@type": kind, "message_ids": ids, "~transport": route}))
+    bodies = (_sealed(wallet, message) for wallet, message in cycle(requests))
+    yield
+    await target.flood(100, bodies, path=_PATH, media_type=MEDIA_TYPE)
+
+
+async def _full_queues(target: Target, number: int) -> list[Wallet]:
+    """So many wallets with more in their queues than one delivery carries."""
+    wallets = await connected(target, number)
+    for wallet in wallets:
+        recipient = await wallet.new_recipient()
+        message: Json = {
+            "@type": _BASIC_MESSAGE,
+            "@id": "1",
+            "content": "x" * _FULL_CONTENT_BYTES,
+        }
+        for _ in range(_FULL_MESSAGES):
+            await post(wallet.session, recipient.address.endpoint, recipient.address.seal(message))
+    return wallets
+
+
+def _sealed(wallet: Wallet, message: Json) -> bytes:
+    return wallet.connection.pack({**message, "@id": SOURCES.new_nonce()})
+
+
 async def long_polls(target: Target) -> AsyncIterator[None]:
     """Ask for messages with the longest wait, over and over."""
     (wallet,) = await connected(target, 1)
@@ -318,6 +354,14 @@ ATTACKS: Final = (
         about="a wallet waits for messages, 2,000 times at once",
         rate="200/s up to 2,000",
         program=long_polls,
+        pair="live",
+    ),
+    Attack(
+        name="large-lists",
+        about="100 wallets list 2 MB of their queues, over and over",
+        rate="100/s",
+        program=large_lists,
+        long_ago=True,
         pair="live",
     ),
     Attack(

@@ -7,12 +7,13 @@ import itertools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, cast
 
 import aiohttp
-from aiohttp import web
+from aiohttp import WSMsgType, web
 
 from actors.host.clock import Clock, system_clock
 from http_edge.listener.connection import Connection, peer_of
@@ -79,6 +80,18 @@ async def silent(request: web.Request) -> web.WebSocketResponse:
     return opened
 
 
+async def patient(handles: asyncio.Semaphore, request: web.Request) -> web.WebSocketResponse:
+    """A socket that handles a message whenever ``handles`` lets it."""
+    opened = web.WebSocketResponse()
+    await opened.prepare(request)
+    while not opened.closed:
+        message = await opened.receive()
+        if message.type is WSMsgType.BINARY:
+            await handles.acquire()
+            peer_of(request).handled(len(message.data))
+    return opened
+
+
 ROUTES: Final[list[Route]] = [
     PlainRoute("GET", "/download", download),
     PlainRoute("GET", "/pieces", pieces),
@@ -111,10 +124,12 @@ class Edge:
         self.settings = Settings(data_dir=data_dir, limits=Limits(**limits), rates=rates or Rates())
         self.in_flight = InFlight(self.settings.limits)
         self.measures = EdgeMeasures()
+        self.handles = asyncio.Semaphore(0)
         ids = itertools.count()
+        routes = [*ROUTES, SocketRoute("/patient", partial(patient, self.handles))]
         self.listener = HttpListener(
             self.settings,
-            [RouteGroup(DECENTRL, ROUTES, error_body=lambda reason: b'"%b"' % reason.encode())],
+            [RouteGroup(DECENTRL, routes, error_body=lambda reason: b'"%b"' % reason.encode())],
             self.in_flight,
             clock=clock,
             new_id=lambda: f"id-{next(ids)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -216,6 +217,24 @@ async def test_a_page_of_messages_has_a_bound_in_bytes_and_is_not_cut_short(
         page = await mediator.do(bob, kind, pagination={"page": number, "page_size": 1})
         (event,) = page.payload["pending_events"]
         assert event["payload"] == text * 600_000
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 10}}])
+@pytest.mark.usefixtures("friends")
+async def test_an_address_pays_for_large_pages_whatever_identity_they_are_for(
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
+) -> None:
+    """Of 400 tokens one of 600 KB takes 146, and one of 1.2 MB 293, even if asked at once."""
+    await mediator.delivered(alice, bob, "x" * 600_000)
+    clock.advance(60)
+    pages = [(await mediator.do(bob, "QUERY_PENDING_EVENTS")).status for _ in range(4)]
+    assert pages == [200] * 3 + [429]
+    clock.advance(60)
+    await mediator.delivered(alice, bob, "x" * 600_000)
+    clock.advance(60)
+    requests = [mediator.do(bob, "QUERY_PENDING_EVENTS") for _ in range(6)]
+    answers = [answer.status for answer in await asyncio.gather(*requests)]
+    assert answers.count(200) == 2
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])

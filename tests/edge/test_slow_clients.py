@@ -269,6 +269,20 @@ async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
         assert await status(client) == 200
 
 
+async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
+    limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
+    head = b"GET /brief HTTP/1.1\r\n" + 3 * (b"A: %b\r\n" % (b"a" * 8_000))
+    async with edge_with(tmp_path, **limits) as edge:
+        for _ in range(4):
+            await edge.connect(head, "127.0.0.2")
+        await until(lambda: edge.cuts(Cut.BYTES_PER_ADDRESS) == 2)
+        client = await edge.connect(head)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 3 * 24_000)
+        await asyncio.get_running_loop().sock_sendall(client, b"Host: x\r\n\r\n")
+        assert await status(client) == 405
+        assert edge.cuts(Cut.BYTES_PER_ADDRESS) == 2
+
+
 async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
     async with edge_with(tmp_path) as edge:
         head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -319,3 +333,44 @@ async def test_a_client_that_sends_no_more_and_waits_for_no_answer_is_gone(
         client.shutdown(socket.SHUT_WR)
         await ended(client)
         await until(lambda: not len(edge.listener.connections))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_message_of_a_socket_counts_until_it_is_handled(
+    tmp_path: Path, *, leaves: bool
+) -> None:
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(REQUESTS["WebSocket"].replace(b"/push", b"/patient"))
+        await until(lambda: sum(edge.in_flight.sockets.values()) == 1)
+        message = b"\x82\xff" + (50_000).to_bytes(8, "big") + bytes(4) + bytes(50_000)
+        await asyncio.get_running_loop().sock_sendall(client, 2 * message)
+        await until(lambda: edge.in_flight.bodies.size_bytes == 100_000)
+        if leaves:
+            client.close()
+            await until(lambda: not len(edge.listener.connections))
+            assert edge.in_flight.bodies.size_bytes == 100_000
+        edge.handles.release()
+        await until(lambda: edge.in_flight.bodies.size_bytes == (100_000 if leaves else 50_000))
+        edge.handles.release()
+        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
+        client.close()
+        await until(lambda: not sum(edge.in_flight.sockets.values()))
+        assert edge.in_flight.bodies.size_bytes == 0
+        assert await served(edge) == b"x"
+
+
+async def test_one_address_makes_an_edge_hold_a_bounded_number_of_socket_messages(
+    tmp_path: Path,
+) -> None:
+    async with edge_with(tmp_path, bodies_bytes_per_address_max=MIB) as edge:
+        message = b"\x82\xff" + (50_000).to_bytes(8, "big") + bytes(4) + bytes(50_000)
+        clients = []
+        for number in range(40):
+            opened = REQUESTS["WebSocket"].replace(b"/push", b"/patient")
+            clients.append(await edge.connect(opened))
+            await until(lambda: sum(edge.in_flight.sockets.values()) == number + 1)  # noqa: B023
+        for client in clients:
+            await asyncio.get_running_loop().sock_sendall(client, message)
+        await until(lambda: edge.cuts(Cut.BYTES_PER_ADDRESS) == 40 - MIB // 50_000)
+        assert edge.in_flight.bodies.size_bytes == MIB // 50_000 * 50_000
+        assert await served(edge) == b"x"

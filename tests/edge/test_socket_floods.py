@@ -70,11 +70,14 @@ async def test_what_no_one_waits_for_is_read_as_the_address_of_a_socket_pays(
             await socket.say(frame(TEXT, b"[" + b"0," * 16_000 + b"0]"), frame(PING, b"x"))
         answers = [asyncio.create_task(socket.hear()) for socket in sockets[:3]]
         assert not (await asyncio.wait(answers, timeout=0.3))[0]
+        bodies = mediator.edges[0]._in_flight.bodies
+        assert bodies.size_bytes >= 2 * 32_000  # what is read and not paid for is held
         await sockets[3].say(frame(PING, b"as before"))
         assert await sockets[3].hear() == (PONG, b"as before")
         # What one of them owes for the others does not close it.
         clock.advance(60)
         assert await asyncio.gather(*answers) == [(PONG, b"x")] * 3
+        assert bodies.size_bytes == 0
 
 
 def test_what_is_longer_than_any_message_of_a_client_is_not_parsed() -> None:

@@ -240,6 +240,7 @@ class Reply(msgspec.Struct, frozen=True):
     ``attachments`` belong to the whole message; an empty list is written, None is not.
     ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
     signed. ``names_parent``: the answer repeats the parent thread of the question.
+    ``delivered_bytes``: the length of all messages of the queue in it.
     """
 
     name: str
@@ -250,6 +251,7 @@ class Reply(msgspec.Struct, frozen=True):
     )
     signed: Mapping[str, SignedValue] = msgspec.field(default_factory=dict)
     names_parent: bool = False
+    delivered_bytes: int = 0
 
 
 class ProblemReport(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
     attachments,
+    bytes_of,
     received_times,
     seconds_since,
     times,
@@ -202,7 +203,13 @@ class Pickup:
         if not isinstance(found, Delivery):
             return self._refused(found)
         if found.messages or self._form.delivers_nothing:
-            return _answer(Reply("delivery", narrowed.echo, attachments(found.messages)))
+            delivery = Reply(
+                "delivery",
+                narrowed.echo,
+                attachments(found.messages),
+                delivered_bytes=bytes_of(found.messages),
+            )
+            return _answer(delivery)
         # Leased messages are not counted, because a wallet asks again until the count is 0.
         return _answer(self._written(with_nothing(found.state), narrowed))
 

@@ -25,6 +25,7 @@ from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
     attachments,
+    bytes_of,
     duration_waited_s,
     last_times,
 )
@@ -156,7 +157,11 @@ def status_of(state: QueueState, now_ms: int) -> Json:
 
 
 def _messages(name: str, found: Delivery) -> Reply:
-    return Reply(name, member_attachments={"messages": attachments(found.messages, inlined=True)})
+    return Reply(
+        name,
+        member_attachments={"messages": attachments(found.messages, inlined=True)},
+        delivered_bytes=bytes_of(found.messages),
+    )
 
 
 def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import pytest
 
-from http_edge.clients.didcomm import WalletError, forward, forward_2
+from http_edge.clients.didcomm import NoAnswer, WalletError, forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from http_edge.listener.large_bodies import read_apart
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,
@@ -24,6 +26,7 @@ from tests.edge.didcomm.wallet_network import (
     WalletNetwork,
     envelope_of,
     keys,
+    numbered,
     opened,
     routed,
     sealed,
@@ -31,6 +34,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.mediator import KEYS, WAIT_S, HandClock
 
 PING = "trust_ping/1.0/ping"
+LARGE = 16_384
 
 
 async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(
@@ -124,11 +128,15 @@ async def test_an_address_that_owes_is_read_no_further_on_its_sockets(
                 async with network.mediator.http.post(url, data=b"x") as answer:
                     if answer.status == 429:
                         break
-        await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
+        ping = sealed(bob.connection, PING, comment="x" * LARGE, **routed())
+        await socket.raw.send_bytes(ping)
         answered = asyncio.create_task(socket.data())
         assert not (await asyncio.wait([answered], timeout=0.3))[0]
+        bodies = network.mediator.edges[0]._in_flight.bodies
+        assert bodies.size_bytes == len(ping)
         clock.advance(60)
         opened(bob.connection, await answered)
+        assert bodies.size_bytes == 0
 
 
 async def all_of(socket: RawSocket, count: int) -> None:
@@ -147,9 +155,6 @@ async def test_a_message_on_a_socket_costs_its_address_what_a_request_does(
         assert not (await asyncio.wait([answers], timeout=1))[0]
         clock.advance(60)
         await answers
-
-
-LARGE = 16_384
 
 
 @pytest.mark.parametrize(
@@ -223,3 +228,95 @@ async def test_a_forward_of_v2_to_an_unknown_name_costs_its_address_as_much(
     body = forward_2([envelope], unknown.peer4, OwnDids(SERVICE).did_key)
     answers = [(await network.post(body, content_type=MEDIA_TYPE)).status for _ in range(7)]
     assert answers == [202] * 6 + [429]
+
+
+MEGABYTES = [text + "x" * 250_000 for text in numbered(5)]
+
+
+async def test_a_large_delivery_is_whole_by_every_generation_of_pickup(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES:
+        await network.write(bob, text)
+        clock.advance(1)
+    picked = await bob.wallet.fetch(4)
+    assert bob.texts(picked) == MEGABYTES[:4]
+    shown = await bob.wallet.list_pickup([one.id for one in picked])
+    assert bob.texts(shown) == MEGABYTES[:4]
+    clock.advance(60)
+    fetched = await bob.wallet.queue_fetch(4)
+    assert bob.texts(fetched) == MEGABYTES[:4]
+    times = [one.added_time for one in fetched]
+    assert None not in times
+    assert len(set(times)) == 4
+
+
+async def test_the_event_loop_packs_no_large_delivery(network: WalletNetwork, bob: Bob) -> None:
+    await network.write(bob, MEGABYTES[0])
+    held = threading.Event()
+    working = asyncio.create_task(read_apart(held.wait))
+    try:
+        fetching = asyncio.create_task(bob.wallet.fetch(1))
+        assert not (await asyncio.wait([fetching], timeout=0.3))[0]
+        await bob.wallet.ping()
+    finally:
+        held.set()
+    assert bob.texts(await fetching) == MEGABYTES[:1]
+    await working
+
+
+FEW = {"per_address_per_s": 40, "burst_s": 10}
+
+
+@pytest.mark.parametrize("settings", [{"rates": FEW}])
+async def test_an_address_reads_one_large_delivery_at_a_time_and_none_while_it_owes(
+    network: WalletNetwork, clock: HandClock
+) -> None:
+    """Each of 1.3 MB takes 326 of 400 tokens."""
+    bobs = []
+    for _ in range(4):
+        bobs.append(await network.bob())
+        for text in MEGABYTES[:4]:
+            await network.write(bobs[-1], text)
+        clock.advance(60)
+    fetching = [asyncio.create_task(bob.wallet.fetch(4)) for bob in bobs]
+    await asyncio.wait(fetching, return_when=asyncio.FIRST_COMPLETED)
+    _, waiting = await asyncio.wait(fetching, timeout=0.3)
+    assert len(waiting) >= len(bobs) - 2
+    while waiting:
+        clock.advance(60)
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [len(await messages) for messages in fetching] == [4] * len(bobs)
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 20, "burst_s": 10}}])
+async def test_messages_that_come_implicitly_cost_their_address_by_their_bytes(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """One of 334 KB takes 81 of 200 tokens."""
+    for text in MEGABYTES[:4]:
+        await network.write(bob, text)
+        clock.advance(60)
+    said = [
+        (await network.say(bob.connection, PING, response_requested=False, **routed())).status
+        for _ in range(4)
+    ]
+    assert said == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": FEW}])
+async def test_messages_that_come_implicitly_over_a_socket_wait_until_earlier_ones_are_paid(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """Six, all that one delivery may carry, take more than 400 tokens: then no pong is read."""
+    texts = [str(number) + MEGABYTES[0] for number in range(8)]
+    for text in texts:
+        await network.write(bob, text)
+        clock.advance(60)
+    async with bob.wallet.implicit_socket() as socket:
+        seen = [bob.read(await socket.receive(WAIT_S)) for _ in range(6)]
+        with pytest.raises(NoAnswer):
+            await socket.receive(0.3)
+        clock.advance(60)
+        seen += [bob.read(await socket.receive(WAIT_S)) for _ in range(2)]
+    assert seen == texts

@@ -7,16 +7,42 @@ from uuid import UUID
 
 import pytest
 
-from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.commands import (
+    Connect,
+    GrantMediation,
+    Page,
+    QueryMessages,
+    QueueEnvelopes,
+    QueueMessage,
+    SaveContract,
+    UpdateKeylist,
+)
 from actors.core.limits import HostLimits
 from actors.core.refusals import Refusal
-from actors.core.replies import MessagesBeside, MessagesPage, Refused, Reply
+from actors.core.replies import (
+    Delivery,
+    EnvelopeQueued,
+    MessagesBeside,
+    MessagesPage,
+    Refused,
+    Reply,
+)
 from actors.host.host import Host
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
-from tests.unit.actors.given import contract, host, registration, run, submission
+from tests.unit.actors.didcomm import KEY, claimed
+from tests.unit.actors.given import (
+    connection,
+    contract,
+    delivery,
+    host,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 
 UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 ALL = Page(0, 100)
@@ -115,3 +141,37 @@ def test_empty_pages_ask_nothing(owner: Host, reads: NotedReads) -> None:
     replies = run(owner, *[submission(reader, beyond) for reader in READERS])
     assert replies == [MessagesPage([], total) for total in (1, 2, 3)]
     assert reads.questions == []
+
+
+def waiting_for(made: Host, reader: str, size_bytes: int) -> None:
+    """Let four envelopes of this size together wait for a wallet."""
+    *_, queued = run(
+        made,
+        unclaimed(reader, Connect(connection())),
+        unclaimed(reader, GrantMediation()),
+        unclaimed(reader, UpdateKeylist(claimed(KEY), [])),
+        unclaimed(reader, QueueEnvelopes(KEY, [bytes(size_bytes // 4)] * 4)),
+    )
+    assert isinstance(queued, EnvelopeQueued)
+
+
+@pytest.mark.parametrize("can_read_beside", [True, False])
+def test_a_transaction_reads_a_mebibyte_of_deliveries_and_small_ones(
+    reads: NotedReads, *, can_read_beside: bool
+) -> None:
+    """The edges read others by themselves, if they can: those of an earlier release cannot."""
+    made, sizes = host(reads), dict(zip("abcd", (700_000, 700_000, 1_200_000, 60_000), strict=True))
+    for reader, size_bytes in sizes.items():
+        waiting_for(made, f"did:x:{reader}", size_bytes)
+    requests = [
+        unclaimed(f"did:x:{reader}", delivery(bytes_max=2_000_000, can_read_beside=can_read_beside))
+        for reader in sizes
+    ]
+    replies = run(made, *requests)
+    deliveries = [reply for reply in replies if isinstance(reply, Delivery)]
+    read = [sum(len(each.payload) for each in reply.messages) for reply in deliveries]
+    beside = [len(reply.beside) for reply in deliveries]
+    if can_read_beside:
+        assert (read, beside) == ([700_000, 0, 0, 60_000], [0, 4, 4, 0])
+    else:
+        assert (read, beside) == (list(sizes.values()), [0] * 4)
