@@ -403,6 +403,9 @@ class _Reader:
             bytes_max=1_000, bytes_per_address_max=1_000, pace=Pace(1, 1, seconds_max=1)
         )
 
+    def handled(self, size_bytes: int) -> None:
+        raise AssertionError(size_bytes)
+
     def cut(self, cause: Cut) -> None:
         self.cuts.append(cause)
 

@@ -215,7 +215,7 @@ def test_the_checker_knows_the_names_and_contents_of_every_type(example: ModuleT
 
 
 def test_the_checker_says_how_it_is_called() -> None:
-    program = [sys.executable, DEPLOY / "docs/examples/check_evidence.py", "export"]
+    program = [sys.executable, str(DEPLOY / "docs/examples/check_evidence.py"), "export"]
     ran = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("python check_evidence.py EXPORT PUBLIC-KEY")

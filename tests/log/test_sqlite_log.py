@@ -388,7 +388,7 @@ def test_a_checkpointer_is_stopped_at_any_moment(
 
 def test_an_erasure_is_stopped_at_any_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_file(path)
-    erasure = Erasure(lambda: connect(path), threading.Lock(), lambda: None, within_s=0.0)
+    erasure = Erasure(lambda: connect(path), threading.Lock(), lambda _: None, within_s=0.0)
     wanted = StopsAsItIsCleared(erasure.stop)
     monkeypatch.setattr(erasure, "_wanted", wanted)
     erasure.wanted()

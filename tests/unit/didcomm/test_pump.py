@@ -33,6 +33,9 @@ class Reader:
         bytes_max=10_000, bytes_per_address_max=10_000, pace=Pace(1, 1, seconds_max=1)
     )
 
+    def handled(self, size_bytes: int) -> None:
+        raise AssertionError(size_bytes)
+
     def cut(self, cause: Cut) -> None:
         raise AssertionError(cause)
 
