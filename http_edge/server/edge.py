@@ -57,7 +57,7 @@ from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.refusal_log import RefusalLog
-from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
@@ -105,7 +105,7 @@ class Edge:
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
-            routes or FixedRoutes(placement_of(settings)),
+            routes or Routes(placement_of(settings)),
             ports,
             _gateway_limits(settings.limits),
             on_push=self.take_push,

@@ -19,7 +19,7 @@ from actors.host.port import HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.outbox import GatewayLimits
-from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.routes import LiveRoutes, Routes
 from tests.unit.dispatch.recording_host import RecordingHost
 
 LIMITS = GatewayLimits(
@@ -39,7 +39,7 @@ class Setting:
         self.pushed: list[Push] = []
         self.restarted: list[str] = []
         self.gateway = Gateway(
-            routes or FixedRoutes(Placement(shards=16, hosts=hosts)),
+            routes or Routes(Placement(shards=16, hosts=hosts)),
             self.hosts.__getitem__,
             LIMITS,
             on_push=self.pushed.append,
