@@ -55,7 +55,6 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dids.web import WebDids
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
-from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
@@ -67,7 +66,7 @@ from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_parts import status_parts
-from http_edge.settings.settings import Audit, DidWeb, Limits, Rates, Settings
+from http_edge.settings.settings import Audit, DidWeb, Rates, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures, PushMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
@@ -107,7 +106,7 @@ class Edge:
         self._gateway = Gateway(
             routes or Routes(placement_of(settings)),
             ports,
-            _gateway_limits(settings.limits),
+            settings.limits,
             on_push=self.take_push,
             on_new_incarnation=self.host_forgot,
             measures=self._measures,
@@ -421,16 +420,6 @@ def _push_notifier(settings: Settings, identities: Identities) -> PushNotifier |
     if gateway is None:
         return None
     return PushNotifier(identities, gateway, settings.push, new_id=new_id)
-
-
-def _gateway_limits(limits: Limits) -> GatewayLimits:
-    return GatewayLimits(
-        limits.outbox_items_max,
-        limits.batch_items_max,
-        limits.batch_bytes_max,
-        limits.reads_in_flight_max,
-        limits.move_wait_s_max,
-    )
 
 
 def _refusal_counts(audit: Audit, clock: Clock, measures: EdgeMeasures) -> RefusalCounts:
