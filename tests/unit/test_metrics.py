@@ -28,7 +28,7 @@ from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import HostQuestion, MediatorShown, Scrape, Seen, exposition
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
-from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
+from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures
 
 EXPORT: Final = {
     "position": 5,
@@ -55,7 +55,7 @@ def host(*partitions: str, log: LogFigures | None = None) -> HostReport:
 def edge() -> list[MetricFamily]:
     measures = EdgeMeasures()
     outbound = {"delivered": 4, "failed": 1, "agents": 1}
-    measures.registry.register(OutboundMeasures(lambda: outbound))
+    measures.registry.register(outbound_measures(lambda: outbound))
     measures.sockets.labels("decentrl").set_function(lambda: 2)
     measures.listeners.set_function(lambda: 1)
     measures.commands.add("decentrl", "QUERY_EVENTS", "done")
