@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
-from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.connected_host import Caller, ConnectedHostPort, ignored
 from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
@@ -105,7 +105,7 @@ class PlacerRole:
                     lambda: self._answering.run(self._answer(question, answered))
                 )
 
-        server = HostServer(_no_batches, ask, lambda _: None)
+        server = HostServer(_no_batches, ask, ignored)
         listens = server.listen(address)
         self._lease = HostLease(
             PLACER,
@@ -189,7 +189,7 @@ class PlacerRole:
                 address = HostAddress(other.address, other.port, other.token)
                 try:
                     name = f"standby {self._node} {new_id()}"
-                    self._placing = await connect_to_host(address, name, _ignore)
+                    self._placing = await connect_to_host(address, name, ignored)
                 except ConnectionRefusedError:
                     return True
                 except (HostConnectionLost, OSError) as error:
@@ -235,7 +235,7 @@ class PlacerLink(PlacerPort):
 
     def __init__(self, name: str, finder: HostFinder) -> None:
         """The port for the calling process ``name``."""
-        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
+        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX)
         self._port = ConnectedHostPort(caller, PLACER, finder)
 
     async def table(self, known_version: int) -> PlacementTable:
@@ -261,7 +261,3 @@ class PlacerLink(PlacerPort):
             # The process may hang, or have lost the role: look up the lease again.
             self._port.close()
             raise PlacerUnavailable from error
-
-
-def _ignore(_: object) -> None:
-    """Ignore a push: a placer sends none."""
