@@ -23,7 +23,7 @@ from actors.host.connected_host import Caller, ConnectedHostPort, ignored
 from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
-from actors.host.host_term import HostTerm
+from actors.host.host_term import HostTerm, lease_at
 from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
@@ -39,7 +39,7 @@ from actors.placement.port import (
 )
 from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease, HostLeases
+from eventstore.log.host_leases import HostLease, HostLeases
 
 PLACER: Final = "placer"
 _LOG = logging.getLogger(__name__)
@@ -106,16 +106,7 @@ class PlacerRole:
                 )
 
         server = HostServer(_no_batches, ask, ignored)
-        listens = server.listen(address)
-        self._lease = HostLease(
-            PLACER,
-            self._node,
-            new_id(),
-            listens.host,
-            listens.port,
-            listens.token,
-            protocol=NODE_PROTOCOL,
-        )
+        self._lease = lease_at(server.listen(address), PLACER, self._node, new_id())
         try:
             while True:
                 if not await self._looked(self._lease):

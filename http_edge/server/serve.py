@@ -27,7 +27,7 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
-from http_edge.server.child_process import ArchiveProcess, ExportProcess
+from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
@@ -183,7 +183,7 @@ class _Mediator:
         self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         serving.append(asyncio.create_task(self._clock.run()))
-        beside = asyncio.gather(self._keep_exporting(), self._keep_archiving())
+        beside = asyncio.create_task(self._work_beside())
         try:
             async with metrics_served(self._scrape().shown, self._metrics, self._access):
                 if await self._is_ready():
@@ -275,20 +275,18 @@ class _Mediator:
                 _LOG.error("edge failed: %s", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _keep_exporting(self) -> None:
+    async def _work_beside(self) -> None:
+        """Export and archive each database of the log, which has a number if there are several."""
+        kinds = []
         if self._settings.export.to is not None:
-            await self._keep_running(ExportProcess)
-
-    async def _keep_archiving(self) -> None:
+            kinds.append(keep_exporting)
         if self._settings.lets_rows_leave:
-            await self._keep_running(ArchiveProcess)
-
-    async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
-        """Run a child process for each database of the log; number them if there are several."""
+            kinds.append(keep_archiving)
         each = self._settings.each_database()
         numbered = zip(each, database_numbers(len(each)), strict=True)
-        children = [kind(one, number) for one, number in numbered]
-        await asyncio.gather(*[child.run(self._stopping) for child in children])
+        await asyncio.gather(
+            *[keep(one, self._stopping, n) for one, n in numbered for keep in kinds]
+        )
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
