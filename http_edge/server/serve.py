@@ -35,8 +35,6 @@ from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.server.log_check import check_log, only_mediator
 from http_edge.server.metrics import (
-    EdgeQuestion,
-    HostQuestion,
     Scrape,
     metrics_served,
     metrics_socket,
@@ -215,8 +213,9 @@ class _Mediator:
     def _scrape(self) -> Scrape:
         node = self._settings.node or ""
         names = placement_of(self._settings).host_names_on(node)
-        hosts = {n: _host_question(h) for n, h in zip(names, self._hosts, strict=True)}
-        edges = {edge_name(i, node): _edge_question(e) for i, e in enumerate(self._edges)}
+        reports = [host.report.options(concurrency_group="control") for host in self._hosts]
+        hosts = {name: report.remote for name, report in zip(names, reports, strict=True)}
+        edges = {edge_name(i, node): edge.report.remote for i, edge in enumerate(self._edges)}
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
     def _announce(self) -> None:
@@ -309,16 +308,6 @@ class _Mediator:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-
-
-def _host_question(host: Any) -> HostQuestion:
-    report = host.report.options(concurrency_group="control")
-    return lambda with_log: report.remote(with_log=with_log)
-
-
-def _edge_question(edge: Any) -> EdgeQuestion:
-    report: EdgeQuestion = edge.report.remote
-    return report
 
 
 def _start_ray(data_dir: Path) -> Path:

@@ -25,7 +25,7 @@ from actors.host.measures import (
 from eventstore.log.event_log import LogFigures
 from http_edge.server import archive_status
 from http_edge.server.export_status import Reporter
-from http_edge.server.metrics import HostQuestion, MediatorShown, Scrape, Seen, exposition
+from http_edge.server.metrics import AskReport, MediatorShown, Scrape, Seen, exposition
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures
@@ -229,7 +229,7 @@ class Host:
         return msgspec.msgpack.encode(host())
 
 
-def scrape(*hosts: HostQuestion) -> Scrape:
+def scrape(*hosts: AskReport) -> Scrape:
     named = {f"host-{index}": host for index, host in enumerate(hosts)}
     return Scrape(Settings(), named, {}, clock=lambda: 0)
 
@@ -264,8 +264,8 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     for number in (0, 1):
         Reporter(tmp_path, lambda: 1_000, number).on_caught_up(40)
 
-    def of_log(position: int) -> HostQuestion:
-        async def report(_with_log: bool) -> bytes:
+    def of_log(position: int) -> AskReport:
+        async def report(*, with_log: bool) -> bytes:
             log = LogFigures(
                 log_position=position,
                 identities=1,
