@@ -8,7 +8,7 @@ from actors.core.partitioning import Placement
 from actors.host.port import HostNotReached
 from http_edge.admin.health import Health
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.routes import FixedRoutes
+from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import LIMITS
 
@@ -17,7 +17,7 @@ def reached(*shards: str) -> RecordingHost:
     return RecordingHost(shards=shards)
 
 
-class Routes(FixedRoutes):
+class PlacerRoutes(Routes):
     """Routes of a placer that says nothing for as long as a test wants."""
 
     silent_for_s = 0.0
@@ -33,7 +33,7 @@ class Setting:
     def __init__(self, *hosts: RecordingHost, databases: int = 1) -> None:
         self.hosts = hosts
         placement = Placement(shards=16, hosts=len(hosts) // databases, databases=databases)
-        self.routes = Routes(placement)
+        self.routes = PlacerRoutes(placement)
         self._now_ms = 0
         ports = dict(zip(placement.host_names, hosts, strict=True))
         gateway = Gateway(

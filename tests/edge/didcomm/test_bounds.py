@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from actors.host.port import NoteSockets
 from http_edge.clients.didcomm import NoAnswer, WalletError, forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
@@ -102,7 +103,7 @@ async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_r
 ) -> None:
     host = network.mediator.hosts.running["host-0"]
     async with bob.wallet.live():
-        host.heartbeat("edge-0", 1)
+        host.ask(NoteSockets("edge-0", 1, ""))
         assert host.stats().sessions
         host.forget_edge("edge-0")
         host.stats()  # after what waits on the writer's thread
