@@ -13,7 +13,7 @@ from aiohttp import web
 from actors.core.commands import DeliverMessages, QueueEnvelopes, StartLive
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, EnvelopeQueued, QueueState
-from http_edge.didcomm.delivery import pump as pumps
+from http_edge.didcomm.delivery import pump
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import NewMessage
@@ -59,7 +59,7 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
     sent: list[bytes] = []
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
         wake = Wake()
-        pump = pump_of(agents)
+        socket = pump_of(agents)
 
         def delivery(messages: Sequence[DeliveredMessage]) -> NewMessage:
             sent.extend(message.payload for message in messages)
@@ -69,8 +69,8 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
         await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
         await agents.ask(ACCOUNT.did, QueueEnvelopes("", [b"older"]), COMMAND, EnvelopeQueued)
         fetch = agents.hosts.hold(SESSION.encode())
-        live = asyncio.create_task(pump.live(wake, 0, ACCOUNT, delivery))
-        pump.push(DeliveredMessage("newer", "key", b"newer", 2))
+        live = asyncio.create_task(socket.live(wake, 0, ACCOUNT, delivery))
+        socket.push(DeliveredMessage("newer", "key", b"newer", 2))
         await fetch.arrived.wait()
         assert sent == []
         wake.close(0)
@@ -83,17 +83,17 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
 async def test_pushes_go_on_after_too_many_large_answers_to_their_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_live: bool
 ) -> None:
-    monkeypatch.setattr(pumps, "_RETRY_S", 0.001)
+    monkeypatch.setattr(pump, "_RETRY_S", 0.001)
     async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        wake, pump = Wake(), pump_of(agents)
+        wake, pushes = Wake(), pump_of(agents)
         agents.refused[DeliverMessages] = Refusal.RATE_LIMITED
         pushing = asyncio.create_task(
-            pump.live(wake, 0, ACCOUNT, lambda _: NewMessage("messagepickup/2.0/delivery", {}))
+            pushes.live(wake, 0, ACCOUNT, lambda _: NewMessage("messagepickup/2.0/delivery", {}))
             if is_live
-            else pump.implicit(wake, asyncio.Event().wait)
+            else pushes.implicit(wake, asyncio.Event().wait)
         )
-        asked = asyncio.create_task(agents.answered(DeliverMessages, 2))
-        await asyncio.wait([pushing, asked], return_when=asyncio.FIRST_COMPLETED)
+        again = asyncio.create_task(agents.answered(DeliverMessages, 2))
+        await asyncio.wait([pushing, again], return_when=asyncio.FIRST_COMPLETED)
         assert not pushing.done()
         wake.close(0)
-        await asyncio.gather(asked, pushing)
+        await asyncio.gather(again, pushing)
