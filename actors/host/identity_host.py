@@ -392,9 +392,9 @@ class IdentityHost:
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("cannot read a page: %s", type(error).__name__)
-            if missing:
-                self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return memoryview(b"")
+        if missing:
+            self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
         answer = pack_page(page)
         if isinstance(read.where, SavedEventsFilter):
             self._charge(read, len(answer), page.total)

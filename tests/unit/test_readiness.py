@@ -49,6 +49,10 @@ class Setting:
         self._now_ms += 2_000
         return await self._health.unready() is None
 
+    async def problems(self) -> str | None:
+        self._now_ms += 2_000
+        return await self._health.detail()
+
 
 async def test_one_host_with_a_shard_is_enough() -> None:
     setting = Setting(reached("shard-0"), reached("shard-1"))
@@ -93,3 +97,13 @@ async def test_an_edge_is_ready_while_one_database_is_away_and_with_it_the_place
     assert not await setting.is_ready()
     setting.hosts[3].fails = HostNotReached
     assert not await setting.is_ready()
+
+
+async def test_a_host_whose_log_fails_is_a_problem_and_leaves_its_edge_ready() -> None:
+    setting = Setting(reached("shard-0"), reached("shard-1"))
+    assert await setting.problems() is None
+    setting.hosts[1].log_fails = True
+    assert await setting.problems() == "the log of host-1 fails: its lines on stderr say why"
+    assert await setting.is_ready()
+    setting.hosts[1].log_fails = False
+    assert await setting.problems() is None

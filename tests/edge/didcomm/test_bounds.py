@@ -17,6 +17,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from http_edge.listener.large_bodies import read_apart
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
@@ -321,3 +322,30 @@ async def test_messages_that_come_implicitly_over_a_socket_wait_until_earlier_on
         clock.advance(60)
         seen += [bob.read(await socket.receive(WAIT_S)) for _ in range(2)]
     assert seen == texts
+
+
+@pytest.mark.parametrize("settings", [{"rates": FEW}])
+async def test_what_waits_for_large_answers_to_one_address_takes_a_bounded_number_of_places(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES[:4]:
+        await network.write(bob, text)
+        clock.advance(60)
+    ids = [one.id for one in await bob.wallet.fetch(4)]
+    clock.advance(60)
+    asking = [asyncio.create_task(bob.wallet.list_pickup(ids)) for _ in range(60)]
+    refused = 0
+    async with asyncio.timeout(WAIT_S):
+        for answer in asyncio.as_completed(asking):
+            try:
+                assert len(await answer) == 4
+            except WalletError:
+                refused += 1
+            if refused == 60 - LARGE_ANSWERS_MAX - 2:
+                break
+    assert network.mediator.edges[0]._in_flight.requests <= LARGE_ANSWERS_MAX
+    while waiting := [one for one in asking if not one.done()]:
+        clock.advance(60)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert sum(isinstance(one, list) for one in answers) <= LARGE_ANSWERS_MAX + 2
