@@ -43,6 +43,7 @@ class AddressRates:
         """The share of one edge of ``edges`` in the rates."""
         self.requests = rate_of(rates.per_address_per_s, rates, edges)
         self.unproven_tokens = rates.unproven_tokens
+        self.is_limited = rates.per_address_per_s > 0
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.page_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.large_answers: Counter[str] = Counter()
@@ -87,6 +88,11 @@ class AddressCharge:
     def turn(self) -> asyncio.Lock:
         """The lock that a request holds while it waits until the address has paid."""
         return self._rates.turns.setdefault(self._address, asyncio.Lock())
+
+    @property
+    def is_limited(self) -> bool:
+        """Has each address a rate?"""
+        return self._rates.is_limited
 
     @property
     def page_turn(self) -> asyncio.Lock:
@@ -159,18 +165,20 @@ def is_owing() -> bool:
 
 
 def page_turn() -> AbstractAsyncContextManager[None]:
-    """Let an address read one large page at a time: its price is known only once it is read.
+    """Let an address with a rate read one large page at a time, whose price is known afterwards.
 
     The holder of the turn reads nothing while ``is_owing``, and charges before the turn ends.
     """
     charge = _CHARGE.get()
-    return nullcontext() if charge is None else charge.page_turn
+    return nullcontext() if charge is None or not charge.is_limited else charge.page_turn
 
 
 def large_answer() -> AbstractContextManager[bool]:
     """Count a request that waits to be answered at length; False: too many of its address do."""
     charge = _CHARGE.get()
-    return nullcontext(enter_result=True) if charge is None else charge.large_answer()
+    if charge is None or not charge.is_limited:
+        return nullcontext(enter_result=True)
+    return charge.large_answer()
 
 
 async def until_paid() -> None:

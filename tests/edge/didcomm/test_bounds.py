@@ -349,3 +349,18 @@ async def test_what_waits_for_large_answers_to_one_address_takes_a_bounded_numbe
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     answers = await asyncio.gather(*asking, return_exceptions=True)
     assert sum(isinstance(one, list) for one in answers) <= LARGE_ANSWERS_MAX + 2
+
+
+UNLIMITED = {"per_address_per_s": 0, "per_sender_per_s": 0}
+
+
+@pytest.mark.parametrize("settings", [{"rates": UNLIMITED}])
+async def test_large_answers_to_an_address_without_a_rate_wait_for_no_others(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES[:4]:
+        await network.write(bob, text)
+    ids = [one.id for one in await bob.wallet.fetch(4)]
+    clock.advance(60)
+    lists = [bob.wallet.list_pickup(ids) for _ in range(LARGE_ANSWERS_MAX + 2)]
+    assert [len(one) for one in await asyncio.gather(*lists)] == [4] * len(lists)
