@@ -217,6 +217,36 @@ async def test_a_rotation_goes_on_from_a_rotated_did(mediator: Mediator) -> None
     assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
 
 
+async def test_a_key_that_was_rotated_away_takes_its_name_back_in_no_spelling(
+    mediator: Mediator,
+) -> None:
+    (image,) = twins(OLD_NAME)
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.keylists.enrol(image, COMMAND, SAID, [image]) is Refusal.KEY_TAKEN
+    assert isinstance(await mediator.forward(image), EnvelopeQueued)
+    await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
+    wanted = KeyChanges([OLD_NAME], [], frozenset(), held=frozenset({OLD_NAME}))
+    changed = await mediator.keylists.change(STRANGER.name, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {OLD_NAME: "client_error"}
+    assert await mediator.owner(OLD_NAME) == OLD
+    assert await mediator.waiting(OLD) == 2
+
+
+async def test_the_name_of_a_did_follows_its_key_only_while_the_did_speaks(
+    mediator: Mediator,
+) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001)
+    me, names = STRANGER.name, [NEW_PEER.name, NEWER.name]
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    wanted = KeyChanges(names, [], frozenset(), held=frozenset(names))
+    changed = await mediator.keylists.change(me, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {NEW_PEER.name: "client_error"}
+    assert [await mediator.owner(name) for name in names] == [OLD, me]
+
+
 async def test_a_rotation_that_another_was_before_leaves_its_did_free(mediator: Mediator) -> None:
     await mediator.rotate(NEW_PEER, OLD)
     assert await mediator.rotate(NEWER, OLD, at_s=999) is Refusal.NOT_SPEAKING
