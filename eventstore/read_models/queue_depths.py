@@ -49,6 +49,7 @@ from eventstore.log.events import (
     PublicEventsExpired,
     QueuePolicySet,
     Seconds,
+    SpeakerNamed,
 )
 from eventstore.log.session import Session
 from eventstore.log.signs_of_life import SIGNS_OF_LIFE, idle_since_ms, is_sign_of_life
@@ -159,7 +160,7 @@ def are_totals_wrong(session: Session, stored_in: str) -> bool:
 _FOLDED: Final[tuple[type[Event], ...]] = (
     IdentityRegistered,
     ConnectionEstablished,
-    *(AccountEnded, AccountExpired),
+    *(AccountEnded, AccountExpired, SpeakerNamed),
     *(MessageQueued, MessageQueued1),
     *(MessagesRemoved, MessagesRemoved1),
     *(MessageExpirySet, QueuePolicySet),
@@ -247,6 +248,9 @@ class QueueFold:
             case ConnectionEstablished():
                 queue = self._queue(stream, event.did)
                 queue.outbound, queue.is_agent = bool(event.endpoint), True
+            case SpeakerNamed(account_did="") if stream not in self._queues:
+                # It speaks for no other account any more, so its owner writes a depth for it.
+                self._queue(stream, event.did)
             case _:
                 if (known := self._queues.get(stream)) is not None:
                     self._take(known, event)

@@ -58,7 +58,7 @@ class ErasedAccounts:
         if step.keys:
             await self._keylists.release(did, command, step.keys)
         if step.speaker_did:
-            await self._unname(step.speaker_did, did, command)
+            await self.unname(step.speaker_did, did, command)
 
     async def freed(self, did: str, account: str, command: bytes) -> bool | Refusal:
         """Release a DID that is to speak for ``account`` if that was erased; return whether it was.
@@ -73,10 +73,11 @@ class ErasedAccounts:
             return found
         if found.connected or found.speaker_did != account:
             return False
-        done = await self._unname(did, account, command)
+        done = await self.unname(did, account, command)
         return done if isinstance(done, Refusal) else True
 
-    async def _unname(self, did: str, account: str, command: bytes) -> Done | Refusal:
+    async def unname(self, did: str, account: str, command: bytes) -> Done | Refusal:
+        """Release a DID, if it is to speak for ``account``."""
         change = UnnameSpeaker(account)
         return await self._identities.ask(did, change, command, Done, by_mediator=True)
 
@@ -100,7 +101,11 @@ class Accounts:
         self._remembered: LRUCache[str, str] = LRUCache(accounts_remembered_max)
 
     def is_moved(self, sender: AgentAccount) -> bool:
-        """Say whether the sender speaks for another DID's account that is not looked up yet."""
+        """Say whether the sender's account is to be looked up.
+
+        It speaks for another DID's account, or that account, as it is remembered, refuses it: the
+        account may have been erased.
+        """
         return sender.did in self._identities.moved
 
     async def of(self, sender: AgentAccount, command: bytes) -> AgentAccount | Refusal:
@@ -159,7 +164,7 @@ class Accounts:
         if isinstance(stated, Refusal):
             return stated
         change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, stated, own)
-        rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
+        rotated = await self._change(account, change, command)
         if isinstance(rotated, Refusal):
             return rotated
         self._remember(sender.did, account)
@@ -182,6 +187,14 @@ class Accounts:
             return ended
         await self._keylists.release(account, command, ended.keys)
         return None
+
+    async def _change(self, account: str, change: RotateAccount, command: bytes) -> Done | Refusal:
+        """Change the speaker; release the new one if another rotation came in between."""
+        rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
+        if rotated is Refusal.NOT_SPEAKING:
+            # Named for an account that refuses it, the DID could have none.
+            await self._erased.unname(change.speaker_did, account, command)
+        return rotated
 
     async def _prior(
         self, rotation: DidRotation, names: list[str], command: bytes

@@ -74,7 +74,8 @@ class Identities:
         """Send commands through ``gateway``."""
         self._gateway = gateway
         self.moved: LRUCache[str, None] = LRUCache(_MOVED_MAX)
-        """DIDs found to be no account of their own: they speak for another's (``accounts``)."""
+        """DIDs whose account is to be looked up: they are none, or not that one's speaker
+        (``accounts``)."""
 
     async def ask(  # noqa: PLR0913 - each says one thing of the question
         self,
@@ -114,6 +115,8 @@ class Identities:
         if isinstance(answer, Refused):
             if answer.code is Refusal.SPEAKS_FOR_ANOTHER:
                 self.moved[target] = None
+            elif answer.code is Refusal.NOT_SPEAKING and speaker() != target:
+                self.moved[speaker()] = None
             return answer.code
         if isinstance(answer, Delivery):
             if not answer.beside:

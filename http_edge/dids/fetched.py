@@ -25,12 +25,15 @@ from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
+from http_edge.dids.bounded_answers import BoundedConnector
 from http_edge.dids.document import Fetch
 
 _HTTPS_PORT: Final = 443
 _PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
 """Statuses of a host that may answer otherwise later."""
 _LOOKUPS_MAX: Final = 8
+_BESIDE_BODY_BYTES: Final = 65_536
+"""Bytes of an answer that are read beyond the largest body: its head, and marks of chunks."""
 _Document = TypeVar("_Document")
 
 
@@ -178,7 +181,8 @@ class FetchedDids(Generic[_Document]):
         Raises:
             aiohttp.ClientError, OSError: there was no answer, or one that may change soon.
         """
-        connector = aiohttp.TCPConnector(
+        connector = BoundedConnector(
+            self._limits.body_bytes_max + _BESIDE_BODY_BYTES,
             resolver=CheckedNames(self._lookup, self._permitted),
             use_dns_cache=False,
             ssl=self._tls,

@@ -13,6 +13,8 @@ from actors.core.commands import (
     DedicateIdentity,
     DedicationReason,
     DeletePublicEvents,
+    EraseIdentity,
+    NameSpeaker,
     NewSavedEvent,
     Page,
     PublishPublicEvent,
@@ -21,6 +23,7 @@ from actors.core.commands import (
     SaveContract,
     SaveEvents,
     TagUpdate,
+    UnnameSpeaker,
     UpdateEventTags,
 )
 from actors.core.replies import MessagesPage
@@ -38,6 +41,7 @@ from tests.log.samples import COMMAND, message
 from tests.unit.actors.given import contract, host, registration, run, submission, unclaimed
 
 ME, FRIEND, THIRD = "did:x:me", "did:x:friend", "did:x:third"
+RELEASED, ERASED = "did:x:released", "did:x:erased"
 
 
 def fill(url: str) -> None:
@@ -65,6 +69,10 @@ def fill(url: str) -> None:
             submission(ME, DeletePublicEvents(["host-0-9"])),
             submission(THIRD, DedicateIdentity(DedicationReason.OPERATOR)),
         )
+        for did in (RELEASED, ERASED):
+            run(owner, submission(did, NameSpeaker(ME)), submission(did, UnnameSpeaker(ME)))
+        run(owner, *[submission(ERASED, EraseIdentity("operator", 9)) for _ in range(2)])
+        run(owner, submission(ERASED, NameSpeaker(ME)), submission(ERASED, UnnameSpeaker(ME)))
         log.save_snapshots(owner.run_housekeeping())
 
 

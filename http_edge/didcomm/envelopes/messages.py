@@ -119,8 +119,8 @@ class DidRotation(msgspec.Struct, frozen=True):
     ``prior_did`` and ``new_did`` are as the sender spells them; ``new_did`` is None if the sender
     ends the relationship. ``issued_at_s`` is the time of the rotation in Unix seconds. The version
     has verified that a key of ``prior_did`` signed the change. ``prior_accounts`` are the
-    identities that the prior DID may have here, the likeliest first: that of the signing key, then
-    that of the DID.
+    identities that the prior DID may have here, the likeliest first: that of the signing key, if
+    the DID packs with this key, then that of the DID.
     """
 
     prior_did: str

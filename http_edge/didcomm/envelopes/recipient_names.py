@@ -10,6 +10,7 @@ Ed25519 key in base58, as did:key or did:peer:0        the key in base58
 X25519 key as did:key or did:peer:0                    did:key:z6LS…
 did:peer:4, long (its hash is checked) or short        did:peer:4 and the hash
 did:peer:2, did:peer:3                                 did:peer:3 and the hash
+did:web, did:webvh                                     the DID with its host in lower case
 any other DID                                          the DID
 =====================================================  =======================================
 
@@ -53,6 +54,7 @@ _HASHED: Final = re.compile(rf"did:peer:[34]{_MULTIHASH}\Z")
 _PEER_4_LONG: Final = re.compile(rf"(did:peer:4({_MULTIHASH})):(z[1-9A-HJ-NP-Za-km-z]+)\Z")
 _PEER_2_LONG: Final = re.compile(r"did:peer:2((?:\.[A-Z][A-Za-z0-9_-]+={0,2})+)\Z")
 _DID: Final = re.compile(r"did:[a-z0-9]{1,32}:(?:[A-Za-z0-9._:-]|%[0-9A-Fa-f]{2})+\Z")
+_HOST: Final = re.compile(r"(did:(?:web|webvh:[^:]*):)([^:]+)")
 _METHODS: Final = frozenset({"key", "peer", "sov", "web", "webvh"})
 _P: Final = 2**255 - 19
 _SIGN: Final = 1 << 255
@@ -129,7 +131,15 @@ def _name(text: str) -> str | None:
     if did.startswith(PEER_2):
         found = _PEER_2_LONG.match(did) if len(did) <= DID_CHARS_MAX else None
         return None if found is None else _PEER_3 + multihash(found[1])
-    return did if len(did) <= NAME_CHARS_MAX and _DID.match(did) else None
+    return _with_host(did) if len(did) <= NAME_CHARS_MAX and _DID.match(did) else None
+
+
+def _with_host(did: str) -> str:
+    """Return a DID with its host, if it has one, in the one spelling that its name has."""
+    found = _HOST.match(did)
+    if found is None:
+        return did
+    return found[1] + found[2].lower().replace("%3a", "%3A") + did[found.end() :]
 
 
 def _short_peer_4(did: str) -> str | None:

@@ -30,6 +30,7 @@ from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
 from http_edge.didcomm.outbound.places import Places, Responsiveness, Turn
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
+from http_edge.dids.bounded_answers import BoundedConnector
 from http_edge.settings.settings import Outbound
 
 CHARS_MAX: Final = 2_048
@@ -48,8 +49,8 @@ _NAME: Final = re.compile(
 _HEADERS: Final = {"User-Agent": "poste", "Accept-Encoding": "identity"}
 _ADDRESSES_MAX: Final = 4
 """Addresses of one name that are tried; each has bounds of its own."""
-_ANSWER_BYTES_MAX: Final = 65_536
-"""A longer frame from the endpoint ends a WebSocket: no frame is expected."""
+_ANSWER_BYTES_MAX: Final = 16_384
+"""Bytes read of one answer, head and frames included: its status, or one frame that closes."""
 _LOOKUPS_MAX: Final = 8
 """Look-up threads for quick endpoints, and as many for others; a look-up blocks its thread."""
 _REFUSALS: Final = frozenset(
@@ -288,7 +289,8 @@ def _session(
             raise OSError("not an address of this destination")
         return socket.socket(family, kind, protocol)
 
-    connector = aiohttp.TCPConnector(
+    connector = BoundedConnector(
+        _ANSWER_BYTES_MAX,
         resolver=_Pinned(addresses),
         use_dns_cache=False,
         ssl=tls,

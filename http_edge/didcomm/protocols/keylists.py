@@ -37,6 +37,7 @@ from actors.core.replies import (
     KeyOwner,
     KeysKnown,
 )
+from http_edge.didcomm.envelopes.did_documents import account_did
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target
 
@@ -124,9 +125,7 @@ class Keylists:
         The sender has proven that it holds the names, so they become its own, even if another
         account has registered them. A repetition stores nothing. Return None, or the refusal.
         """
-        found = await self._identities.ask(
-            owner, FindAccount(list(names)), command, AccountFound, by_mediator=True
-        )
+        found = await self._find(owner, command, names)
         if isinstance(found, Refusal):
             return found
         own: list[ClaimedKey] | Refusal = []
@@ -164,14 +163,40 @@ class Keylists:
     async def _claim_held(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of the account that owned it before.
 
-        The opposite of a key leaves the account that has registered it, too.
+        The opposite of a key leaves the account that has registered it, too. A key that an account
+        has rotated away, and that may be stolen, takes nothing from it in any spelling.
         """
+        for spelling in (name, *twins(name)):
+            refusal = await self._given_up(owner, command, spelling)
+            if refusal is not None:
+                return refusal
         other = opposite(name)
         if other is not None and await self._is_anothers(owner, command, other):
             taken = await self._take(owner, command, other)
             if isinstance(taken, Refusal):
                 return taken
         return await self._take(owner, command, name)
+
+    async def _given_up(self, owner: str, command: bytes, name: str) -> Refusal | None:
+        """Return why the holder of a key may not take its name from the account that has it.
+
+        ``KEY_TAKEN``: as a DID of its own the key spoke for an account, and speaks no longer.
+        """
+        did = account_did(name)
+        if did == owner or not await self._is_anothers(owner, command, name):
+            return None
+        found = await self._find(did, command)
+        if isinstance(found, AccountFound) and found.account_did:
+            found = await self._find(found.account_did, command)
+        if isinstance(found, Refusal):
+            return found
+        return None if found.speaker_did == did else Refusal.KEY_TAKEN
+
+    async def _find(
+        self, did: str, command: bytes, names: Sequence[str] = ()
+    ) -> AccountFound | Refusal:
+        question = FindAccount(list(names))
+        return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
 
     async def _take(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
         claim = await self._identities.ask(

@@ -2,7 +2,8 @@
 
 A message for an agent with a device starts its task. The task waits a little, so that a wallet in
 use fetches first, and then notifies the device if messages wait that no session is fetching. It
-goes on watching until none waits, and notifies again only of newer messages, after a pause.
+goes on watching until none waits, and notifies again, after a pause, only of newer messages and
+while senders delay some.
 
 Notifications are best effort: nothing of a task is stored. After the end of an edge, the next
 message for the agent starts a task again.
@@ -145,7 +146,8 @@ class PushNotifier:
         match await self._gateway.send(Notification(device, state.messages)):
             case PushOutcome.SENT:
                 self._counts["sent"] += 1
-                return state.newest_ms
+                # What senders delay cannot be fetched yet, and is older by then than what can.
+                return notified_ms if state.held_back else state.newest_ms
             case PushOutcome.UNAVAILABLE:
                 self._counts["failed"] += 1
                 return notified_ms

@@ -337,6 +337,27 @@ async def test_a_device_is_notified_after_a_delay_and_later_of_newer_messages_al
     assert (await unwatched(mediator))["sent"] == 2
 
 
+async def test_a_message_that_its_sender_delays_is_announced_once_it_can_be_fetched(
+    network: WalletNetwork, mediator: Mediator, push: AgentHost, pauses: Pauses
+) -> None:
+    wallet, sender = await connected(network), Sender(network)
+    recipient = await wallet.new_recipient()
+    await wallet.set_push_device("token", "Android")
+    await sender.forward(recipient.did, "late", delay_milli=30_000)
+    mediator.clock.advance(1)
+    await sender.write(recipient, "now")
+    await pauses.end_next()
+    await push.has(1)
+    (now,) = [each async for each in wallet.drain(100)]
+    await pauses.end_next()
+    mediator.clock.advance(30)
+    await pauses.end_next()
+    await push.has(2)
+    (late,) = [each async for each in wallet.drain(100)]
+    texts = [sender.text_in(recipient, each.envelope) for each in (now, late)]
+    assert texts == ["now", "late"]
+
+
 async def test_a_wallet_that_fetched_within_the_delay_is_not_notified(
     network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
 ) -> None:

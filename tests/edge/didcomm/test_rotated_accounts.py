@@ -312,3 +312,16 @@ async def test_the_life_of_a_message_shows_its_generation(
     wallet = await connected(network)
     await sender.write(await wallet.new_recipient(), "two")
     assert network.mediator.protocols() == ["didcomm", "didcomm/v2"]
+
+
+async def test_who_spoke_for_an_erased_account_begins_anew_at_every_edge(
+    network: WalletNetwork,
+) -> None:
+    old = await connected(network)
+    new = successor(network, old)
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    assert len((await new.query_recipients()).dids) == 2
+    first = did_key(old.connection.key.public)
+    assert (await network.mediator.operate(f"/identities/erase?did={first}", "POST")).json["known"]
+    await new.request_mediation()
+    assert len((await new.query_recipients()).dids) == 1

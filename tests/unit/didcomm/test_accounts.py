@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -98,6 +99,19 @@ async def test_who_speaks_for_an_account_that_has_ended_is_not_let_go(
         assert await mediator.end(NEW_PEER.account.did) is None
     accounts = ErasedAccounts(mediator.agents, mediator.keylists)
     assert await accounts.freed(NEW_PEER.account.did, OLD, COMMAND) is False
+
+
+async def test_an_edge_that_remembers_an_erased_account_looks_for_another(
+    mediator: Mediator,
+) -> None:
+    new = NEW_PEER
+    assert await mediator.rotate(new, OLD) is None
+    assert await mediator.rotate(NEWER, new.name, at_s=1_001) is None
+    await erased(mediator, OLD)
+    for peer in (new, NEWER):
+        assert await mediator.ask_as(peer.name, OLD) is Refusal.NOT_SPEAKING
+        assert await mediator.accounts.of(peer.account, COMMAND) == peer.account
+        assert await mediator.keylists.enrol(peer.name, COMMAND, SAID, [peer.name]) is None
 
 
 async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediator) -> None:
@@ -203,11 +217,50 @@ async def test_a_rotation_goes_on_from_a_rotated_did(mediator: Mediator) -> None
     assert isinstance(await mediator.ask_as(NEWER.name, OLD), Connected)
 
 
+async def test_a_key_that_was_rotated_away_takes_its_name_back_in_no_spelling(
+    mediator: Mediator,
+) -> None:
+    (image,) = twins(OLD_NAME)
+    await mediator.rotate(NEW_PEER, OLD)
+    assert await mediator.keylists.enrol(image, COMMAND, SAID, [image]) is Refusal.KEY_TAKEN
+    assert isinstance(await mediator.forward(image), EnvelopeQueued)
+    await mediator.keylists.enrol(STRANGER.name, COMMAND, SAID, [STRANGER.name])
+    wanted = KeyChanges([OLD_NAME], [], frozenset(), held=frozenset({OLD_NAME}))
+    changed = await mediator.keylists.change(STRANGER.name, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {OLD_NAME: "client_error"}
+    assert await mediator.owner(OLD_NAME) == OLD
+    assert await mediator.waiting(OLD) == 2
+
+
+async def test_the_name_of_a_did_follows_its_key_only_while_the_did_speaks(
+    mediator: Mediator,
+) -> None:
+    await mediator.rotate(NEW_PEER, OLD)
+    await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001)
+    me, names = STRANGER.name, [NEW_PEER.name, NEWER.name]
+    await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    wanted = KeyChanges(names, [], frozenset(), held=frozenset(names))
+    changed = await mediator.keylists.change(me, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {NEW_PEER.name: "client_error"}
+    assert [await mediator.owner(name) for name in names] == [OLD, me]
+
+
 async def test_a_rotation_that_another_was_before_leaves_its_did_free(mediator: Mediator) -> None:
     await mediator.rotate(NEW_PEER, OLD)
     assert await mediator.rotate(NEWER, OLD, at_s=999) is Refusal.NOT_SPEAKING
     assert await mediator.keylists.enrol(NEWER.name, COMMAND, SAID, [NEWER.name]) is None
     assert isinstance(await mediator.ask_as(NEWER.name, NEWER.name), Connected)
+
+
+async def test_of_two_rotations_at_once_one_leaves_its_did_free(mediator: Mediator) -> None:
+    peers = NEW_PEER, NEWER
+    done = await asyncio.gather(*[mediator.rotate(peer, OLD) for peer in peers])
+    assert set(done) == {None, Refusal.NOT_SPEAKING}
+    free = peers[done.index(Refusal.NOT_SPEAKING)].name
+    assert await mediator.keylists.enrol(free, COMMAND, SAID, [free]) is None
+    assert isinstance(await mediator.ask_as(free, free), Connected)
 
 
 async def test_a_rotation_older_than_the_last_one_leaves_its_did_free(mediator: Mediator) -> None:

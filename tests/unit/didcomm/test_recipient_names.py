@@ -49,6 +49,8 @@ SPEC_PEER_2 = (
         (f"{PEER_4_SHORT}#key-1", PEER_4_SHORT),
         ("did:web:wallet.example%3A8443:alice", "did:web:wallet.example%3A8443:alice"),
         ("did:web:wallet.example#key-2", "did:web:wallet.example"),
+        ("did:web:Wallet.Example%3a8443:Alice", "did:web:wallet.example%3A8443:Alice"),
+        ("did:webvh:QmAbc:Wallet.Example:Alice", "did:webvh:QmAbc:wallet.example:Alice"),
         ("did:peer:1zQmZMygzYqNwU6Uhmewx5Xepf2VLp5S4HLSwwgf2aiKZuwa", None),
     ],
 )

@@ -13,10 +13,13 @@ from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,
 )
+from http_edge.didcomm.envelopes.peer_dids import encode_peer2
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from tests.unit.didcomm.v2_agent import V2Agent, recipient, write_from_prior
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
 PRIOR = V2Agent(OTHER).dids
+ALICE_KEY = ALICE.key.public.raw
 NOW_S = 1_700_000_000
 """The time of the mediator's envelopes (``v2_mediator``)."""
 
@@ -36,6 +39,21 @@ def test_a_change_of_did_is_proven_by_the_prior_one() -> None:
         1_600_000_000,
         [did_key(OTHER.public), PRIOR.peer4_short],
     )
+
+
+@pytest.mark.parametrize(
+    ("agreement", "has_account"),
+    [([], True), ([OTHER.curve_public], True), ([ALICE_KEY], False)],
+)
+def test_a_key_gives_its_account_away_by_no_did_that_packs_with_another_key(
+    agreement: list[bytes], *, has_account: bool
+) -> None:
+    did = encode_peer2([OTHER.public], [], agreement_keys=agreement)
+    proof = write_from_prior(DidRotation(did, PEER4, 1), f"{did}#key-1", OTHER)
+    rotation = message(from_prior=proof).rotation
+    assert rotation is not None
+    of_key = [did_key(OTHER.public)] if has_account else []
+    assert rotation.prior_accounts == [*of_key, canonical_name(did)]
 
 
 def test_a_change_to_the_did_of_another_is_not_read() -> None:

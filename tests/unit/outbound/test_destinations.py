@@ -278,6 +278,36 @@ async def test_what_is_no_http_is_unavailable(agents: AgentHost, scheme: str, sa
         assert await deliver(way_out(agents), url) == [DeliveryOutcome.UNAVAILABLE]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "said"), [("http", b"HTTP/1.1 102 Processing\r\n\r\n"), ("ws", b"\x89\x00")]
+)
+@pytest.mark.parametrize(
+    ("size_bytes", "outcome"),
+    [(1_000, DeliveryOutcome.ACCEPTED), (1_000_000, DeliveryOutcome.UNAVAILABLE)],
+)
+async def test_an_endpoint_that_says_much_before_its_answer_is_read_no_further(
+    agents: AgentHost, scheme: str, said: bytes, size_bytes: int, outcome: DeliveryOutcome
+) -> None:
+    async def talk(_: bytes) -> web.StreamResponse:
+        transport = agents.requests[-1].transport
+        assert transport is not None
+        transport.write(said * (size_bytes // len(said)))
+        return web.Response()
+
+    agents.answer = talk
+    assert await deliver(way_out(agents), agents.url(scheme)) == [outcome]
+
+
+async def test_each_answer_of_a_turn_may_be_as_long(agents: AgentHost) -> None:
+    async def long(_: bytes) -> web.StreamResponse:
+        return web.Response(headers={"X-Long": "x" * 8_000})
+
+    agents.answer = long
+    outcomes = await deliver(way_out(agents), agents.url(), *[b"%d" % n for n in range(5)])
+    assert outcomes == [DeliveryOutcome.ACCEPTED] * 5
+    assert len({id(request.transport) for request in agents.requests}) == 1
+
+
 async def test_a_websocket_gets_one_binary_frame_and_a_proper_end(agents: AgentHost) -> None:
     outcomes = await deliver(way_out(agents), agents.url("ws"), b"1", b"2")
     assert outcomes == [DeliveryOutcome.ACCEPTED] * 2

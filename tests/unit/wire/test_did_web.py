@@ -231,6 +231,22 @@ async def test_a_compressed_answer_is_not_unfolded(host: HttpsHost) -> None:
     assert await dids(host).resolve(host.did) is None
 
 
+@pytest.mark.parametrize("size_bytes", [1_000, 1_000_000])
+async def test_a_host_that_says_much_before_its_document_is_read_no_further(
+    host: HttpsHost, size_bytes: int
+) -> None:
+    answer = document(host)
+
+    async def talk(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        said = b"HTTP/1.1 102 Processing\r\n\r\n"
+        request.transport.write(said * (size_bytes // len(said)))
+        return await answer(request)
+
+    host.answer = talk
+    assert (await dids(host).resolve(host.did) is None) is (size_bytes > 200_000)
+
+
 async def test_the_largest_document_is_taken_and_one_more_byte_is_not(host: HttpsHost) -> None:
     content = json.dumps(mediator_document(host.did, "", KEYS)).encode()
     host.answer = _body(content)

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.signatures import sign, verify
 from http_edge.crypto.strict_json import parse
-from http_edge.didcomm.envelopes.did_documents import SeenDids, account_did
-from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.did_documents import FETCHED, SeenDids, account_did
+from http_edge.didcomm.envelopes.keys import KeyPair, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import DidRotation, Json
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
 from http_edge.didcomm.envelopes.signed import Signature
@@ -141,9 +141,22 @@ def read_from_prior(
         return None
     if not 0 <= prior.iat < TIME_S_MAX or not prior.is_meant(is_own, now_s):
         return None
-    accounts = [did_key(signed.key.raw)] if signed.key.curve is Curve.ED25519 else []
-    accounts.append(account_did(prior.iss))
-    return DidRotation(prior.iss, prior.sub, prior.iat, list(dict.fromkeys(accounts)))
+    return DidRotation(prior.iss, prior.sub, prior.iat, _accounts(signed, seen))
+
+
+def _accounts(signed: SignedMessage, seen: SeenDids) -> list[str]:
+    """Return the accounts that the signer's DID may have, by its document.
+
+    The account is that of the signing key if the DID packs with this key. If it packs with another,
+    the signing key may have an account that is none of this DID's. An agent of DIDComm v1 packs
+    with the signing key and need not list a key for agreement.
+    """
+    keys, own = seen.resolve(signed.did), account_did(signed.did)
+    if keys is None or signed.key.curve is not Curve.ED25519 or signed.did.startswith(FETCHED):
+        return [own]
+    image, agreement = curve_public(signed.key.raw), keys.agreement.values()
+    packs = not agreement or any(key.raw == image for key in agreement)
+    return list(dict.fromkeys([did_key(signed.key.raw), own])) if packs else [own]
 
 
 def signer_of(from_prior: object) -> str:
