@@ -10,7 +10,9 @@ from typing import Final
 
 import pytest
 
+from actors.host.clock import system_clock
 from http_edge.listener.transfers import Cut
+from http_edge.settings.settings import Rates
 from tests.edge.bare_edge import ANSWER, MIB, REQUESTS, edge_with, ended, served, status, until
 from tests.edge.mediator import WAIT_S
 
@@ -220,7 +222,6 @@ async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one
 
 
 FLOODS: Final = {
-    "a head without end": (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: %b\r\n" % (b"b" * 5_000)),
     "a chunk with a long extension": (
         b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
         b"a" * 5_000,
@@ -245,7 +246,33 @@ async def test_what_is_no_body_is_bounded_wherever_it_stands(tmp_path: Path, flo
         await until(lambda: len(edge.listener.connections) == 1)
         with pytest.raises(ConnectionError):
             await loop.sock_sendall(client, part * 1_000)
-        assert edge.cuts(Cut.HEAD) == 1
+        assert edge.cuts(Cut.FRAMING) == 1
+        assert await served(edge) == b"x"
+
+
+async def test_a_head_that_is_too_long_is_answered_and_costs_its_address_a_request(
+    tmp_path: Path,
+) -> None:
+    """A proxy takes a connection that ends without an answer for a fault of the node."""
+    now_ms = system_clock()
+    two = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
+    head = b"GET /brief HTTP/1.1\r\nHost: x\r\n" + 6 * (b"A: %b\r\n" % (b"a" * 10_000))
+    async with edge_with(tmp_path, lambda: now_ms, two) as edge:
+        for expected in (400, 400, 429):
+            client = await edge.connect(head, "127.0.0.2")
+            assert await status(client) == expected
+            await ended(client)
+        assert edge.in_flight.bodies.size_bytes == 0
+        assert await served(edge) == b"x"
+
+
+async def test_a_head_without_end_is_read_no_further_than_it_is_answered(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises(ConnectionError):
+            await loop.sock_sendall(client, (b"A: %b\r\n" % (b"b" * 5_000)) * 1_000)
+        await until(lambda: not len(edge.listener.connections))
         assert await served(edge) == b"x"
 
 
@@ -292,7 +319,7 @@ async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path)
         arriving = connection._arriving
         loop = asyncio.get_running_loop()
         sending = loop.create_task(loop.sock_sendall(client, b"1\r\nx\r\n" * 400_000))
-        await until(lambda: edge.cuts(Cut.HEAD) == 1)
+        await until(lambda: edge.cuts(Cut.FRAMING) == 1)
         await asyncio.gather(sending, return_exceptions=True)
         assert arriving is not None
         assert arriving.total_bytes < 4_096
