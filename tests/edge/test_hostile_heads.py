@@ -175,6 +175,16 @@ async def test_upgrades_beyond_their_rate_are_not_read_and_none_writes_the_clien
     assert not caplog.records
 
 
+@pytest.mark.parametrize("key", [b"", b"short", b"\xff" * 24, b"\xc3\xa9" * 12], ids=repr)
+async def test_an_upgrade_with_a_key_that_is_none_is_refused_and_leaves_no_line_in_the_log(
+    edge: Edge, caplog: pytest.LogCaptureFixture, key: bytes
+) -> None:
+    client = await edge.connect(REQUESTS["WebSocket"].replace(b"A" * 22 + b"==", key))
+    assert await status(client) == 426
+    await ended(client)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp"])
 @pytest.mark.parametrize("path", [b"/brief", b"/ahead"])
 async def test_a_declined_upgrade_is_answered_and_ends_the_connection(
