@@ -259,7 +259,10 @@ class Connection(RequestHandler):
             return
         if part is None:
             # No pace applies: a head has its own time limit, a socket the time between two pings.
-            part = self._part = Transfer(self.address, math.inf, self.cut)
+            # Whose head it is, a proxy says at its end; the address is that of the last request.
+            is_head_of_any = self.is_shared and self._frames is None
+            address = "" if is_head_of_any else self.address
+            part = self._part = Transfer(address, math.inf, self.cut)
             arriving.begin(part)
         arriving.grow(part, size_bytes - part.size_bytes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -308,6 +309,24 @@ async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> N
         await asyncio.get_running_loop().sock_sendall(client, b"Host: x\r\n\r\n")
         assert await status(client) == 405
         assert edge.cuts(Cut.BYTES_PER_ADDRESS) == 2
+
+
+async def test_the_head_of_one_client_of_a_proxy_takes_no_room_of_another(tmp_path: Path) -> None:
+    limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
+    trusting = Rates(trusted_proxies=(ip_network("127.0.0.2"),))
+    greedy = b"POST /brief HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.1\r\n"
+    async with edge_with(tmp_path, system_clock, trusting, **limits) as edge:
+        await edge.connect(greedy + b"Content-Length: 60001\r\n\r\n" + bytes(60_000), "127.0.0.2")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 60_000)
+        reused = await edge.connect(greedy + b"Content-Length: 1\r\n\r\nx", "127.0.0.2")
+        assert await status(reused) == 200
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(reused, b"GET /brief HTTP/1.1\r\nA: ")
+        await until(lambda: not edge.open_connections[-1]._arriving)
+        await loop.sock_sendall(reused, b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes >= 70_000)
+        await loop.sock_sendall(reused, b"\r\nHost: x\r\nX-Forwarded-For: 203.0.113.2\r\n\r\n")
+        assert await status(reused) == 405
 
 
 async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
