@@ -155,7 +155,7 @@ class Transfers:
         held_bytes = 0 if share is None else share.size_bytes
         if held_bytes + size_bytes > self._bytes_per_address_max:
             return Cut.BYTES_PER_ADDRESS
-        if self.size_bytes + size_bytes > self._bytes_max and not self._make_room(size_bytes):
+        if not self._make_room(size_bytes):
             return Cut.BYTES
         self._share_of(address).size_bytes += size_bytes
         self.size_bytes += size_bytes
