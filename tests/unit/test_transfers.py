@@ -160,6 +160,8 @@ def test_what_an_address_releases_is_forgotten_and_nothing_else(transfers: Trans
     assert transfers.take("a", 40) is None
     transfers.release("a", 40)
     assert transfers.take("a", 41) is Cut.BYTES_PER_ADDRESS
+    transfers.release("a", 60)
+    assert not transfers._shares
 
 
 def test_what_would_be_cut_on_its_way_is_known_before_it_comes(transfers: Transfers) -> None:
