@@ -60,8 +60,8 @@ def _parsed(text: str) -> _Address | None:
     only says how to reach the address. An IPv4 address mapped into IPv6 by a dual-stack socket
     counts as the IPv4 address.
     """
-    plain, bracket, _ = text.removeprefix("[").partition("]")
-    if not bracket and plain.count(":") == 1:
+    plain = text.removeprefix("[").partition("]")[0]
+    if plain.count(":") == 1:
         plain = plain.partition(":")[0]
     try:
         address = ipaddress.ip_address(plain.partition("%")[0])
