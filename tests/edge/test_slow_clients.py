@@ -297,6 +297,21 @@ async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
         assert await status(client) == 200
 
 
+async def test_a_long_head_leaves_its_body_as_much_framing_as_any(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"POST /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+        (connection,) = edge.open_connections
+        head = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await loop.sock_sendall(client, head)
+        await until(lambda: connection._arriving)
+        await loop.sock_sendall(client, b"1\r\nx\r\n")
+        await until(lambda: connection._arriving and connection._arriving.total_bytes == 1)
+        await loop.sock_sendall(client, b"0\r\n\r\n")
+        assert await status(client) == 200
+
+
 async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
     limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
     head = b"GET /brief HTTP/1.1\r\n" + 3 * (b"A: %b\r\n" % (b"a" * 8_000))
