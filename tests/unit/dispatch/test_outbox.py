@@ -10,7 +10,7 @@ import pytest
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Submission
-from actors.host.port import HostUnavailable
+from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
 from http_edge.dispatch.outbox import GatewayLimits, Outbox
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from tests.unit.dispatch.recording_host import RecordingHost
@@ -61,19 +61,27 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     assert box.is_idle
 
 
+@pytest.mark.parametrize(
+    ("failure", "code", "message"),
+    [
+        (HostUnavailable, Refusal.TEMPORARILY_UNAVAILABLE, "does not answer, outcome unknown"),
+        (HostNotReached, Refusal.NOT_OWNER, "is not there"),
+        (HostCutOff, Refusal.TEMPORARILY_UNAVAILABLE, "lives and cannot be reached from here"),
+    ],
+)
 async def test_an_outage_of_a_host_is_one_warning_and_the_next_another(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, failure: type[HostUnavailable], code: Refusal, message: str
 ) -> None:
     port = RecordingHost()
     box = outbox(port)
     for _ in range(2):
-        port.fails = HostUnavailable
+        port.fails = failure
         for _ in range(2):
-            unknown = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
-            assert await box.submit(item(b"a"), 0) == unknown
+            assert await box.submit(item(b"a"), 0) == Refused(code)
         port.fails = None
         assert await box.submit(item(b"a"), 0) == Done()
-    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert caplog.messages == [f"a host {message}"] * 2
 
 
 async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
