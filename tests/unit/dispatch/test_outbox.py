@@ -61,6 +61,19 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     assert box.is_idle
 
 
+async def test_a_call_is_within_its_bytes_unless_one_command_alone_is_longer() -> None:
+    port = held()
+    box = outbox(port)
+    (first,) = await sent(box, item(b"0"))
+    most = LIMITS.batch_bytes_max
+    sizes = {b"a": most - 1, b"b": 1, b"c": 1, b"d": most + 1, b"e": 1}
+    rest = [asyncio.create_task(box.submit(item(name), size)) for name, size in sizes.items()]
+    for expected in (b"0", b"ab", b"c", b"d", b"e"):
+        await sent(box)
+        port.answer(expected)
+    assert await asyncio.gather(first, *rest) == [Done()] * 6
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "message"),
     [
