@@ -14,7 +14,7 @@ remaining rows (``actors.archive.unneeded_rows``). They are all in memory, some 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -50,7 +50,7 @@ class Beginning(NamedTuple):
 
 def fold_again(
     log: EventLog,
-    open_archive: Callable[[], ExportPlace],
+    place: ExportPlace,
     key: SigningKey,
     mediator_did: str,
     *,
@@ -60,7 +60,7 @@ def fold_again(
 
     Args:
         log: the log.
-        open_archive: opens its archive; called only if needed.
+        place: its archive.
         key: the mediator's.
         mediator_did: the mediator's.
         clock: returns Unix milliseconds.
@@ -80,7 +80,6 @@ def fold_again(
         return 0
     outdated = list(_outdated(log))
     if outdated:
-        place = open_archive()
         catalog = catalog_of(place, writer.key.verify, is_whole=True)
         for start in range(0, len(outdated), STREAMS_AT_ONCE):
             some = dict(outdated[start : start + STREAMS_AT_ONCE])
@@ -90,12 +89,7 @@ def fold_again(
 
 
 def beginning_of(
-    place: ExportPlace,
-    catalog: Catalog,
-    key: SigningKey,
-    mediator_did: str,
-    *,
-    clock: Clock = system_clock,
+    place: ExportPlace, catalog: Catalog, key: SigningKey, mediator_did: str
 ) -> Beginning | None:
     """The seam and the states of a log restored from a pruned archive; None if none was pruned.
 
@@ -104,7 +98,6 @@ def beginning_of(
         catalog: the archive's, with the heads of every manifest.
         key: the mediator's, which signs the seam.
         mediator_did: the mediator's.
-        clock: returns Unix milliseconds.
 
     Raises:
         RowsStay: a row is missing, and the archive does not record it as pruned.
@@ -141,7 +134,7 @@ def beginning_of(
         heads=heads_of(manifest.path, manifest),
         manifest=manifest.path,
         manifest_sha256=first.sha256,
-        at_ms=clock(),
+        at_ms=system_clock(),
         signed_by=PublicKey(key.signing_public).text,
     )
     return Beginning(sign_seam(seam, key.sign), kept)

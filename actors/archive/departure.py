@@ -30,7 +30,6 @@ from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
 
 SECTION_ROWS: Final = 65_536
-ROWS_PER_STEP: Final = 256
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with two positions: of the seam, and of the end of the archive."""
@@ -57,9 +56,9 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
     *,
     until_ms: int,
     clock: Clock,
+    rows_per_step_max: int,
     window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     section_rows: int = SECTION_ROWS,
-    rows_per_step_max: int = ROWS_PER_STEP,
     is_checked: bool = True,
     after_step: Callable[[], None] = lambda: None,
     progress: Progress = lambda _seam, _end: None,
@@ -73,9 +72,9 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         mediator_did: the mediator's.
         until_ms: Unix milliseconds; transactions recorded later stay.
         clock: returns Unix milliseconds.
+        rows_per_step_max: rows that leave in one transaction.
         window_ms: the widest window of timestamps that the mediator may be given.
         section_rows: how many rows are compared together.
-        rows_per_step_max: rows that leave in one transaction.
         is_checked: first compare everything before the seam with its sums, which reads all of
             it. Skipping this hides no damage: a sum from which a wrong entry is subtracted stays
             wrong, and ``poste log verify`` finds it.
@@ -102,7 +101,10 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
         ):
             _take(writer, section, leaving_with(log, section, window_ms), rows_per_step_max)
             progress(writer.seam.position, catalog.last)
-    return _archived(before, writer.seam)
+    after = writer.seam
+    left = after.left - before.left
+    moved = before.position, after.position, left, after.left
+    return Archived(*moved, after.stayed.number, after.states.number)
 
 
 @contextmanager
@@ -132,17 +134,6 @@ def _catalog(place: ExportPlace, key: PublicKey, seam: Seam) -> Catalog:
         where = f"the archive at {place.address()} ends at position {catalog.last}"
         raise RowsStay(f"{where}, but rows up to {seam.position} have left the log for it")
     return catalog
-
-
-def _archived(before: Seam, after: Seam) -> Archived:
-    return Archived(
-        before.position,
-        after.position,
-        after.left - before.left,
-        after.left,
-        after.stayed.number,
-        after.states.number,
-    )
 
 
 def _take(writer: SeamWriter, section: Section, leaving: Leaving, rows_max: int) -> None:

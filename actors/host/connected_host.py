@@ -37,19 +37,23 @@ _AGAIN_S: Final = 0.1
 _T = TypeVar("_T")
 
 
+def ignored(_: object) -> None:
+    """Ignore a call: nothing is pushed to a caller that only asks questions."""
+
+
 class Caller(NamedTuple):
-    """A caller of hosts: an edge or the placer.
+    """A caller of hosts: an edge, or the placer, which only asks questions.
 
     It waits for a missing host for ``patience_s``; this is for hosts that no other can replace.
     """
 
     name: str
     call_s_max: float
-    on_pushes: TakePushes
-    on_missed: Callable[[str], None]
+    on_pushes: TakePushes = ignored
+    on_missed: Callable[[str], None] = ignored
     """Called with the name of a host that had pushes for the caller while it was not connected."""
     patience_s: float = 0.0
-    on_left: Callable[[str], None] = lambda _name: None
+    on_left: Callable[[str], None] = ignored
     """Called with the name of a host that has ended in order, when its successor of the same name
     is reached: the caller has received all pushes of the former."""
 
@@ -93,12 +97,8 @@ class ConnectedHostPort:
 
     def _port_for_pages(self) -> ConnectedHostPort:
         if self._pages is None:
-            caller = self._caller._replace(
-                name=f"{self._caller.name} pages",
-                on_pushes=_ignore,
-                on_missed=_ignore,
-                on_left=_ignore,
-            )
+            name, call_s_max = f"{self._caller.name} pages", self._caller.call_s_max
+            caller = Caller(name, call_s_max, patience_s=self._caller.patience_s)
             self._pages = ConnectedHostPort(caller, self._name, self._finder)
         return self._pages
 
@@ -111,7 +111,7 @@ class ConnectedHostPort:
             self._pages.close()
 
     async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """See ``IdentityHost.heartbeat``. Raises: HostUnavailable.
+        """See ``HostPort.heartbeat``. Raises: HostUnavailable.
 
         The incarnation is that of the connection, since pushes are lost with it. This opens a
         connection if there is none, so that the host can push before any command comes. It sends
@@ -206,10 +206,6 @@ class ConnectedHostPort:
         if is_cut_off and not self._is_cut_off:
             _LOG.error("%s is alive but cannot be reached from here", self._name)
         self._is_cut_off = is_cut_off
-
-
-def _ignore(_: object) -> None:
-    """Ignore a call: nothing is pushed on a connection that only asks questions."""
 
 
 def _retrieve(attempt: asyncio.Task[None]) -> None:

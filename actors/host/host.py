@@ -269,10 +269,6 @@ class Host:
 
     # For ``actors.host.inspection``; called on the writer's thread, like everything here.
 
-    def owns(self, partition: str) -> bool:
-        """Is this partition claimed and not given up?"""
-        return partition in self._ownership.owned
-
     def partition(self, name: str) -> OwnedPartition | None:
         """A partition that is owned."""
         return self._ownership.owned.get(name)

@@ -224,11 +224,13 @@ class IdentityHost:
             case Ping():
                 return self.ping()
             case NoteSockets(edge, sockets):
-                return self.heartbeat(edge, sockets)
+                self._sockets.pop(edge, None)  # the edge that reported last is the last one
+                self._sockets[edge] = sockets
+                return self._incarnation
             case ReadPages(reads):
-                return self.read(reads)
+                return [self._page(read) for read in reads]
             case IsKnown(did):
-                return self.knows(did)
+                return bool(self._log.read_stream(identity_stream(did), limit=1))
             case ListQueues(limit, outbound_only, only):
                 return self._log.waiting_queues(outbound_only=outbound_only, did=only, limit=limit)
             case Inspect(about):
@@ -240,9 +242,9 @@ class IdentityHost:
             case ListDedicated():
                 return self._log.dedicated()
             case ReleasePartitions(names):
-                return self.release(names)
+                return self._on_writer(lambda: self._host.release(names))
             case AdoptPartitions(names, handover):
-                return self.adopt(names, handover)
+                return self._on_writer(lambda: self._host.adopt(names, handover))
             case SetDraining(draining):
                 self._draining = draining
                 return None
@@ -258,15 +260,6 @@ class IdentityHost:
                 return self._on_writer(lambda: self._host.take_in(did, shard, handover))
             case _:
                 assert_never(question)
-
-    def read(self, reads: Sequence[Read]) -> list[memoryview]:
-        """Read pages of messages and read models on the caller's thread, so as to delay no command.
-
-        Returns:
-            For each read the msgpack of its page, ``b""`` if it could not be read, or
-            ``PAGE_TOO_LARGE``.
-        """
-        return [self._page(read) for read in reads]
 
     def ping(self) -> str:
         """Prove that the host owns its partitions and its log takes writes; return its incarnation.
@@ -287,16 +280,6 @@ class IdentityHost:
             raise LogUnavailable("the lease of this host is over")
         return self._incarnation
 
-    def heartbeat(self, edge: str, sockets: int) -> str:
-        """Note how many sockets an edge has open; return the host's incarnation.
-
-        The incarnation changes whenever the host restarts and so has lost its sessions. If the edge
-        restarts, its old sessions end with its connection; those that it has opened since stay.
-        """
-        self._sockets.pop(edge, None)
-        self._sockets[edge] = sockets
-        return self._incarnation
-
     def forget_edge(self, edge: str) -> None:
         """Drop the sessions of an edge that has lost its sockets, or pushes on their way to it.
 
@@ -304,14 +287,6 @@ class IdentityHost:
         """
         self._sockets.pop(edge, None)
         self._writer.call(lambda: self._host.sessions.drop_edge(edge))
-
-    def knows(self, did: str) -> bool:
-        """Does the log hold any event of this identity?
-
-        Raises:
-            LogUnavailable: the log cannot be read.
-        """
-        return bool(self._log.read_stream(identity_stream(did), limit=1))
 
     def stats(self) -> HostStats:
         """What the host has counted and what it holds; ``log`` is None if the log fails."""
@@ -360,22 +335,6 @@ class IdentityHost:
             self._host.outage.is_on,
         )
 
-    def release(self, shards: Sequence[str]) -> bytes:
-        """Give up these shards once the running transaction is over; return their handover.
-
-        From then on the host refuses commands for them with ``Refusal.NOT_OWNER``.
-        """
-        return self._on_writer(lambda: self._host.release(shards))
-
-    def adopt(self, shards: Sequence[str], handover: bytes | None) -> dict[str, str]:
-        """Own these shards, whichever host owned them; return the ids of their sessions.
-
-        Raises:
-            LogError: they could not be claimed; none of them is owned.
-            msgspec.DecodeError: ``handover`` is not a handover.
-        """
-        return dict(self._on_writer(lambda: self._host.adopt(shards, handover)))
-
     def stop(self) -> None:
         """Answer the batches already taken, then stop and close the log."""
         self._expiry.stop()
@@ -408,6 +367,10 @@ class IdentityHost:
                 self._push_out(edge, [Push(did, over)])
 
     def _page(self, read: Read) -> memoryview:
+        """The msgpack of a page, ``b""`` if it cannot be read, or ``PAGE_TOO_LARGE``.
+
+        Read on the caller's thread, so as to delay no command.
+        """
         stream = identity_stream(read.owner_did)
         offset, limit, bytes_max = read.page.offset, read.page.size, read.page.bytes_max
         page: SavedEventsPage | PublicEventsPage | MessagesPage
@@ -429,9 +392,9 @@ class IdentityHost:
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("cannot read a page: %s", type(error).__name__)
-            if missing:
-                self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
             return memoryview(b"")
+        if missing:
+            self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))
         answer = pack_page(page)
         if isinstance(read.where, SavedEventsFilter):
             self._charge(read, len(answer), page.total)

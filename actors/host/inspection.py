@@ -144,7 +144,7 @@ class Inspector:
                 state = self._host.cache.peek(target)
                 if state is not None:
                     found.append(describe(target, state, bytes_max))
-                elif self._host.owns(partition):
+                elif self._host.partition(partition) is not None:
                     passive.append(target)
             return StatesDescribed(found)
 

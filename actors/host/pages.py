@@ -101,8 +101,16 @@ class _Records:
 def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[int]) -> MessagesPage:
     """Read a page of waiting messages; ``missing`` gets the versions that have no content.
 
+    The page is the rest of it: other commands may have removed messages since it was decided.
+
     Raises: as ``PageReader.fill``.
     """
+    read, versions = _Records(log, stream, missing, {}), where.versions
+    try:
+        events = read(versions, MessageQueued, MessageQueued1)
+    except ContentMissing:
+        present = [version for version in versions if version not in missing]
+        events = read(present, MessageQueued, MessageQueued1)
     messages = [
         WaitingMessage(
             event.message_id,
@@ -111,11 +119,9 @@ def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[in
             event.recipient_key,
             event.at_ms,
         )
-        for event in _Records(log, stream, missing, {})(
-            where.versions, MessageQueued, MessageQueued1
-        )
+        for event in events
     ]
-    return MessagesPage(messages, where.total)
+    return MessagesPage(messages, where.total - len(versions) + len(messages))
 
 
 def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:

@@ -15,6 +15,8 @@ from typing import Final, Protocol
 import msgspec
 
 from actors.core.placement_table import HostHoldings, PartitionOwner
+from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.host_finder import HostFinder
 from actors.host.port import (
     A,
     HostQuestion,
@@ -43,6 +45,24 @@ class Hosts(Protocol):
 
     def port(self, name: str) -> OwnerPort:
         """The port of the host with this name."""
+
+
+class LeasedHosts:
+    """The hosts whose names have the same prefix, found by their rows, reached by connections."""
+
+    def __init__(self, prefix: str, finder: HostFinder, caller: Caller) -> None:
+        """The hosts with this prefix in the log of ``finder``."""
+        self._prefix = prefix
+        self._finder = finder
+        self._caller = caller
+
+    async def names(self) -> Collection[str]:
+        """The living hosts. Raises: HostUnavailable."""
+        return {name for name in await self._finder.living() if name.startswith(self._prefix)}
+
+    def port(self, name: str) -> OwnerPort:
+        """The port of the host with this name."""
+        return ConnectedHostPort(self._caller, name, self._finder)
 
 
 class _Entry(msgspec.Struct):
@@ -153,20 +173,19 @@ class Membership:
         if name in self._entries:
             self._entries[name].steps += 1
 
-    async def drain(self, node: str, *, draining: bool) -> bool:
-        """Set or clear the draining flag of the hosts of a node; return False if none lives.
+    async def drain(self, node: str, *, draining: bool) -> None:
+        """Set or clear the draining flag of the living hosts of a node.
 
         Raises:
             HostUnavailable: a host of the node did not answer.
         """
         names = [host.name for host in self.living() if host.node == node]
-        if names and not draining:
+        if not draining:
             self._draining = {n: said for n, said in self._draining.items() if said.node != node}
         await asyncio.gather(*[self.change(name, SetDraining(draining)) for name in names])
         for entry in self._entries.values():
             if entry.holdings is not None and entry.holdings.name in names:
                 self._keep(entry, msgspec.structs.replace(entry.holdings, draining=draining))
-        return bool(names)
 
     async def _query(self, entry: _Entry) -> None:
         steps = entry.steps

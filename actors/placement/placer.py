@@ -164,14 +164,15 @@ class Placer:
         if every other one is being drained: its shards would stay.
         """
         living = self._membership.living()
-        is_here = any(host.node == node for host in living)
-        if draining and is_here and all(h.node == node or h.draining for h in living):
+        if not any(host.node == node for host in living):
+            return Placed.NO_SUCH_NODE
+        if draining and all(h.node == node or h.draining for h in living):
             return Placed.NO_OTHER_NODE
         try:
-            is_there = await self._membership.drain(node, draining=draining)
+            await self._membership.drain(node, draining=draining)
         except HostUnavailable:
             return Placed.DID_NOT_ANSWER
-        return Placed.DONE if is_there else Placed.NO_SUCH_NODE
+        return Placed.DONE
 
     async def close(self) -> None:
         """Wait for the moves that are under way."""

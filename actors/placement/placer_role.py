@@ -19,11 +19,11 @@ from typing_extensions import override
 
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
-from actors.host.connected_host import Caller, ConnectedHostPort
+from actors.host.connected_host import Caller, ConnectedHostPort, ignored
 from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostAddress, HostServer
 from actors.host.host_finder import HostFinder
-from actors.host.host_term import HostTerm
+from actors.host.host_term import HostTerm, lease_at
 from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
@@ -39,7 +39,7 @@ from actors.placement.port import (
 )
 from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease, HostLeases
+from eventstore.log.host_leases import HostLease, HostLeases
 
 PLACER: Final = "placer"
 _LOG = logging.getLogger(__name__)
@@ -105,17 +105,8 @@ class PlacerRole:
                     lambda: self._answering.run(self._answer(question, answered))
                 )
 
-        server = HostServer(_no_batches, ask, lambda _: None)
-        listens = server.listen(address)
-        self._lease = HostLease(
-            PLACER,
-            self._node,
-            new_id(),
-            listens.host,
-            listens.port,
-            listens.token,
-            protocol=NODE_PROTOCOL,
-        )
+        server = HostServer(_no_batches, ask, ignored)
+        self._lease = lease_at(server.listen(address), PLACER, self._node, new_id())
         try:
             while True:
                 if not await self._looked(self._lease):
@@ -189,7 +180,7 @@ class PlacerRole:
                 address = HostAddress(other.address, other.port, other.token)
                 try:
                     name = f"standby {self._node} {new_id()}"
-                    self._placing = await connect_to_host(address, name, _ignore)
+                    self._placing = await connect_to_host(address, name, ignored)
                 except ConnectionRefusedError:
                     return True
                 except (HostConnectionLost, OSError) as error:
@@ -235,7 +226,7 @@ class PlacerLink(PlacerPort):
 
     def __init__(self, name: str, finder: HostFinder) -> None:
         """The port for the calling process ``name``."""
-        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX, _ignore, _ignore)
+        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX)
         self._port = ConnectedHostPort(caller, PLACER, finder)
 
     async def table(self, known_version: int) -> PlacementTable:
@@ -261,7 +252,3 @@ class PlacerLink(PlacerPort):
             # The process may hang, or have lost the role: look up the lease again.
             self._port.close()
             raise PlacerUnavailable from error
-
-
-def _ignore(_: object) -> None:
-    """Ignore a push: a placer sends none."""

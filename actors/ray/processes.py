@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
 from actors.host.host_connection import Answer, HostServer
-from actors.host.host_term import HostTerm, LeaseKeeper
+from actors.host.host_term import HostTerm, LeaseKeeper, lease_at
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
@@ -36,7 +36,6 @@ from actors.host.writer import always
 from actors.ray.unused_parts import unused_left_out
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
 
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
@@ -154,15 +153,6 @@ Prepare: TypeAlias = Callable[[str], None]
 
 CALLS_MAX: Final = 2
 """Threads for calls without a group of their own: the start and the end of an actor."""
-_DEDICATED_HOST: Final[Mapping[str, Any]] = {
-    "get_if_exists": True,
-    "lifetime": "detached",
-    "max_restarts": 0,
-    "max_task_retries": 0,
-    "num_cpus": 0,
-    "max_concurrency": CALLS_MAX,
-}
-"""How Ray starts a dedicated host: once, without restarting it by itself."""
 _SWITCH_S: Final = 0.001
 """How long a thread that reads a large page may keep the interpreter while the writer waits for it:
 a fifth of the default, because one transaction waits several times."""
@@ -189,15 +179,7 @@ class RayIdentityHost(IdentityHost):
         )
         address = self._server.listen(options.address)
         self._lease = LeaseKeeper(
-            HostLease(
-                options.name,
-                options.node,
-                self.incarnation,
-                address.host,
-                address.port,
-                address.token,
-                protocol=NODE_PROTOCOL,
-            ),
+            lease_at(address, options.name, options.node, self.incarnation),
             options.open_leases(),
             term,
             options.lease_s,
@@ -219,9 +201,9 @@ class RayIdentityHost(IdentityHost):
         name = dedicated_host_name(did, self._options.node)
         _end_stale(name)
         options = msgspec.structs.replace(self._options, name=name, partitions=[])
-        ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayDedicatedHost).options(
-            name=name, **_DEDICATED_HOST
-        ).remote(options, self._prepare)
+        # Ray does not restart it by itself.
+        once: dict[str, Any] = {"get_if_exists": True, "lifetime": "detached", "max_restarts": 0}
+        _start_actor(RayDedicatedHost, options, self._prepare, **once)
 
     @override
     def stop(self) -> None:
@@ -298,11 +280,11 @@ def _opened(options: HostOptions) -> EventLog:
 
 def start_host(options: HostOptions, prepare: Prepare) -> Any:
     """Start a host; Ray restarts it whenever it dies, and it ends with this process."""
-    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(RayIdentityHost)
+    return _start_actor(RayIdentityHost, options, prepare, max_restarts=-1)
+
+
+def _start_actor(kind: type, options: HostOptions, prepare: Prepare, **how: Any) -> Any:
+    remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
     return remote.options(
-        name=options.name,
-        max_restarts=-1,
-        max_task_retries=0,
-        num_cpus=0,
-        max_concurrency=CALLS_MAX,
+        name=options.name, max_task_retries=0, num_cpus=0, max_concurrency=CALLS_MAX, **how
     ).remote(options, prepare)

@@ -7,7 +7,8 @@ reason, and ``/status``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -29,6 +30,7 @@ Figures: TypeAlias = dict[str, Any]
 _CACHE_MS: Final = 1_000
 """A check asks hosts: strangers must not be able to keep hosts busy with requests for health."""
 _CHECK_S_MAX: Final = 5.0
+_OK: Final = {"status": "ok"}
 _UNEXPLAINED: Final = "part of this mediator does not work"
 """The detail for strangers: DCTRL-0004 3.3 asks for a description."""
 
@@ -209,44 +211,40 @@ class HealthEndpoint:
         self._parts = parts
 
     def routes(self) -> Sequence[Route]:
-        """``/health``, ``/livez`` and ``/readyz`` for every client, without reasons."""
+        """The checks for every client, without reasons.
+
+        ``/health`` is about the whole mediator (DCTRL-0004 3.3), ``/readyz`` about what this edge
+        can serve; without an answer of ``/livez`` a supervisor restarts this process.
+        """
         return [
-            PlainRoute("GET", "/health", self._check_health),
-            PlainRoute("GET", "/livez", self._check_alive),
-            PlainRoute("GET", "/readyz", self._check_ready),
+            PlainRoute("GET", "/health", partial(self._check, self._health.detail)),
+            PlainRoute("GET", "/livez", _is_alive),
+            PlainRoute("GET", "/readyz", partial(self._check, self._health.unready)),
         ]
 
     def operator_routes(self, access: OperatorAccess) -> Sequence[Route]:
         """``/health`` and ``/readyz`` with reasons, and ``/status``."""
+        health = partial(self._check, self._health.detail, explained=True)
+        ready = partial(self._check, self._health.unready, explained=True)
         return [
-            PlainRoute("GET", "/health", access.authorized(self._explain_health)),
-            PlainRoute("GET", "/readyz", access.authorized(self._explain_ready)),
+            PlainRoute("GET", "/health", access.authorized(health)),
+            PlainRoute("GET", "/readyz", access.authorized(ready)),
             PlainRoute("GET", "/status", access.authorized(self._status)),
         ]
 
-    async def _check_health(self, _: web.Request) -> web.Response:
-        """The health of the whole mediator (DCTRL-0004 3.3)."""
-        return _check(await self._health_fault())
-
-    async def _check_alive(self, _: web.Request) -> web.Response:
-        """Answer that this process takes requests: without an answer a supervisor restarts it."""
-        return _check(None)
-
-    async def _check_ready(self, _: web.Request) -> web.Response:
-        """Answer whether this edge can serve at least some requests."""
-        return _check(await self._ready_fault())
-
-    async def _explain_health(self, _: web.Request) -> web.Response:
-        return _check(await self._health_fault(), explained=True)
-
-    async def _explain_ready(self, _: web.Request) -> web.Response:
-        return _check(await self._ready_fault(), explained=True)
-
-    async def _health_fault(self) -> str | None:
-        return self._draining() or await self._health.detail()
-
-    async def _ready_fault(self) -> str | None:
-        return self._draining() or await self._health.unready()
+    async def _check(
+        self,
+        find_fault: Callable[[], Awaitable[str | None]],
+        _: web.Request,
+        *,
+        explained: bool = False,
+    ) -> web.Response:
+        """The answer to a health check; it names the fault only if ``explained``."""
+        fault = "draining" if self._in_flight.draining else await find_fault()
+        if fault is None:
+            return json_answer(_OK)
+        found = {"status": "error", "detail": fault if explained else _UNEXPLAINED}
+        return json_answer(found, HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _status(self, _: web.Request) -> web.Response:
         """Answer with the figures of the hosts and of this edge."""
@@ -256,14 +254,6 @@ class HealthEndpoint:
             figures[name] = part(figures)
         return json_answer(figures)
 
-    def _draining(self) -> str | None:
-        return "draining" if self._in_flight.draining else None
 
-
-def _check(fault: str | None, *, explained: bool = False) -> web.Response:
-    """The answer to a health check; it names the fault only if ``explained``."""
-    found = {"status": "ok"}
-    if fault is not None:
-        found = {"status": "error", "detail": fault if explained else _UNEXPLAINED}
-    status = HTTPStatus.OK if fault is None else HTTPStatus.SERVICE_UNAVAILABLE
-    return json_answer(found, status)
+async def _is_alive(_: web.Request) -> web.Response:
+    return json_answer(_OK)

@@ -19,6 +19,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Purged, QueueState
 from actors.host.clock import Clock, NewId
 from actors.host.port import HostUnavailable
+from actors.placement.port import PlacerUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
@@ -43,7 +44,7 @@ class OperatorAccess:
         """Restrict a handler to operators.
 
         The result raises HTTPNotFound for requests through a proxy, HTTPUnauthorized without the
-        token.
+        token. It answers 503 if a host or the placer does not answer.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -52,7 +53,10 @@ class OperatorAccess:
             given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._authorization):
                 raise web.HTTPUnauthorized
-            return await handle(request)
+            try:
+                return await handle(request)
+            except (HostUnavailable, PlacerUnavailable):
+                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
 
         return answer
 
@@ -95,14 +99,11 @@ class OperatorEndpoint:
             limit = min(int(request.query.get("limit", "100")), QUEUES_MAX)
         except ValueError:
             raise web.HTTPBadRequest from None
-        try:
-            queues = await waiting_queues(self._gateway, max(limit, 0), did=did)
-            answer: dict[str, Any] = {"queues": [self._row(queue) for queue in queues]}
-            if did is not None:
-                answer["known"] = await self._memory.knows(did)
-                answer["agent"] = await self._agent(did)
-        except HostUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        queues = await waiting_queues(self._gateway, max(limit, 0), did=did)
+        answer: dict[str, Any] = {"queues": [self._row(queue) for queue in queues]}
+        if did is not None:
+            answer["known"] = await self._memory.knows(did)
+            answer["agent"] = await self._agent(did)
         return json_answer(answer)
 
     async def _purge(self, request: web.Request) -> web.Response:
@@ -113,11 +114,7 @@ class OperatorEndpoint:
         did = request.query.get("did", "")
         if not did.startswith("did:"):
             raise web.HTTPBadRequest
-        try:
-            known = await self._memory.knows(did)
-        except HostUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        if not known:
+        if not await self._memory.knows(did):
             return json_answer({"did": did, "known": False, "purged": 0})
         key = command_key(did, self._new_id())
         purged = await self._identities.ask(did, PurgeQueue(), key, Purged)
@@ -131,8 +128,6 @@ class OperatorEndpoint:
             answer = await self._memory.answer(await request.read())
         except QuestionRefused as error:
             raise web.HTTPBadRequest from error
-        except HostUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return web.Response(body=answer, content_type="application/msgpack")
 
     def _row(self, queue: WaitingQueue) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
@@ -18,7 +17,6 @@ from actors.placement.port import (
     Order,
     Placed,
     PlacerPort,
-    PlacerUnavailable,
     Places,
     Release,
     ShardPlace,
@@ -80,11 +78,7 @@ class PlacementEndpoint:
 
     async def _show(self, _: web.Request) -> web.Response:
         """``GET /shards``: every shard, every host, and every dedicated identity."""
-        try:
-            places = await self._placer.places()
-        except PlacerUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return json_answer(msgspec.to_builtins(places))
+        return json_answer(msgspec.to_builtins(await self._placer.places()))
 
     async def _own(self, order: type[Dedicate | Release], request: web.Request) -> web.Response:
         """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""
@@ -94,10 +88,7 @@ class PlacementEndpoint:
         return await self._placed(order(did))
 
     async def _placed(self, order: Order) -> web.Response:
-        try:
-            placed = await self._placer.order(order)
-        except PlacerUnavailable:
-            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        placed = await self._placer.order(order)
         return json_answer({"placed": placed.value})
 
 

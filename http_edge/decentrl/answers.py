@@ -139,6 +139,11 @@ def success(**members: Any) -> Answer:
     return Answer(HTTPStatus.OK, orjson.dumps({"type": "SUCCESS", **members}))
 
 
+def always(answer: Answer) -> Answering:
+    """Answer every accepted command with this."""
+    return lambda _reply, _page: answer
+
+
 def records(name: str, items: Sequence[Any], total: int, page: Page | None) -> Answer:
     """One page of records under their name (9.2); ``total`` is how many match.
 

@@ -37,12 +37,11 @@ from actors.core.replies import (
     MessageAccepted,
     MessagesPage,
     PublicEventAccepted,
-    Reply,
 )
 from actors.core.submissions import Read
 from eventstore.log.event_log import SavedEventsFilter, SavedEventsPage
 from http_edge.crypto.signatures import verify_object
-from http_edge.decentrl.answers import Answer, Rejected, records, success
+from http_edge.decentrl.answers import Answer, Rejected, always, records, success
 from http_edge.decentrl.contracts import (
     RequestPayload,
     SignedContract,
@@ -76,17 +75,9 @@ from http_edge.decentrl.validator import (
 # ---- answers
 
 
-SUCCESS: Final = success()
-REQUESTED: Final = success(code="REQUESTED")
-ERASED: Final = success(code="ERASED")
-
-
-def _done(_reply: Reply, _page: Page | None) -> Answer:
-    return SUCCESS
-
-
-def _requested(_reply: Reply, _page: Page | None) -> Answer:
-    return REQUESTED
+_DONE: Final = always(success())
+_REQUESTED: Final = always(success(code="REQUESTED"))
+_ERASED: Final = always(success(code="ERASED"))
 
 
 # ---- messages: section 7, 8.7, 8.8
@@ -337,10 +328,6 @@ def _erase_identity(request: CommandRequest, payload: EraseIdentityPayload) -> V
     return request.own(EraseIdentity(OWNER, records_max))
 
 
-def _erased(_reply: Reply, _page: Page | None) -> Answer:
-    return ERASED
-
-
 # ---- public events: DCTRL-0007
 
 
@@ -410,19 +397,19 @@ _TO_ANY, _TO_RESOLVED, _TO_MEDIATOR = Addressee.ANY, Addressee.RESOLVED, Address
 
 DIRECT: Final = {
     "REQUEST_COMMUNICATION_CONTRACT": CommandRow(
-        RequestPayload, _ANY, _TO_ANY, request_contract, _requested
+        RequestPayload, _ANY, _TO_ANY, request_contract, _REQUESTED
     ),
     "COMMUNICATION_CONTRACT_RESPONSE": CommandRow(
-        SignedContract, _ANY, _TO_ANY, respond_contract, _done
+        SignedContract, _ANY, _TO_ANY, respond_contract, _DONE
     ),
     "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
         QueryPendingContractRequests, _REGISTERED, _TO_MEDIATOR, _query_requests, _contract_requests
     ),
     "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
-        AcknowledgePendingContractRequests, _REGISTERED, _TO_MEDIATOR, _acknowledge_requests, _done
+        AcknowledgePendingContractRequests, _REGISTERED, _TO_MEDIATOR, _acknowledge_requests, _DONE
     ),
     "SAVE_COMMUNICATION_CONTRACT": CommandRow(
-        SignedContract, _REGISTERED, _TO_MEDIATOR, save_contract, _done
+        SignedContract, _REGISTERED, _TO_MEDIATOR, save_contract, _DONE
     ),
     "QUERY_COMMUNICATION_CONTRACTS": CommandRow(
         QueryCommunicationContracts, _REGISTERED, _TO_MEDIATOR, _query_contracts, _contracts
@@ -431,19 +418,19 @@ DIRECT: Final = {
         QueryPendingEvents, _REGISTERED, _TO_MEDIATOR, _query_messages, _messages
     ),
     "ACKNOWLEDGE_PENDING_EVENTS": CommandRow(
-        AcknowledgePendingEvents, _REGISTERED, _TO_MEDIATOR, _acknowledge_messages, _done
+        AcknowledgePendingEvents, _REGISTERED, _TO_MEDIATOR, _acknowledge_messages, _DONE
     ),
     "SAVE_EVENTS": CommandRow(
-        SaveEventsPayload, _REGISTERED, _TO_MEDIATOR, _save_events, _done
+        SaveEventsPayload, _REGISTERED, _TO_MEDIATOR, _save_events, _DONE
     ),
     "QUERY_EVENTS": CommandRow(
         QueryEvents, _REGISTERED, _TO_MEDIATOR, _query_events, _saved_events
     ),
     "UPDATE_EVENT_TAGS": CommandRow(
-        UpdateEventTagsPayload, _REGISTERED, _TO_MEDIATOR, _update_tags, _done
+        UpdateEventTagsPayload, _REGISTERED, _TO_MEDIATOR, _update_tags, _DONE
     ),
     "ERASE_IDENTITY": CommandRow(
-        EraseIdentityPayload, _REGISTERED, _TO_MEDIATOR, _erase_identity, _erased
+        EraseIdentityPayload, _REGISTERED, _TO_MEDIATOR, _erase_identity, _ERASED
     ),
 }  # fmt: skip
 PUBLIC: Final = {
@@ -451,7 +438,7 @@ PUBLIC: Final = {
         PublishPublicEventPayload, _REGISTERED, _TO_MEDIATOR, _publish, _public_event_accepted
     ),
     "DELETE_PUBLIC_EVENT": CommandRow(
-        DeletePublicEventPayload, _REGISTERED, _TO_MEDIATOR, _delete_public, _done
+        DeletePublicEventPayload, _REGISTERED, _TO_MEDIATOR, _delete_public, _DONE
     ),
 }
 TABLE: Final[CommandTable] = {

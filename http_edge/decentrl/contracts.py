@@ -19,7 +19,7 @@ from actors.core.commands import (
 from actors.core.refusals import Refusal
 from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.invitation_ids import InvitationTerms
-from http_edge.decentrl.answers import Rejected, invalid, success
+from http_edge.decentrl.answers import Rejected, always, invalid, success
 from http_edge.decentrl.payloads import REQUEST_BYTES
 from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
 from http_edge.dids import contract_profile
@@ -98,7 +98,7 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
     return ValidatedCommand(
         sender,
         Register(_stored(contract), admitted=rejection is None),
-        lambda _reply, _page: answer,
+        always(answer),
         rejection=rejection,
         invitation_id=payload.invitation or "" if single_use else "",
     )

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
 
@@ -27,7 +29,7 @@ from actors.core.replies import DeliveredMessage, Delivery, MessagesPage, Refuse
 from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.packed_page import unpack_page
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_answer, page_turn, until_paid
+from http_edge.listener.address_charge import charge_answer, large_answer, page_turn, until_paid
 from http_edge.listener.large_bodies import read_apart
 from http_edge.telemetry.request_id import current
 
@@ -36,6 +38,9 @@ TO_RETRY: Final = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
 )
 """Refusals after which the same message may succeed later."""
+_TURN_S_MAX: Final = 15.0
+"""Wallets wait this long for an answer, and messages are leased for twice as long. Meanwhile a host
+that hangs may hold the turn of an address."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
@@ -122,23 +127,35 @@ class Identities:
         """Read the messages of a large delivery, outside of the commands and of the event loop.
 
         An address that owes waits, and is not refused: its messages are leased by now, and would be
-        offered again only when the lease ends.
+        offered again only when the lease ends. Only if too many of its requests wait, or if its
+        turn comes too late for a wallet, is a request refused.
         """
+        with large_answer() as has_place:
+            if not has_place:
+                return Refused(Refusal.RATE_LIMITED)
+            async with AsyncExitStack() as turn:
+                try:
+                    async with asyncio.timeout(_TURN_S_MAX):
+                        await turn.enter_async_context(page_turn())
+                        await until_paid()
+                except TimeoutError:
+                    return Refused(Refusal.RATE_LIMITED)
+                return await self._read(target, delivery)
+
+    async def _read(self, target: str, delivery: Delivery) -> Delivery | Refused:
         count = len(delivery.beside)
         where = WaitingAt(delivery.beside, count)
-        async with page_turn():
-            await until_paid()
-            packed = await self._gateway.read(Read(target, Page(0, count), where))
-            if isinstance(packed, Refused):
-                return packed
-            page = await read_apart(lambda: unpack_page(packed))
-            assert isinstance(page, MessagesPage), "a host answers what it was asked"
-            messages = [
-                DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)
-                for one in page.messages
-            ]
-            read = Delivery(messages, delivery.state)
-            _charge_for(read)
+        packed = await self._gateway.read(Read(target, Page(0, count), where))
+        if isinstance(packed, Refused):
+            return packed
+        page = await read_apart(lambda: unpack_page(packed))
+        assert isinstance(page, MessagesPage), "a host answers what it was asked"
+        messages = [
+            DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)
+            for one in page.messages
+        ]
+        read = Delivery(messages, delivery.state)
+        _charge_for(read)
         return read
 
 

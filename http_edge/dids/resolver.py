@@ -17,8 +17,6 @@ from http_edge.dids import decentrl, key, web
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, Fetch, signing_key_id
 from http_edge.dids.web import WebDids
 
-__all__ = ["Fetch", "Resolver"]
-
 ENTRIES_MAX: Final = 100_000
 """Parsed documents to cache, at about 1 KiB each."""
 _CACHED_CHARS_MAX: Final = 512

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import ssl
-import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from yarl import URL
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.dids.addresses import Lookup, is_public
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, read_document
-from http_edge.dids.fetched import FetchedDids, FetchedMethod, WebLimits
+from http_edge.dids.fetched import FetchedDids, FetchedMethod
 
-__all__ = ["PREFIX", "WebDids", "WebLimits", "document_url"]
+WebDids: TypeAlias = FetchedDids[DidDocument]
+"""Resolves did:web to the documents of Decentrl identities: signing keys and a pre-key."""
 
 PREFIX: Final = "did:web:"
 
@@ -29,29 +27,6 @@ _HOST: Final = re.compile(
 _SEGMENT: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._~-]+\Z", re.ASCII)
 _PORTS: Final = range(1, 65_536)
 _HTTPS_PORT: Final = 443
-
-
-class WebDids(FetchedDids[DidDocument]):
-    """Resolves did:web to the documents of Decentrl identities: signing keys and a pre-key."""
-
-    def __init__(
-        self,
-        limits: WebLimits | None = None,
-        *,
-        lookup: Lookup | None = None,
-        permitted: Callable[[str], bool] = is_public,
-        tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """See ``FetchedDids``."""
-        super().__init__(
-            {PREFIX: FetchedMethod(document_url, _read)},
-            limits,
-            lookup=lookup,
-            permitted=permitted,
-            tls=tls,
-            clock=clock,
-        )
 
 
 def document_url(did: str) -> URL | None:
@@ -78,3 +53,9 @@ def _read(did: str, body: bytes, _beside: bytes) -> DidDocument | None:
         return read_document(did, parse(body))
     except JsonRefused:
         return None
+
+
+METHODS: Final[Mapping[str, FetchedMethod[DidDocument]]] = {
+    PREFIX: FetchedMethod(document_url, _read)
+}
+"""How the documents of ``WebDids`` are fetched and read, by DID prefix."""

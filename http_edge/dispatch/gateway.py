@@ -28,8 +28,9 @@ from actors.host.port import (
     ReadPages,
 )
 from eventstore.log.event_log import PublicEventsFilter
-from http_edge.dispatch.outbox import GatewayLimits, Outbox
+from http_edge.dispatch.outbox import Outbox
 from http_edge.dispatch.routes import Routes
+from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
 
 _LOG = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Gateway:
         self,
         routes: Routes,
         ports: Ports,
-        limits: GatewayLimits,
+        limits: Limits,
         *,
         on_push: Callable[[Push], None],
         on_new_incarnation: Callable[[str], None],

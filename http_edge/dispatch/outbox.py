@@ -28,6 +28,7 @@ from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.port import HostCutOff, HostNotReached, HostPort, HostUnavailable
 from actors.host.transaction import request_ids
+from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
 
 _LOG = logging.getLogger(__name__)
@@ -46,19 +47,6 @@ _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
-class GatewayLimits(msgspec.Struct, frozen=True):
-    """Limits of what may wait for one host and of what one call carries.
-
-    ``move_wait_s_max`` is how long a submission waits for its shard to have an owner again.
-    """
-
-    outbox_items_max: int
-    batch_items_max: int
-    batch_bytes_max: int
-    reads_in_flight_max: int
-    move_wait_s_max: float
-
-
 class _Waiting(msgspec.Struct):
     submission: Submission
     reply: asyncio.Future[Reply]
@@ -73,7 +61,7 @@ class Outbox:
         self,
         name: str,
         port: HostPort,
-        limits: GatewayLimits,
+        limits: Limits,
         measures: EdgeMeasures,
         *,
         on_result: Callable[[str, BatchResult], None],

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
+
+from typing_extensions import override
 
 from actors.core.partitioning import Placement, is_shard, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable, goes_on
@@ -20,100 +22,76 @@ _NOTICED_S_MAX: Final = 8.0
 by the next probe."""
 
 
-class Routes(Protocol):
-    """Which host owns which partition, as far as this edge knows."""
+class Routes:
+    """Which host owns which partition, as far as this edge knows: here by the placement, for ever.
 
-    @property
-    def placement(self) -> Placement:
+    ``LiveRoutes`` follow a placer.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        """The routes of a placement with a fixed number of hosts."""
+        self.placement: Final = placement
         """What names alone determine: shards, databases, and the partitions of nonces."""
+        self._hosts: Sequence[str] = placement.host_names
+        shards = map(shard_name, range(placement.shards))
+        self._host_of = {shard: placement.host_of(shard) for shard in shards}
 
     def partition_of(self, did: str) -> str:
         """The partition that holds the state of an identity now."""
+        return self.placement.partition_of(did)
 
     def hosts(self) -> Sequence[str]:
         """The live hosts of shards."""
+        return self._hosts
 
     def dedicated_hosts(self) -> Sequence[str]:
         """The live dedicated hosts that a placer has named."""
+        return ()
 
     def host_of(self, partition: str) -> str | None:
         """The host that owns a partition; None as long as no owner is known."""
+        return self._host_of[partition]
 
     def unowned(self) -> int:
         """How many shards have no known owner."""
+        return 0
 
     def silent_s(self) -> float:
         """Seconds since the last answer of the placer; 0 without a placer."""
+        return 0.0
 
     def just_left(self, host: str) -> Collection[str]:
-        """The partitions that moved with their sessions from this host in the last seconds."""
+        """The partitions that moved with their sessions from this host in the last seconds.
+
+        An edge that only now finds its connection to the host broken must not trust their sessions:
+        the handover did not contain what the host had lost before it.
+        """
+        del host
+        return ()
 
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
         """Wait until a change of owners makes ``is_so`` true; False if owners never change.
 
         After ``seconds_max`` the result is True as well: a host may own the partition unnoticed.
         """
-
-
-class FixedRoutes:
-    """Routes that follow from the placement alone and never change."""
-
-    def __init__(self, placement: Placement) -> None:
-        """The routes of a placement with a fixed number of hosts."""
-        self.placement: Final = placement
-        self._hosts = placement.host_names
-        shards = map(shard_name, range(placement.shards))
-        self._host_of = {shard: placement.host_of(shard) for shard in shards}
-
-    def partition_of(self, did: str) -> str:
-        """The partition that holds the state of an identity."""
-        return self.placement.partition_of(did)
-
-    def hosts(self) -> Sequence[str]:
-        """The hosts of shards."""
-        return self._hosts
-
-    def dedicated_hosts(self) -> Sequence[str]:
-        """None: there is no placer that names dedicated hosts."""
-        return ()
-
-    def host_of(self, partition: str) -> str | None:
-        """The host that owns a partition."""
-        return self._host_of[partition]
-
-    def unowned(self) -> int:
-        """No shard is without an owner."""
-        return 0
-
-    def silent_s(self) -> float:
-        """Zero: owners follow from the settings, not from a placer."""
-        return 0.0
-
-    def just_left(self, host: str) -> Collection[str]:
-        """None: no shard ever leaves its host."""
-        del host
-        return ()
-
-    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Return False: owners never change."""
         del is_so, seconds_max
         return False
 
 
-class LiveRoutes:
+class LiveRoutes(Routes):
     """Routes that follow the newest table."""
 
     def __init__(
         self, placement: Placement, *, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Routes that know no owner yet; ``placement.hosts`` does not matter."""
-        self.placement: Final = placement
+        super().__init__(placement)
         self._clock_s = clock_s
         self._left: dict[str, tuple[str, float]] = {}
         self._owners: Mapping[str, PartitionOwner] = {}
         self._dedicated: Mapping[str, PartitionOwner | None] = {}
         self._returned: Mapping[str, str] = {}
-        self._hosts: Sequence[str] = []
+        self._hosts = []
         self._dedicated_hosts: Sequence[str] = []
         self._known: dict[str, PartitionOwner] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -155,8 +133,8 @@ class LiveRoutes:
         """Note that the placer has answered just now."""
         self._answered_s = self._clock_s()
 
+    @override
     def silent_s(self) -> float:
-        """Seconds since the last answer of the placer."""
         return self._clock_s() - self._answered_s
 
     @staticmethod
@@ -193,38 +171,30 @@ class LiveRoutes:
                 lost.add(did)
         return lost
 
+    @override
     def partition_of(self, did: str) -> str:
-        """The partition that holds the state of an identity now."""
         return did if did in self._dedicated else self.placement.partition_of(did)
 
-    def hosts(self) -> Sequence[str]:
-        """The live hosts of shards."""
-        return self._hosts
-
+    @override
     def dedicated_hosts(self) -> Sequence[str]:
-        """The live dedicated hosts."""
         return self._dedicated_hosts
 
+    @override
     def host_of(self, partition: str) -> str | None:
-        """The host that owns a partition; None as long as no owner is known."""
         owner = self._owners.get(partition) or self._dedicated.get(partition)
         return None if owner is None else owner.host
 
+    @override
     def unowned(self) -> int:
-        """How many shards have no known owner."""
         return max(0, self.placement.shards - len(self._owners))
 
+    @override
     def just_left(self, host: str) -> Collection[str]:
-        """The partitions that moved from this host to another in the last seconds.
-
-        An edge that only now finds its connection to the host broken must not trust their sessions:
-        the handover did not contain what the host had lost before it.
-        """
         since = self._clock_s() - _NOTICED_S_MAX
         return [s for s, (left, at) in self._left.items() if left == host and at >= since]
 
+    @override
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Wait until a table makes ``is_so`` true, at most ``seconds_max``; always True."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
                 while not is_so():

@@ -6,8 +6,14 @@ An *unproven* request has no valid signature, is not an envelope, or is for an u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from contextvars import ContextVar
 from typing import Final
 from weakref import WeakValueDictionary
@@ -22,6 +28,10 @@ PUBLIC_BYTES: Final = 1_024
 ANSWER_BYTES: Final = 4_096
 """Bytes of an answer to a proven request that cost one token: reading and packing 8 MiB take 80 ms,
 which is the work of one second that per_address_per_s allows."""
+LARGE_ANSWERS_MAX: Final = 32
+"""Large answers for which requests of one address wait at once. At 2 MiB each the last one waits 8
+s, and wallets wait 15 s; each holds one of ``commands_in_flight_max`` places, even if its client
+has gone."""
 _OWING_S: Final = 0.1
 """Seconds between two checks whether an address has paid its debt."""
 
@@ -33,8 +43,10 @@ class AddressRates:
         """The share of one edge of ``edges`` in the rates."""
         self.requests = rate_of(rates.per_address_per_s, rates, edges)
         self.unproven_tokens = rates.unproven_tokens
+        self.is_limited = rates.per_address_per_s > 0
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.page_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.large_answers: Counter[str] = Counter()
         self._registrations_of = rate_of(rates.registrations_per_address_per_s, rates, edges)
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
 
@@ -78,9 +90,27 @@ class AddressCharge:
         return self._rates.turns.setdefault(self._address, asyncio.Lock())
 
     @property
+    def is_limited(self) -> bool:
+        """Has each address a rate?"""
+        return self._rates.is_limited
+
+    @property
     def page_turn(self) -> asyncio.Lock:
         """The lock that a request holds while it reads a large page and pays for it."""
         return self._rates.page_turns.setdefault(self._address, asyncio.Lock())
+
+    @contextmanager
+    def large_answer(self) -> Iterator[bool]:
+        """See ``large_answer``."""
+        waiting = self._rates.large_answers
+        has_place = waiting[self._address] < LARGE_ANSWERS_MAX
+        waiting[self._address] += has_place
+        try:
+            yield has_place
+        finally:
+            waiting[self._address] -= has_place
+            if not waiting[self._address]:
+                del waiting[self._address]
 
     def take(self, tokens: float) -> None:
         """Take tokens even if the address has too few: the work that they pay for is done."""
@@ -135,12 +165,20 @@ def is_owing() -> bool:
 
 
 def page_turn() -> AbstractAsyncContextManager[None]:
-    """Let an address read one large page at a time: its price is known only once it is read.
+    """Let an address with a rate read one large page at a time, whose price is known afterwards.
 
     The holder of the turn reads nothing while ``is_owing``, and charges before the turn ends.
     """
     charge = _CHARGE.get()
-    return nullcontext() if charge is None else charge.page_turn
+    return nullcontext() if charge is None or not charge.is_limited else charge.page_turn
+
+
+def large_answer() -> AbstractContextManager[bool]:
+    """Count a request that waits to be answered at length; False: too many of its address do."""
+    charge = _CHARGE.get()
+    if charge is None or not charge.is_limited:
+        return nullcontext(enter_result=True)
+    return charge.large_answer()
 
 
 async def until_paid() -> None:

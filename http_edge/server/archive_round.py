@@ -87,7 +87,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
             return None
         place = open_place(settings.archive_place)
         mediator_did = log.setting("mediator_did", settings.mediator_did)
-        fold_again(log, lambda: place, keys, mediator_did, clock=clock)
+        fold_again(log, place, keys, mediator_did, clock=clock)
         has_written = _export_rest(
             settings, place, until_ms, after_step, clock,
             takes_out_erased=takes_out_erased, prunes=prunes,

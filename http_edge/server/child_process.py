@@ -35,49 +35,42 @@ ARCHIVE: Final = (sys.executable, "-c", "from http_edge.server.archive_round imp
 """The commands of the children."""
 
 
-class ExportProcess:
-    """The child process that exports to ``settings.export.to``."""
+async def keep_exporting(settings: Settings, stopping: asyncio.Event, number: int | None) -> None:
+    """Keep a child running that exports to ``settings.export.to``, until ``stopping`` is set.
 
-    def __init__(self, settings: Settings, database: int | None = None) -> None:
-        """A child for the log in ``settings``; ``database`` is its number if there are several."""
-        self._settings = settings
-        self._database = database
-
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Keep the child running until ``stopping`` is set; then end it and wait for its end."""
-        stopped = asyncio.create_task(stopping.wait())
-        while not stopping.is_set():
-            code = await _run_child(EXPORT, self._settings, self._database, stopped)
-            if not stopping.is_set():
-                how = "could not be started" if code is None else f"ended with code {code}"
-                _LOG.error("the exporting process %s", how)
-                # The child may have ended without a report, and the next one may end so too.
-                reporter = Reporter(self._settings.data_dir, system_clock, self._database)
-                reporter.on_fault(ChildProcessError(f"the exporting process {how}"))
-                await asyncio.wait({stopped}, timeout=_RESTART_S)
+    Then end it and wait for its end. ``number`` is that of the log's database if there are several.
+    """
+    stopped = asyncio.create_task(stopping.wait())
+    while not stopping.is_set():
+        code = await _run_child(EXPORT, settings, number, stopped)
+        if not stopping.is_set():
+            how = "could not be started" if code is None else f"ended with code {code}"
+            _LOG.error("the exporting process %s", how)
+            # The child may have ended without a report, and the next one may end so too.
+            reporter = Reporter(settings.data_dir, system_clock, number)
+            reporter.on_fault(ChildProcessError(f"the exporting process {how}"))
+            await asyncio.wait({stopped}, timeout=_RESTART_S)
 
 
-class ArchiveProcess:
-    """Starts a child process for each round of archiving; between rounds there is none."""
+async def keep_archiving(
+    settings: Settings,
+    stopping: asyncio.Event,
+    number: int | None,
+    *,
+    first_s: float = ARCHIVING_AFTER_S,
+) -> None:
+    """Start a child for each round of archiving, until ``stopping`` ends a round under way, too.
 
-    def __init__(
-        self, settings: Settings, database: int | None = None, first_s: float = ARCHIVING_AFTER_S
-    ) -> None:
-        """As ``ExportProcess``; the first round begins after ``first_s`` at most."""
-        self._settings = settings
-        self._database = database
-        self._first_s = first_s
-
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Start rounds until ``stopping`` is set, which also ends a round under way."""
-        every_s = self._settings.archive.every_s
-        stopped = asyncio.create_task(stopping.wait())
-        await asyncio.wait({stopped}, timeout=min(self._first_s, every_s))
-        while not stopping.is_set():
-            code = await _run_child(ARCHIVE, self._settings, self._database, stopped)
-            if code and not stopping.is_set():
-                _LOG.error("the archiving process ended", extra={"code": code})
-            await asyncio.wait({stopped}, timeout=every_s)
+    The first round begins after ``first_s`` at most. ``number`` as for ``keep_exporting``.
+    """
+    every_s = settings.archive.every_s
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({stopped}, timeout=min(first_s, every_s))
+    while not stopping.is_set():
+        code = await _run_child(ARCHIVE, settings, number, stopped)
+        if code and not stopping.is_set():
+            _LOG.error("the archiving process ended", extra={"code": code})
+        await asyncio.wait({stopped}, timeout=every_s)
 
 
 async def _run_child(

@@ -17,7 +17,7 @@ from actors.core.partitioning import DEDICATED_HOST_PREFIX, HOST_PREFIX
 from actors.host.clock import new_id, system_clock
 from actors.host.connected_host import Caller
 from actors.host.port import HostUnavailable
-from actors.placement.leased_hosts import LeasedHosts
+from actors.placement.membership import LeasedHosts
 from actors.placement.placer import Placer
 from actors.placement.placer_role import PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, Placed, PlacerUnavailable
@@ -51,7 +51,7 @@ class ClusterNode:
         self._finder = host_finder(settings)
         self._placer = PlacerLink(f"serve-{self.name}", self._finder)
         # All placers of this process share a name: a new one's connections end the old one's.
-        self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX, _no_pushes, _no_pushes)
+        self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
         self._rules = dedication_rules(settings)
         self._role = PlacerRole(
             self._new_placer,
@@ -146,7 +146,3 @@ class ClusterNode:
             self._rules,
             version=system_clock(),
         )
-
-
-def _no_pushes(_: object) -> None:
-    """Ignore a push: a placer has no sessions."""

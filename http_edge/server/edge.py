@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextvars import Context
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import orjson
@@ -48,16 +48,15 @@ from http_edge.didcomm.outbound.worker import DeliveryQueue
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notifier import PushNotifier
-from http_edge.didcomm.unknown_dids import AgentDids, methods
+from http_edge.didcomm.unknown_dids import methods
+from http_edge.dids import web
 from http_edge.dids.document import mediator_document
-from http_edge.dids.fetched import WebLimits
+from http_edge.dids.fetched import FetchedDids, FetchedMethod, WebLimits
 from http_edge.dids.resolver import Resolver
-from http_edge.dids.web import WebDids
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
-from http_edge.dispatch.outbox import GatewayLimits
 from http_edge.dispatch.refusal_log import RefusalLog
-from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
@@ -67,8 +66,8 @@ from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_parts import status_parts
-from http_edge.settings.settings import Audit, DidWeb, Limits, Rates, Settings
-from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures, PushMeasures
+from http_edge.settings.settings import Audit, DidWeb, Rates, Settings
+from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures, push_measures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +76,7 @@ _MISSING_S_MAX: Final = 30.0
 """How long a DID document that was missing is not fetched again: it may be published meanwhile."""
 _DOCUMENTS_MAX: Final = 3
 """Documents that one command needs at most: its sender's, and those of a contract's two parties."""
+_Document = TypeVar("_Document")
 _PUSHES: Final = msgspec.msgpack.Decoder(list[Push])
 
 
@@ -100,14 +100,14 @@ class Edge:
         """
         self._settings = settings
         self._incarnation = new_id()
-        self._web = _web_dids(settings.did_web)
-        self._agent_dids = _agent_dids(settings.did_web, clock)
+        self._web = _fetched_dids(settings.did_web, web.METHODS)
+        self._agent_dids = _fetched_dids(settings.did_web, methods(clock))
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
-            routes or FixedRoutes(placement_of(settings)),
+            routes or Routes(placement_of(settings)),
             ports,
-            _gateway_limits(settings.limits),
+            settings.limits,
             on_push=self.take_push,
             on_new_incarnation=self.host_forgot,
             measures=self._measures,
@@ -313,9 +313,9 @@ class Edge:
             count = partial(in_flight.sockets.__getitem__, protocol)
             measures.sockets.labels(protocol).set_function(count)
         if self._settings.didcomm.enabled:
-            measures.registry.register(OutboundMeasures(self._delivery_workers.figures))
+            measures.registry.register(outbound_measures(self._delivery_workers.figures))
         if self._push_notifier is not None:
-            measures.registry.register(PushMeasures(self._push_notifier.figures))
+            measures.registry.register(push_measures(self._push_notifier.figures))
 
     def take_push(self, push: Push) -> None:
         """Take a push for sockets of this edge, or for the edge itself."""
@@ -423,16 +423,6 @@ def _push_notifier(settings: Settings, identities: Identities) -> PushNotifier |
     return PushNotifier(identities, gateway, settings.push, new_id=new_id)
 
 
-def _gateway_limits(limits: Limits) -> GatewayLimits:
-    return GatewayLimits(
-        limits.outbox_items_max,
-        limits.batch_items_max,
-        limits.batch_bytes_max,
-        limits.reads_in_flight_max,
-        limits.move_wait_s_max,
-    )
-
-
 def _refusal_counts(audit: Audit, clock: Clock, measures: EdgeMeasures) -> RefusalCounts:
     return RefusalCounts(
         entries_max=audit.refusals_entries_max,
@@ -446,18 +436,15 @@ def _senders(rates: Rates) -> RateLimit:
     return RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
 
 
-def _web_dids(settings: DidWeb) -> WebDids | None:
-    return WebDids(_web_limits(settings)) if settings.enabled else None
-
-
-def _agent_dids(settings: DidWeb, clock: Clock) -> AgentDids | None:
-    return AgentDids(methods(clock), _web_limits(settings)) if settings.enabled else None
-
-
-def _web_limits(settings: DidWeb) -> WebLimits:
+def _fetched_dids(
+    settings: DidWeb, methods: Mapping[str, FetchedMethod[_Document]]
+) -> FetchedDids[_Document] | None:
+    """Fetch documents by these methods; None if the operator does not allow it."""
+    if not settings.enabled:
+        return None
     # A command is read with what the cache holds, after its documents were fetched one by one.
     found_s = max(settings.cache_s, _DOCUMENTS_MAX * settings.seconds_max)
-    return WebLimits(
+    limits = WebLimits(
         timeout_s=settings.seconds_max,
         body_bytes_max=settings.bytes_max,
         entries_max=settings.cache_entries_max,
@@ -465,3 +452,4 @@ def _web_limits(settings: DidWeb) -> WebLimits:
         missing_ttl_s=min(found_s, _MISSING_S_MAX),
         allowed_hosts=frozenset(map(str.lower, settings.allowed_hosts)),
     )
+    return FetchedDids(methods, limits)

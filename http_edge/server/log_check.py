@@ -284,7 +284,7 @@ def _check_states(log: EventLog, settings: Settings) -> None:
     _LOG.info("remaking the states that replace archived rows", extra={"place": place})
     try:
         keys = load_or_create(settings.keys_path)
-        made = fold_again(log, lambda: open_place(place), keys, settings.mediator_did)
+        made = fold_again(log, open_place(place), keys, settings.mediator_did)
     except (ExportError, RowsStay, SeamRefused) as error:
         raise Stop(
             Exit.UNSAFE,

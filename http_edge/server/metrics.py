@@ -60,10 +60,9 @@ _ANSWER_S_MAX: Final = 3.0
 waits 10 s."""
 _R = TypeVar("_R")
 
-HostQuestion: TypeAlias = Callable[[bool], Awaitable[bytes]]
-"""Returns the msgpack of ``HostReport``; its argument: with the figures of the log?"""
-EdgeQuestion: TypeAlias = Callable[[], Awaitable[bytes]]
-"""Returns the msgpack of ``list[MetricFamily]``."""
+AskReport: TypeAlias = Callable[..., Awaitable[bytes]]
+"""Returns the msgpack of a host's ``HostReport`` (``with_log``: with figures of the log?), or of
+an edge's ``list[MetricFamily]``."""
 
 _BY: Final = "process"
 _HOST_COUNTERS: Final = {
@@ -169,8 +168,8 @@ class Scrape:
     def __init__(
         self,
         settings: Settings,
-        hosts: Mapping[str, HostQuestion],
-        edges: Mapping[str, EdgeQuestion],
+        hosts: Mapping[str, AskReport],
+        edges: Mapping[str, AskReport],
         *,
         clock: Clock,
     ) -> None:
@@ -202,7 +201,10 @@ class Scrape:
         readers = self._readers()
         hosts, edges = await asyncio.gather(
             asyncio.gather(
-                *[_answer(ask(name in readers), HostReport) for name, ask in self._hosts.items()]
+                *[
+                    _answer(ask(with_log=name in readers), HostReport)
+                    for name, ask in self._hosts.items()
+                ]
             ),
             asyncio.gather(*[_answer(ask(), list[MetricFamily]) for ask in self._edges.values()]),
         )

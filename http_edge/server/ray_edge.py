@@ -17,7 +17,7 @@ from actors.placement.placer_role import PlacerLink
 from actors.placement.port import PlacerUnavailable
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
 
@@ -45,11 +45,9 @@ class RayEdge:
         self._name = name
         placement = placement_of(self._settings)
         self._finder = host_finder(self._settings)
-        self._routes: Routes = FixedRoutes(placement)
-        self._placer: PlacerLink | None = None
-        if self._settings.has_placer:
-            self._routes = LiveRoutes(placement)
-            self._placer = PlacerLink(name, self._finder)
+        has_placer = self._settings.has_placer
+        self._routes = LiveRoutes(placement) if has_placer else Routes(placement)
+        self._placer = PlacerLink(name, self._finder) if has_placer else None
         self._edge: Edge | None = None
         self._following: asyncio.Task[None] | None = None
         self._listening = asyncio.Event()

@@ -27,7 +27,7 @@ from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
-from http_edge.server.child_process import ArchiveProcess, ExportProcess
+from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
@@ -35,8 +35,6 @@ from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.server.log_check import check_log, only_mediator
 from http_edge.server.metrics import (
-    EdgeQuestion,
-    HostQuestion,
     Scrape,
     metrics_served,
     metrics_socket,
@@ -183,7 +181,7 @@ class _Mediator:
         self._start()
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
         serving.append(asyncio.create_task(self._clock.run()))
-        beside = asyncio.gather(self._keep_exporting(), self._keep_archiving())
+        beside = asyncio.create_task(self._work_beside())
         try:
             async with metrics_served(self._scrape().shown, self._metrics, self._access):
                 if await self._is_ready():
@@ -215,8 +213,9 @@ class _Mediator:
     def _scrape(self) -> Scrape:
         node = self._settings.node or ""
         names = placement_of(self._settings).host_names_on(node)
-        hosts = {n: _host_question(h) for n, h in zip(names, self._hosts, strict=True)}
-        edges = {edge_name(i, node): _edge_question(e) for i, e in enumerate(self._edges)}
+        reports = [host.report.options(concurrency_group="control") for host in self._hosts]
+        hosts = {name: report.remote for name, report in zip(names, reports, strict=True)}
+        edges = {edge_name(i, node): edge.report.remote for i, edge in enumerate(self._edges)}
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
     def _announce(self) -> None:
@@ -275,20 +274,18 @@ class _Mediator:
                 _LOG.error("edge failed: %s", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _keep_exporting(self) -> None:
+    async def _work_beside(self) -> None:
+        """Export and archive each database of the log, which has a number if there are several."""
+        kinds = []
         if self._settings.export.to is not None:
-            await self._keep_running(ExportProcess)
-
-    async def _keep_archiving(self) -> None:
+            kinds.append(keep_exporting)
         if self._settings.lets_rows_leave:
-            await self._keep_running(ArchiveProcess)
-
-    async def _keep_running(self, kind: type[ExportProcess | ArchiveProcess]) -> None:
-        """Run a child process for each database of the log; number them if there are several."""
+            kinds.append(keep_archiving)
         each = self._settings.each_database()
         numbered = zip(each, database_numbers(len(each)), strict=True)
-        children = [kind(one, number) for one, number in numbered]
-        await asyncio.gather(*[child.run(self._stopping) for child in children])
+        await asyncio.gather(
+            *[keep(one, self._stopping, n) for one, n in numbered for keep in kinds]
+        )
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -311,16 +308,6 @@ class _Mediator:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-
-
-def _host_question(host: Any) -> HostQuestion:
-    report = host.report.options(concurrency_group="control")
-    return lambda with_log: report.remote(with_log=with_log)
-
-
-def _edge_question(edge: Any) -> EdgeQuestion:
-    report: EdgeQuestion = edge.report.remote
-    return report
 
 
 def _start_ray(data_dir: Path) -> Path:

@@ -15,7 +15,6 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from http_edge.settings.limits import Limits
 from http_edge.settings.push import Push
@@ -43,6 +42,7 @@ from http_edge.settings.value_types import (
     Section,
     Url,
     at_most,
+    contradiction,
     did_web,
     split_listen,
 )
@@ -137,12 +137,7 @@ class Settings(Section):
     def _agree(self) -> Self:
         at_most(self, "hosts", "shards")
         if self.hosts * len(self.log_dsns) > self.shards:
-            names: dict[str, object] = {
-                "smaller": "hosts",
-                "larger": "shards",
-                "times": len(self.log_dsns),
-            }
-            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+            raise contradiction("hosts", "shards", len(self.log_dsns))
         # A delivery is base64 in an envelope: less than twice as long as its content.
         self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
         self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
@@ -150,12 +145,7 @@ class Settings(Section):
 
     def _carries(self, smaller: str, times: int, larger: str) -> None:
         if times * getattr(self.didcomm, smaller) > getattr(self.limits, larger):
-            names: dict[str, object] = {
-                "smaller": f"didcomm.{smaller}",
-                "larger": f"limits.{larger}",
-                "times": times,
-            }
-            raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+            raise contradiction(f"didcomm.{smaller}", f"limits.{larger}", times)
 
     @property
     def has_placer(self) -> bool:

@@ -288,7 +288,7 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
     section = str(error["loc"][0]) + "." if error["loc"] else ""
     if error["type"] == "contradiction":
         smaller, larger = section + error["ctx"]["smaller"], section + error["ctx"]["larger"]
-        times = error["ctx"].get("times", 1)
+        times = error["ctx"]["times"]
         if sources[smaller] == DEFAULT:
             least = smaller if times == 1 else f"{times} times {smaller}"
             return SettingRefused(larger, sources[larger], f"at least {least}")

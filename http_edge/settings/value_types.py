@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -52,6 +52,11 @@ def _named(path: object) -> object:
     return path
 
 
+def _matching(pattern: str, expected: str) -> Any:
+    """A constraint on a text; ``expected`` says in words what it permits."""
+    return Field(pattern=pattern, json_schema_extra={"expected": expected})
+
+
 Folder: TypeAlias = Annotated[
     Path,
     BeforeValidator(_named),
@@ -64,16 +69,16 @@ Listen: TypeAlias = Annotated[
 ]
 Url: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/-]*)?$",
-        json_schema_extra={"expected": "an http or https URL without user, query and fragment"},
+    _matching(
+        r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/-]*)?$",
+        "an http or https URL without user, query and fragment",
     ),
 ]
 Did: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]$",
-        json_schema_extra={"expected": "a DID, for example did:web:mediator.example"},
+    _matching(
+        r"^did:[a-z0-9]+:[A-Za-z0-9._:%-]*[A-Za-z0-9._%-]$",
+        "a DID, for example did:web:mediator.example",
     ),
 ]
 
@@ -87,20 +92,16 @@ def _log_address(log: str) -> str:
 LogAddress: TypeAlias = Annotated[
     str,
     AfterValidator(_log_address),
-    Field(
-        pattern=r"^(sqlite:(//)?/.+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
-        json_schema_extra={
-            "expected": "sqlite:///absolute/path.db or postgresql://user@host/database"
-        },
+    _matching(
+        r"^(sqlite:(//)?/.+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
+        "sqlite:///absolute/path.db or postgresql://user@host/database",
     ),
 ]
 ExportAddress: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=r"^(/.*|[a-z][a-z0-9+.-]*://.+)$",
-        json_schema_extra={
-            "expected": "an absolute path or a URI, for example s3://bucket/folder?region=eu-west-1"
-        },
+    _matching(
+        r"^(/.*|[a-z][a-z0-9+.-]*://.+)$",
+        "an absolute path or a URI, for example s3://bucket/folder?region=eu-west-1",
     ),
 ]
 NodeAddress: TypeAlias = Annotated[
@@ -109,30 +110,21 @@ NodeAddress: TypeAlias = Annotated[
 ]
 NodeName: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
-        json_schema_extra={"expected": "a host name in small letters, for example node-1"},
+    _matching(
+        r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
+        "a host name in small letters, for example node-1",
     ),
 ]
 Origin: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=r"^(\*|https?://[^/\s]+)$",
-        json_schema_extra={"expected": "* or one origin, for example https://app.example"},
-    ),
+    _matching(r"^(\*|https?://[^/\s]+)$", "* or one origin, for example https://app.example"),
 ]
-
-
 AgentName: TypeAlias = Annotated[
     str,
-    Field(
-        pattern=(
-            r"^(did:key:z6(Mk|LS)[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44}"
-            r"|did:peer:[234][A-Za-z0-9._:=-]{40,4080}|did:web(vh)?:[A-Za-z0-9._:%-]{1,245})$"
-        ),
-        json_schema_extra={
-            "expected": "an Ed25519 key in base58, a did:key, did:peer, did:web or did:webvh"
-        },
+    _matching(
+        r"^(did:key:z6(Mk|LS)[1-9A-HJ-NP-Za-km-z]{44}|[1-9A-HJ-NP-Za-km-z]{43,44}"
+        r"|did:peer:[234][A-Za-z0-9._:=-]{40,4080}|did:web(vh)?:[A-Za-z0-9._:%-]{1,245})$",
+        "an Ed25519 key in base58, a did:key, did:peer, did:web or did:webvh",
     ),
 ]
 
@@ -155,8 +147,13 @@ def at_most(section: Section, smaller: str, larger: str) -> None:
         PydanticCustomError: ``smaller`` exceeds ``larger``; its context names both.
     """
     if getattr(section, smaller) > getattr(section, larger):
-        names: dict[str, object] = {"smaller": smaller, "larger": larger}
-        raise PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+        raise contradiction(smaller, larger)
+
+
+def contradiction(smaller: str, larger: str, times: int = 1) -> PydanticCustomError:
+    """The error of a section in which ``times`` one setting exceeds another; it names both."""
+    names: dict[str, object] = {"smaller": smaller, "larger": larger, "times": times}
+    return PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
 
 
 def not_both(section: Section, one: str, other: str) -> None:

@@ -94,46 +94,39 @@ class EdgeMeasures:
         )
 
 
-class OutboundMeasures(Collector):
-    """The metrics of deliveries to endpoints, from the figures of the edge."""
+class WorkMeasures(Collector):
+    """The metrics of work of an edge for agents: a counter by result, and the agents under way."""
 
-    def __init__(self, figures: Callable[[], Mapping[str, int]]) -> None:
-        """``figures`` returns ``delivered``, ``failed`` and ``agents``."""
-        self._figures = figures
+    def __init__(
+        self,
+        done: tuple[str, str],
+        agents: tuple[str, str],
+        figures: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """``done`` and ``agents`` are the names of the metrics, each with its documentation.
 
-    @override
-    def collect(self) -> Iterator[Metric]:
-        figures = self._figures()
-        deliveries = CounterMetricFamily(
-            "poste_outbound_deliveries", "Messages sent to endpoints.", labels=["result"]
-        )
-        for result in ("delivered", "failed"):
-            deliveries.add_metric([result], figures[result])
-        yield deliveries
-        yield GaugeMetricFamily(
-            "poste_outbound_agents",
-            "Agents with deliveries pending.",
-            figures["agents"],
-        )
-
-
-class PushMeasures(Collector):
-    """The metrics of push notifications, from the figures of the edge."""
-
-    def __init__(self, figures: Callable[[], Mapping[str, int]]) -> None:
-        """``figures`` returns ``agents`` and counts by result."""
-        self._figures = figures
+        ``figures`` returns ``agents`` and counts by result.
+        """
+        self._done, self._agents, self._figures = done, agents, figures
 
     @override
     def collect(self) -> Iterator[Metric]:
         counts = dict(self._figures())
         agents = counts.pop("agents")
-        sent = CounterMetricFamily(
-            "poste_push_notifications", "Notifications of waiting messages.", labels=["result"]
-        )
+        done = CounterMetricFamily(*self._done, labels=["result"])
         for result, count in counts.items():
-            sent.add_metric([result], count)
-        yield sent
-        yield GaugeMetricFamily(
-            "poste_push_agents", "Agents whose queue is watched for a push notification.", agents
-        )
+            done.add_metric([result], count)
+        yield done
+        yield GaugeMetricFamily(*self._agents, agents)
+
+
+outbound_measures: Final = partial(
+    WorkMeasures,
+    ("poste_outbound_deliveries", "Messages sent to endpoints."),
+    ("poste_outbound_agents", "Agents with deliveries pending."),
+)
+push_measures: Final = partial(
+    WorkMeasures,
+    ("poste_push_notifications", "Notifications of waiting messages."),
+    ("poste_push_agents", "Agents whose queue is watched for a push notification."),
+)

@@ -17,8 +17,7 @@ from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSoc
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 from http_edge.dispatch.gateway import Gateway, Ports
-from http_edge.dispatch.routes import FixedRoutes
-from http_edge.server.edge import _gateway_limits
+from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.settings.settings import Settings
 
@@ -90,9 +89,9 @@ class LocalHosts:
         ports: dict[str, HostPort] = {}
         find = self.ports_of(edge)
         return Gateway(
-            FixedRoutes(placement_of(self._settings)),
+            Routes(placement_of(self._settings)),
             lambda host: ports.setdefault(host, find(host)),
-            _gateway_limits(self._settings.limits),
+            self._settings.limits,
             on_push=on_push,
             on_new_incarnation=lambda _: None,
         )

@@ -16,7 +16,7 @@ from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.replies import BatchResult, Dedication
 from actors.core.submissions import Submission
 from actors.host.identity_host import HostOptions, IdentityHost
-from actors.host.port import Expect, HandOut, TakeIn
+from actors.host.port import AdoptPartitions, Expect, HandOut, ReleasePartitions, TakeIn
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.server.hosts import host_options, placement_of
 from tests.edge.mediator import Mediator
@@ -61,11 +61,13 @@ class MovingMediator(Mediator):
         """Let a host give shards away; their handover."""
         for shard in shards:
             del self.owners[shard]
-        return await asyncio.to_thread(self.hosts.running[host].release, shards)
+        return await asyncio.to_thread(self.hosts.running[host].ask, ReleasePartitions(shards))
 
     async def adopt(self, host: str, shards: list[str], handover: bytes | None) -> None:
         """Let a host take shards over from any owner."""
-        ids = await asyncio.to_thread(self.hosts.running[host].adopt, shards, handover)
+        ids = await asyncio.to_thread(
+            self.hosts.running[host].ask, AdoptPartitions(shards, handover)
+        )
         self.owners.update((shard, PartitionOwner(host, id_)) for shard, id_ in ids.items())
 
     async def move(self, shard: str) -> None:
@@ -109,7 +111,9 @@ class MovingMediator(Mediator):
         """Move a dedicated identity to a host on another node."""
         owner = self.dedicated[did]
         assert owner is not None
-        handover = await asyncio.to_thread(self.hosts.running[owner.host].release, [did])
+        handover = await asyncio.to_thread(
+            self.hosts.running[owner.host].ask, ReleasePartitions([did])
+        )
         await self._adopt_own(did, node, handover)
 
     async def give_back(self, did: str) -> None:
@@ -120,7 +124,7 @@ class MovingMediator(Mediator):
         to = self.hosts.running[self.owners[shard].host]
         await asyncio.to_thread(to.ask, Expect(did))
         await self._ask(host, did, did, ReleaseIdentity(DedicationReason.OPERATOR))
-        handover = await asyncio.to_thread(host.release, [did])
+        handover = await asyncio.to_thread(host.ask, ReleasePartitions([did]))
         assert await asyncio.to_thread(to.ask, TakeIn(did, shard, handover))
         del self.dedicated[did]
         self.returned[did] = owner.sessions
@@ -132,7 +136,7 @@ class MovingMediator(Mediator):
             limits = host_options(self.settings, 0).limits
             self.hosts.run(HostOptions(name, self.settings.log_dsn, [], limits, node))
         host = self.hosts.running[name]
-        ids = await asyncio.to_thread(host.adopt, [did], handover)
+        ids = await asyncio.to_thread(host.ask, AdoptPartitions([did], handover))
         self.dedicated[did] = PartitionOwner(name, ids[did])
         self.publish_table()
 

@@ -159,7 +159,9 @@ async def test_a_peer_that_goes_away_leaves_no_line_in_the_log(
 
 
 async def authenticate(mediator: Mediator, socket: RawSocket) -> None:
-    await socket.say(frame(TEXT, orjson.dumps(mediator.authenticate(ALICE))))
+    # Long enough to count until it is handled.
+    message = orjson.dumps(mediator.authenticate(ALICE)) + b" " * 8_000
+    await socket.say(frame(TEXT, message))
     assert await socket.hear() == (TEXT, b'{"type":"AUTH_SUCCESS"}')
 
 

@@ -318,11 +318,9 @@ def test_a_kill_while_states_are_made_anew_leaves_a_log_that_goes_on(
     run_sql(settings.log_dsn, "DELETE FROM snapshots")
     for step in (1, 1) if is_stored else (1, 2):
         with pytest.raises(Killed):
-            fold_again(
-                Dying(log, step, is_stored=is_stored), lambda: place, KEYS, OWNER.mediator_did
-            )
+            fold_again(Dying(log, step, is_stored=is_stored), place, KEYS, OWNER.mediator_did)
         assert faults_in(log) == []
-    fold_again(log, lambda: place, KEYS, OWNER.mediator_did)
+    fold_again(log, place, KEYS, OWNER.mediator_did)
     assert states_of(log, streams) == states
     assert_whole(log, settings.log_dsn)
 
@@ -336,7 +334,7 @@ def test_states_that_the_archive_does_not_give_are_not_made_up(
     _leave(settings, history)
     _of_earlier_release(log)
     with pytest.raises(RowsStay, match="lacks"):
-        fold_again(log, lambda: open_place(str(tmp_path / "earlier")), KEYS, OWNER.mediator_did)
+        fold_again(log, open_place(str(tmp_path / "earlier")), KEYS, OWNER.mediator_did)
     shutil.rmtree(place.root)
     with pytest.raises(Stop, match="cannot be remade from"):
         check_log(settings)

@@ -21,7 +21,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import ExportPlace
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
-from http_edge.server.child_process import ArchiveProcess
+from http_edge.server.child_process import keep_archiving
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.sections import Archive
@@ -319,7 +319,7 @@ async def test_the_parent_starts_rounds_and_ends_the_one_under_way(
 ) -> None:
     played(log)
     stopping = asyncio.Event()
-    running = asyncio.create_task(ArchiveProcess(settings, first_s=0).run(stopping))
+    running = asyncio.create_task(keep_archiving(settings, stopping, None, first_s=0))
     async with asyncio.timeout(WAIT_S):
         while not figures(settings.data_dir, NOW_MS)["rows_left"]:  # noqa: ASYNC110 - of another
             await asyncio.sleep(0.05)

@@ -25,7 +25,7 @@ from eventstore.parquet.tree import head_in
 from eventstore.parquet.write.exporter import Exported
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
-from http_edge.server.child_process import EXPORT, ExportProcess
+from http_edge.server.child_process import EXPORT, keep_exporting
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
 from http_edge.settings.settings import Export, Settings
@@ -242,7 +242,7 @@ def test_a_fault_ends_the_child_with_its_reason_while_the_parent_lives(settings:
 async def test_the_parent_starts_it_and_ends_it(settings: Settings, log: EventLog) -> None:
     Growing(log).grow()
     stopping = asyncio.Event()
-    running = asyncio.create_task(ExportProcess(settings).run(stopping))
+    running = asyncio.create_task(keep_exporting(settings, stopping, None))
     manifests = settings.data_dir / "export" / "manifests"
     async with asyncio.timeout(WAIT_S):
         while not list(manifests.glob("*.json")):  # noqa: ASYNC110 - another process makes them
@@ -268,7 +268,7 @@ async def test_an_exporter_that_is_killed_is_trouble(settings: Settings, log: Ev
             await asyncio.sleep(0.05)
         return found
 
-    running = asyncio.create_task(ExportProcess(settings).run(stopping))
+    running = asyncio.create_task(keep_exporting(settings, stopping, None))
     async with asyncio.timeout(WAIT_S):
         await shown("position")
         os.kill(_exporting(), signal.SIGKILL)

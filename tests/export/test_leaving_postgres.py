@@ -23,7 +23,7 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_round import run_beside
 from http_edge.server.archive_status import Reporter, figures
-from http_edge.server.child_process import ArchiveProcess
+from http_edge.server.child_process import keep_archiving
 from http_edge.server.exits import Exit
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
@@ -170,7 +170,7 @@ async def test_each_node_starts_rounds_and_says_how_far_the_log_is(
     one, two = (_node(tmp_path, name, postgres_url) for name in ("one", "two"))
     assert one.lets_rows_leave
     stopping = asyncio.Event()
-    running = asyncio.create_task(ArchiveProcess(one, 1, first_s=0).run(stopping))
+    running = asyncio.create_task(keep_archiving(one, stopping, 1, first_s=0))
     async with asyncio.timeout(WAIT_S):
         while not figures(one.data_dir, NOW_MS, 1)["rows_left"]:  # noqa: ASYNC110 - of another
             await asyncio.sleep(0.05)

@@ -460,7 +460,7 @@ def test_a_new_release_makes_states_anew_from_what_was_not_pruned(
     _round(_keeping(settings, history))
     assert catalog_of(place).pruned_to
     _of_earlier_release(log)
-    fold_again(log, lambda: place, KEYS, OWNER.mediator_did)
+    fold_again(log, place, KEYS, OWNER.mediator_did)
     assert states_of(log, streams) == states
     assert faults_in(log) == []
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from http_edge.server import child_process
-from http_edge.server.child_process import ArchiveProcess, ExportProcess
+from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.server.export_status import figures
 from http_edge.settings.settings import Archive, Export, Settings
 
 WAIT_S = 10
 
 
-@pytest.mark.parametrize("process", [ExportProcess, ArchiveProcess])
+@pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
 async def test_a_child_for_which_there_is_no_process_is_started_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: Callable[[Settings], Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Callable[..., Any]
 ) -> None:
     stopping = asyncio.Event()
     started = 0
@@ -38,8 +38,8 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
     export = Export(to=str(tmp_path / "export"))
     settings = Settings(data_dir=tmp_path, export=export, archive=Archive(every_s=0.001))
     async with asyncio.timeout(WAIT_S):
-        await process(settings).run(stopping)
+        await keep(settings, stopping, None)
     assert started == 3
-    if process is ExportProcess:
+    if keep is keep_exporting:
         shown = figures(tmp_path, None, 0)["trouble"]
         assert shown == "the exporting process could not be started"

@@ -25,10 +25,10 @@ from actors.host.measures import (
 from eventstore.log.event_log import LogFigures
 from http_edge.server import archive_status
 from http_edge.server.export_status import Reporter
-from http_edge.server.metrics import HostQuestion, MediatorShown, Scrape, Seen, exposition
+from http_edge.server.metrics import AskReport, MediatorShown, Scrape, Seen, exposition
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
-from http_edge.telemetry.edge_measures import EdgeMeasures, OutboundMeasures
+from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures
 
 EXPORT: Final = {
     "position": 5,
@@ -55,7 +55,7 @@ def host(*partitions: str, log: LogFigures | None = None) -> HostReport:
 def edge() -> list[MetricFamily]:
     measures = EdgeMeasures()
     outbound = {"delivered": 4, "failed": 1, "agents": 1}
-    measures.registry.register(OutboundMeasures(lambda: outbound))
+    measures.registry.register(outbound_measures(lambda: outbound))
     measures.sockets.labels("decentrl").set_function(lambda: 2)
     measures.listeners.set_function(lambda: 1)
     measures.commands.add("decentrl", "QUERY_EVENTS", "done")
@@ -229,7 +229,7 @@ class Host:
         return msgspec.msgpack.encode(host())
 
 
-def scrape(*hosts: HostQuestion) -> Scrape:
+def scrape(*hosts: AskReport) -> Scrape:
     named = {f"host-{index}": host for index, host in enumerate(hosts)}
     return Scrape(Settings(), named, {}, clock=lambda: 0)
 
@@ -264,8 +264,8 @@ async def test_the_export_of_each_database_is_behind_its_own_log(tmp_path: Path)
     for number in (0, 1):
         Reporter(tmp_path, lambda: 1_000, number).on_caught_up(40)
 
-    def of_log(position: int) -> HostQuestion:
-        async def report(_with_log: bool) -> bytes:
+    def of_log(position: int) -> AskReport:
+        async def report(*, with_log: bool) -> bytes:
             log = LogFigures(
                 log_position=position,
                 identities=1,

@@ -8,7 +8,7 @@ from actors.core.partitioning import Placement
 from actors.host.port import HostNotReached
 from http_edge.admin.health import Health
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.routes import FixedRoutes
+from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import LIMITS
 
@@ -17,7 +17,7 @@ def reached(*shards: str) -> RecordingHost:
     return RecordingHost(shards=shards)
 
 
-class Routes(FixedRoutes):
+class PlacerRoutes(Routes):
     """Routes of a placer that says nothing for as long as a test wants."""
 
     silent_for_s = 0.0
@@ -33,7 +33,7 @@ class Setting:
     def __init__(self, *hosts: RecordingHost, databases: int = 1) -> None:
         self.hosts = hosts
         placement = Placement(shards=16, hosts=len(hosts) // databases, databases=databases)
-        self.routes = Routes(placement)
+        self.routes = PlacerRoutes(placement)
         self._now_ms = 0
         ports = dict(zip(placement.host_names, hosts, strict=True))
         gateway = Gateway(
@@ -48,6 +48,10 @@ class Setting:
     async def is_ready(self) -> bool:
         self._now_ms += 2_000
         return await self._health.unready() is None
+
+    async def problems(self) -> str | None:
+        self._now_ms += 2_000
+        return await self._health.detail()
 
 
 async def test_one_host_with_a_shard_is_enough() -> None:
@@ -93,3 +97,13 @@ async def test_an_edge_is_ready_while_one_database_is_away_and_with_it_the_place
     assert not await setting.is_ready()
     setting.hosts[3].fails = HostNotReached
     assert not await setting.is_ready()
+
+
+async def test_a_host_whose_log_fails_is_a_problem_and_leaves_its_edge_ready() -> None:
+    setting = Setting(reached("shard-0"), reached("shard-1"))
+    assert await setting.problems() is None
+    setting.hosts[1].log_fails = True
+    assert await setting.problems() == "the log of host-1 fails: its lines on stderr say why"
+    assert await setting.is_ready()
+    setting.hosts[1].log_fails = False
+    assert await setting.problems() is None

@@ -24,12 +24,12 @@ from eventstore.log.seal import command_key
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import Identities
+from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import DidComm
 
 _RETRY_S: Final = 1.0
-"""Pause after an unknown outcome; the host answers again within seconds."""
+"""Pause after an unknown outcome, or too many large answers; both are over within seconds."""
 _SWEEP_S: Final = 900.0
 """A wake-up is a hint and can be lost, so the queue is also asked at this interval. Each question
 is sealed in the log, so thousands of idle sockets must not ask often."""
@@ -126,7 +126,7 @@ class Pump:
         while not wake.is_over:
             delivery = await self._take(IMPLICIT, implicit=True)
             if isinstance(delivery, Refusal):
-                if delivery is not Refusal.TEMPORARILY_UNAVAILABLE:
+                if delivery not in TO_RETRY:
                     return
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -155,8 +155,7 @@ class Pump:
                 self._fetching -= 1
                 self._send_pushed()
             if isinstance(delivery, Refusal):
-                unknown = delivery is Refusal.TEMPORARILY_UNAVAILABLE
-                return _RETRY_S if unknown else None
+                return _RETRY_S if delivery in TO_RETRY else None
             if not delivery.messages:
                 return _SWEEP_S
             if not delivery.state.available:

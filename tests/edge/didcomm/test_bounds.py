@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from actors.host.port import NoteSockets
 from http_edge.clients.didcomm import NoAnswer, WalletError, forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
@@ -16,6 +17,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
+from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from http_edge.listener.large_bodies import read_apart
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
@@ -102,7 +104,7 @@ async def test_sessions_end_with_the_connection_of_their_edge_and_not_with_its_r
 ) -> None:
     host = network.mediator.hosts.running["host-0"]
     async with bob.wallet.live():
-        host.heartbeat("edge-0", 1)
+        host.ask(NoteSockets("edge-0", 1, ""))
         assert host.stats().sessions
         host.forget_edge("edge-0")
         host.stats()  # after what waits on the writer's thread
@@ -320,3 +322,45 @@ async def test_messages_that_come_implicitly_over_a_socket_wait_until_earlier_on
         clock.advance(60)
         seen += [bob.read(await socket.receive(WAIT_S)) for _ in range(2)]
     assert seen == texts
+
+
+@pytest.mark.parametrize("settings", [{"rates": FEW}])
+async def test_what_waits_for_large_answers_to_one_address_takes_a_bounded_number_of_places(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES[:4]:
+        await network.write(bob, text)
+        clock.advance(60)
+    ids = [one.id for one in await bob.wallet.fetch(4)]
+    clock.advance(60)
+    asking = [asyncio.create_task(bob.wallet.list_pickup(ids)) for _ in range(60)]
+    refused = 0
+    async with asyncio.timeout(WAIT_S):
+        for answer in asyncio.as_completed(asking):
+            try:
+                assert len(await answer) == 4
+            except WalletError:
+                refused += 1
+            if refused == 60 - LARGE_ANSWERS_MAX - 2:
+                break
+    assert network.mediator.edges[0]._in_flight.requests <= LARGE_ANSWERS_MAX
+    while waiting := [one for one in asking if not one.done()]:
+        clock.advance(60)
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert sum(isinstance(one, list) for one in answers) <= LARGE_ANSWERS_MAX + 2
+
+
+UNLIMITED = {"per_address_per_s": 0, "per_sender_per_s": 0}
+
+
+@pytest.mark.parametrize("settings", [{"rates": UNLIMITED}])
+async def test_large_answers_to_an_address_without_a_rate_wait_for_no_others(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES[:4]:
+        await network.write(bob, text)
+    ids = [one.id for one in await bob.wallet.fetch(4)]
+    clock.advance(60)
+    lists = [bob.wallet.list_pickup(ids) for _ in range(LARGE_ANSWERS_MAX + 2)]
+    assert [len(one) for one in await asyncio.gather(*lists)] == [4] * len(lists)

@@ -34,6 +34,7 @@ class RecordingHost(HostPort):
         self.incarnation_name = "first"
         self.pushes: list[Push] = []
         self.shards = shards
+        self.log_fails = False
         self.page = b""
         self.held: list[tuple[list[Submission], asyncio.Future[None]]] = []
         self._is_held = False
@@ -78,7 +79,10 @@ class RecordingHost(HostPort):
         await self._turn([])
         shards = dict.fromkeys(self.shards, "1")
         name = self.incarnation_name
-        holdings = HostHoldings("host-0", "node", name, draining=False, shards=shards)
+        fails = self.log_fails
+        holdings = HostHoldings(
+            "host-0", "node", name, draining=False, shards=shards, log_fails=fails
+        )
         return cast("A", name if isinstance(question, Ping) else holdings)
 
     @override

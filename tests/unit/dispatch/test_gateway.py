@@ -18,14 +18,14 @@ from actors.core.submissions import Read, Submission
 from actors.host.port import HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.outbox import GatewayLimits
-from http_edge.dispatch.routes import FixedRoutes, LiveRoutes, Routes
+from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.settings.settings import Limits
 from tests.unit.dispatch.recording_host import RecordingHost
 
-LIMITS = GatewayLimits(
+LIMITS = Limits(
     outbox_items_max=8,
     batch_items_max=4,
-    batch_bytes_max=1_000,
+    batch_bytes_max=1_024,
     reads_in_flight_max=2,
     move_wait_s_max=1,
 )
@@ -39,7 +39,7 @@ class Setting:
         self.pushed: list[Push] = []
         self.restarted: list[str] = []
         self.gateway = Gateway(
-            routes or FixedRoutes(Placement(shards=16, hosts=hosts)),
+            routes or Routes(Placement(shards=16, hosts=hosts)),
             self.hosts.__getitem__,
             LIMITS,
             on_push=self.pushed.append,

@@ -11,11 +11,12 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Submission
 from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
-from http_edge.dispatch.outbox import GatewayLimits, Outbox
+from http_edge.dispatch.outbox import Outbox
+from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from tests.unit.dispatch.recording_host import RecordingHost
 
-LIMITS = GatewayLimits(100, 10, 1_000_000, 1, 1.0)
+LIMITS = Limits(outbox_items_max=100, batch_items_max=10, batch_bytes_max=1_000_000)
 
 
 def held() -> RecordingHost:

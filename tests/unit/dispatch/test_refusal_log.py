@@ -17,7 +17,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.refusal_log import RefusalLog
-from http_edge.dispatch.routes import FixedRoutes
+from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.refusal_counts import RefusalCounts
@@ -52,7 +52,7 @@ class Scene:
         self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=lambda: next(ids))
         self.port = LossyPort(self.hosts, EDGE, HOST)
         self.gateway = Gateway(
-            FixedRoutes(placement_of(self.settings)),
+            Routes(placement_of(self.settings)),
             self._port,
             LIMITS,
             on_push=lambda _: None,

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids.document import Fetch, mediator_document, read_document
-from http_edge.dids.web import WebDids, WebLimits, document_url
+from http_edge.dids.fetched import FetchedDids, WebLimits
+from http_edge.dids.web import METHODS, WebDids, document_url
 from tests.unit.wire.https_host import NAME, Answer, HttpsHost, https_host
 
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
@@ -55,7 +56,8 @@ def dids(
     clock: Callable[[], float] = time.monotonic,
 ) -> WebDids:
     """What is tested, with the one switch that lets it reach this machine."""
-    return WebDids(
+    return FetchedDids(
+        METHODS,
         limits,
         lookup=host.lookup,
         permitted=lambda address: address == "127.0.0.1",
@@ -102,7 +104,7 @@ async def test_no_cookie_and_no_compression_is_offered(host: HttpsHost) -> None:
 
 
 async def test_by_default_this_machine_cannot_be_reached_under_any_name(host: HttpsHost) -> None:
-    web_dids = WebDids(lookup=host.lookup, tls=host.trust)
+    web_dids = FetchedDids(METHODS, lookup=host.lookup, tls=host.trust)
     assert await web_dids.resolve(host.did) is None
     assert web_dids.known(host.did) is None, "there is no use in trying again"
     assert host.looked_up == [(NAME, host.port)]
@@ -135,8 +137,8 @@ async def test_a_name_that_changes_its_address_is_looked_up_only_once(host: Http
     async def rebinding(_host: str, _port: int) -> Sequence[str]:
         return answers.pop(0)
 
-    web_dids = WebDids(
-        lookup=rebinding, tls=host.trust, permitted=lambda address: address == "127.0.0.1"
+    web_dids = FetchedDids(
+        METHODS, lookup=rebinding, tls=host.trust, permitted=lambda address: address == "127.0.0.1"
     )
     assert await web_dids.resolve(host.did) is not None
     assert len(answers) == 2
@@ -145,7 +147,7 @@ async def test_a_name_that_changes_its_address_is_looked_up_only_once(host: Http
 async def test_a_name_that_does_not_resolve_is_no_document(host: HttpsHost) -> None:
     names = HeldNames()
     names.released.set()
-    web_dids = WebDids(lookup=names, tls=host.trust)
+    web_dids = FetchedDids(METHODS, lookup=names, tls=host.trust)
     assert await web_dids.resolve(host.did) is None
     assert web_dids.known(host.did) is None
 
@@ -154,7 +156,7 @@ async def test_a_name_service_that_is_out_of_order_is_a_failure(host: HttpsHost)
     async def out_of_order(_host: str, _port: int) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    web_dids = WebDids(lookup=out_of_order, tls=host.trust)
+    web_dids = FetchedDids(METHODS, lookup=out_of_order, tls=host.trust)
     assert await web_dids.resolve(host.did) is None
     assert web_dids.known(host.did) is Fetch.FAILED
 
@@ -270,7 +272,7 @@ async def test_a_host_that_never_answers_is_given_up(host: HttpsHost) -> None:
 
 
 async def test_a_name_service_that_never_answers_is_given_up(host: HttpsHost) -> None:
-    web_dids = WebDids(WebLimits(timeout_s=0.05), lookup=HeldNames())
+    web_dids = FetchedDids(METHODS, WebLimits(timeout_s=0.05), lookup=HeldNames())
     assert await web_dids.resolve(host.did) is None
 
 
@@ -283,7 +285,7 @@ async def test_many_who_ask_at_once_share_one_fetch(host: HttpsHost) -> None:
 
 async def test_one_who_stops_waiting_does_not_end_the_fetch_for_others() -> None:
     names = HeldNames()
-    web_dids = WebDids(lookup=names)
+    web_dids = FetchedDids(METHODS, lookup=names)
     impatient = asyncio.create_task(web_dids.resolve("did:web:a.example"))
     patient = asyncio.create_task(web_dids.resolve("did:web:a.example"))
     await names.queried.wait()
@@ -297,7 +299,7 @@ async def test_one_who_stops_waiting_does_not_end_the_fetch_for_others() -> None
 
 async def test_more_fetches_than_the_limit_are_not_started() -> None:
     names = HeldNames()
-    web_dids = WebDids(WebLimits(fetches_max=1), lookup=names)
+    web_dids = FetchedDids(METHODS, WebLimits(fetches_max=1), lookup=names)
     first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
     await names.queried.wait()
     assert await web_dids.resolve("did:web:second.example") is None
@@ -310,7 +312,7 @@ async def test_more_fetches_than_the_limit_are_not_started() -> None:
 
 async def test_one_host_does_not_take_all_places() -> None:
     names = HeldNames()
-    web_dids = WebDids(WebLimits(fetches_per_host_max=1), lookup=names)
+    web_dids = FetchedDids(METHODS, WebLimits(fetches_per_host_max=1), lookup=names)
     first = asyncio.create_task(web_dids.resolve("did:web:slow.example:one"))
     await names.queried.wait()
     assert await web_dids.resolve("did:web:slow.example:two") is None
@@ -323,7 +325,7 @@ async def test_one_host_does_not_take_all_places() -> None:
 
 async def test_closing_ends_the_fetches_under_way() -> None:
     names = HeldNames()
-    web_dids = WebDids(lookup=names)
+    web_dids = FetchedDids(METHODS, lookup=names)
     waiting = asyncio.create_task(web_dids.resolve("did:web:a.example"))
     await names.queried.wait()
     await web_dids.close()

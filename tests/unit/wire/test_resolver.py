@@ -7,9 +7,16 @@ import pytest
 
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids import decentrl, key
-from http_edge.dids.document import DID_CHARS_MAX, DidDocument, mediator_document, read_document
-from http_edge.dids.resolver import Fetch, Resolver
-from http_edge.dids.web import WebDids
+from http_edge.dids.document import (
+    DID_CHARS_MAX,
+    DidDocument,
+    Fetch,
+    mediator_document,
+    read_document,
+)
+from http_edge.dids.fetched import FetchedDids
+from http_edge.dids.resolver import Resolver
+from http_edge.dids.web import METHODS, WebDids
 from tests.kept_memory import bytes_kept, made_up
 from tests.unit.wire.https_host import HttpsHost, https_host
 from tests.unit.wire.test_did_web import document
@@ -28,7 +35,7 @@ async def host(tmp_path: Path) -> AsyncIterator[HttpsHost]:
 
 
 def _web(host: HttpsHost) -> WebDids:
-    return WebDids(lookup=host.lookup, tls=host.trust, permitted=lambda _address: True)
+    return FetchedDids(METHODS, lookup=host.lookup, tls=host.trust, permitted=lambda _address: True)
 
 
 async def test_the_mediators_own_did_is_never_fetched(host: HttpsHost) -> None:
