@@ -27,8 +27,6 @@ class ClientAddress:
     def of(self, request: web.Request) -> str:
         """The client's address as a rate limit key; empty if the connection has no address."""
         remote = request.remote or ""
-        if not self._proxies:
-            return self._key(remote)
         address = _parsed(remote)
         if address is None or not self._is_trusted(address):
             return self._key(remote)
@@ -47,9 +45,8 @@ class ClientAddress:
     def of_connection(self, host: str) -> str | None:
         """The rate limit key of a connection's remote host; None for a proxy with many clients."""
         address = _parsed(host)
-        if self._proxies and address is not None and self._is_trusted(address):
-            return None
-        return self._key(host)
+        is_proxy = address is not None and self._is_trusted(address)
+        return None if is_proxy else self._key(host)
 
     def _trusted(self, address: _Address) -> bool:
         return any(address in network for network in self._proxies)
@@ -63,8 +60,8 @@ def _parsed(text: str) -> _Address | None:
     only says how to reach the address. An IPv4 address mapped into IPv6 by a dual-stack socket
     counts as the IPv4 address.
     """
-    plain, bracket, _ = text.removeprefix("[").partition("]")
-    if not bracket and plain.count(":") == 1:
+    plain = text.removeprefix("[").partition("]")[0]
+    if plain.count(":") == 1:
         plain = plain.partition(":")[0]
     try:
         address = ipaddress.ip_address(plain.partition("%")[0])

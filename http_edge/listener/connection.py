@@ -31,6 +31,8 @@ _PART_BYTES: Final = 4 * 1024
 _PIECE_BYTES: Final = 16 * 1024
 _CHUNKS_BYTES: Final = 8 * 1024
 """Bytes of chunk framing that any body may have, however short; an eighth of the body is added."""
+_MALFORMED: Final = b"\0"
+"""What no head may have: the parser refuses the request, and the listener answers it."""
 _RECEIVED_MAX: Final = 256 * 1024
 """Bytes that asyncio receives at once."""
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -223,13 +225,18 @@ class Connection(RequestHandler):
             # A paused parser keeps the bytes of the last read.
             ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
             framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
-            most_bytes = self._head_bytes_max if arriving is None else _CHUNKS_BYTES
-            if framing_bytes > most_bytes + body_bytes // 8:
-                self.cut(Cut.HEAD)
-            elif arriving is None:
+            if arriving is not None:
+                if framing_bytes > _CHUNKS_BYTES + body_bytes // 8:
+                    self.cut(Cut.FRAMING)
+            elif framing_bytes > self._head_bytes_max:
+                # Answered, not cut: a proxy would take a cut for a fault of this node.
+                super().data_received(_MALFORMED)
+                self._heads = self._request_count
+                self._hold(0)
+            else:
                 self._hold(self._framing_bytes)
         if self._reading_paused and _is_crumbs(self._arriving):
-            self.cut(Cut.HEAD)
+            self.cut(Cut.FRAMING)
 
     def pays(self) -> None:
         """Note that the client's address pays for a request of this connection."""
@@ -252,7 +259,10 @@ class Connection(RequestHandler):
             return
         if part is None:
             # No pace applies: a head has its own time limit, a socket the time between two pings.
-            part = self._part = Transfer(self.address, math.inf, self.cut)
+            # Whose head it is, a proxy says at its end; the address is that of the last request.
+            is_head_of_any = self.is_shared and self._frames is None
+            address = "" if is_head_of_any else self.address
+            part = self._part = Transfer(address, math.inf, self.cut)
             arriving.begin(part)
         arriving.grow(part, size_bytes - part.size_bytes)
 

@@ -7,6 +7,7 @@ import logging
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import Context
 from heapq import nsmallest
 from typing import Final, Protocol
 
@@ -163,7 +164,9 @@ class Connections:
         self._on_cut(cause.value)
         self._not_logged[cause.value] += 1
         if "log" not in self._timers:
-            self._timers["log"] = asyncio.get_running_loop().call_later(_LOG_S, self._log)
+            # An empty context: the line is about the connections of many requests.
+            loop = asyncio.get_running_loop()
+            self._timers["log"] = loop.call_later(_LOG_S, self._log, context=Context())
 
     def _log(self) -> None:
         del self._timers["log"]

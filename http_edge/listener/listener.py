@@ -28,7 +28,7 @@ from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.request import Request
+from http_edge.listener.request import Request, may_upgrade
 from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
@@ -406,7 +406,7 @@ class HttpListener:
             limited = self._take(self._upgrades, address, request)
             if limited is not None:
                 return limited
-            if not web.WebSocketResponse().can_prepare(request).ok:
+            if not may_upgrade(request):
                 response = self._error(Rejection.UPGRADE_REQUIRED, request)
                 response.headers[hdrs.UPGRADE] = "websocket"
                 return response

@@ -27,11 +27,8 @@ class Newcomers:
 
     def remove(self, address: str, added: int | None) -> None:
         """Stop counting a newcomer that sent a request or ended; None if it was removed before."""
-        if added != self._era:
-            return
-        self._counts[address] -= 1
-        if not self._counts[address]:
-            del self._counts[address]
+        if added == self._era:
+            self._counts[address] -= 1
 
     def forget(self) -> None:
         """Forget all newcomers so far; count only those from now on."""

@@ -31,7 +31,7 @@ class Rejection(Enum):
     """Why the listener itself rejects a request; refusal counts use the values as reasons."""
 
     MALFORMED = "MALFORMED"
-    """Not HTTP, or a header line that is too long."""
+    """Not HTTP, or a head that is too long."""
     BODY_INCOMPLETE = "BODY_INCOMPLETE"
     """The connection ended within the body."""
     BODY_TIMEOUT = "BODY_TIMEOUT"

@@ -22,8 +22,8 @@ class Cut(Enum):
     """The client's address makes this edge hold more bytes than its share."""
     BYTES_PER_SOCKET = "bytes_per_socket"
     """More frames wait for one WebSocket than may."""
-    HEAD = "head"
-    """The head of a request, or the chunk framing of its body, is longer than allowed."""
+    FRAMING = "framing"
+    """The chunk framing of a body is longer than allowed."""
     IDLE = "idle"
     """The connection was idle longest when there was no room for another connection."""
     CONNECTIONS_PER_ADDRESS = "connections_per_address"
@@ -155,7 +155,7 @@ class Transfers:
         held_bytes = 0 if share is None else share.size_bytes
         if held_bytes + size_bytes > self._bytes_per_address_max:
             return Cut.BYTES_PER_ADDRESS
-        if self.size_bytes + size_bytes > self._bytes_max and not self._make_room(size_bytes):
+        if not self._make_room(size_bytes):
             return Cut.BYTES
         self._share_of(address).size_bytes += size_bytes
         self.size_bytes += size_bytes

@@ -17,8 +17,8 @@ class Limits(Section):
     """Size of a request body. Holds a message of 1 MiB less its envelope; each command in flight
     may need several times this much memory."""
     head_bytes_max: int = Field(default=32 * KIB, ge=KIB, le=MIB)
-    """Size of the request line and all headers together. A larger head cuts the connection; so does
-    more than 8 KiB plus an eighth of the body for chunk framing."""
+    """Size of the request line and all headers together. A larger head is answered 400. More than
+    8 KiB plus an eighth of the body for chunk framing cuts the connection."""
     head_s_max: float = Field(default=15, gt=0, le=600)
     """Time for a new connection to send the head of its first request."""
     connections_max: int = Field(default=24_000, ge=16, le=COUNT_MAX)

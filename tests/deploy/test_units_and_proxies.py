@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ from crossplane.analyzer import DIRECTIVES
 
 from http_edge.settings.settings import Settings
 from tests.deploy.manifests import DEPLOY, tool
+from tests.edge.bare_edge import edge_with
 from tests.ports import free_port
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -130,6 +132,46 @@ def test_caddy_says_in_the_protocols_form_that_no_node_answers(tmp_path: Path) -
                 assert json.loads(answer.read()) == UNAVAILABLE
         finally:
             caddy.terminate()
+
+
+async def test_no_client_of_caddy_takes_a_node_from_others_by_a_request_that_fails(
+    tmp_path: Path,
+) -> None:
+    config, port = tmp_path / "Caddyfile", free_port()
+    text, nodes = re.subn(
+        r"dynamic a {[^}]*}", "to 127.0.0.1:%d", CADDY["cluster"].read_text("utf-8")
+    )
+    assert nodes == 1
+    environment = {
+        **os.environ,
+        "XDG_DATA_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "POSTE_PUBLIC_URL": f"http://127.0.0.1:{port}",
+    }
+    request = b"POST /brief HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n" % port
+    async with edge_with(tmp_path) as edge, asyncio.timeout(SECONDS_MAX):
+        config.write_text("{\n\tadmin off\n}\n" + text % edge.port, "utf-8")
+        caddy = await asyncio.create_subprocess_exec(
+            *(tool("caddy"), "run", "--adapter", "caddyfile", "--config", str(config)),
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+        )
+        try:
+            assert caddy.stderr is not None
+            await caddy.stderr.readuntil(b"serving initial configuration")
+            statuses = []
+            for rest in (
+                b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+                b"Content-Length: 1\r\n\r\nx",
+            ):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(request + rest)
+                statuses.append((await reader.read()).split()[1])
+                writer.close()
+            assert statuses == [b"503", b"200"]
+        finally:
+            caddy.terminate()
+            await caddy.wait()
 
 
 def test_nginx_says_in_the_protocols_form_that_no_node_answers() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import aiohttp
-from aiohttp import WSMsgType, web
+from aiohttp import WSMsgType, hdrs, web
 
 from actors.host.clock import Clock, system_clock
 from http_edge.listener.connection import Connection, peer_of
@@ -60,6 +60,13 @@ async def ahead(request: web.Request, body: bytes) -> web.StreamResponse:
     return response
 
 
+async def headed(request: web.Request, body: bytes) -> web.StreamResponse:
+    """An answer to which its handler adds a header."""
+    response = await brief(request, body)
+    response.headers[hdrs.RETRY_AFTER] = "7"
+    return response
+
+
 async def push(request: web.Request) -> web.WebSocketResponse:
     """A socket that is sent more than its client reads."""
     pushed = web.WebSocketResponse(writer_limit=0)
@@ -98,6 +105,7 @@ ROUTES: Final[list[Route]] = [
     BodyRoute("/echo", echo),
     BodyRoute("/brief", brief),
     BodyRoute("/ahead", ahead),
+    BodyRoute("/headed", headed),
     SocketRoute("/push", push),
     SocketRoute("/silent", silent),
 ]

@@ -175,6 +175,63 @@ async def test_upgrades_beyond_their_rate_are_not_read_and_none_writes_the_clien
     assert not caplog.records
 
 
+_CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
+_TWO_READINGS: Final = {
+    "both lengths": b"Content-Length: 5\r\n" + _CHUNKED + b"\r\n0\r\n\r\n",
+    "both lengths, reversed": _CHUNKED + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "list of lengths": b"Content-Length: 2, 2\r\n\r\n{}",
+    "length with a sign": b"Content-Length: +2\r\n\r\n{}",
+    "length in hexadecimal": b"Content-Length: 0x2\r\n\r\n{}",
+    "length with a control character": b"Content-Length: 2\x0b\r\n\r\n{}",
+    "length of 65 bits": b"Content-Length: 18446744073709551618\r\n\r\n{}",
+    "two encodings": _CHUNKED + b"Transfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "chunked twice": b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "unknown encoding": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "space before the colon": b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    "folded line": b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "line without CR": b"A: b\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "line without LF": b"A: b\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "NUL in a name": b"A\0: b\r\n\r\n",
+    "two hosts": b"Host: y\r\n\r\n",
+    "chunk size with a sign": _CHUNKED + b"\r\n+2\r\n{}\r\n0\r\n\r\n",
+    "negative chunk size": _CHUNKED + b"\r\n-2\r\n{}\r\n0\r\n\r\n",
+    "chunk size with 0x": _CHUNKED + b"\r\n0x2\r\n{}\r\n0\r\n\r\n",
+    "chunk size of 65 bits": _CHUNKED + b"\r\n10000000000000002\r\n{}\r\n0\r\n\r\n",
+    "chunk with a space": _CHUNKED + b"\r\n2 \r\n{}\r\n0\r\n\r\n",
+    "chunk without CR": _CHUNKED + b"\r\n2\n{}\r\n0\r\n\r\n",
+    "chunk extension without CR": _CHUNKED + b"\r\n2;a\n{}\r\n0\r\n\r\n",
+    "chunk longer than its size": _CHUNKED + b"\r\n2\r\n{}{}\r\n0\r\n\r\n",
+    "length in a trailer": _CHUNKED + b"\r\n2\r\n{}\r\n0\r\nContent-Length: 9\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("rest", _TWO_READINGS.values(), ids=_TWO_READINGS)
+async def test_a_request_that_two_servers_may_read_as_different_ones_is_the_last_of_its_connection(
+    edge: Edge, rest: bytes
+) -> None:
+    """What a proxy takes for a body must not become the request of another client."""
+    loop = asyncio.get_running_loop()
+    smuggled = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    client = await edge.connect(b"POST /brief HTTP/1.1\r\nHost: x\r\n" + rest + smuggled)
+    answers = b""
+    async with asyncio.timeout(WAIT_S):
+        while more := await loop.sock_recv(client, 65_536):
+            answers += more
+    assert answers.count(b"HTTP/1.") == 1
+    assert answers.split()[1] == b"400"
+
+
+@pytest.mark.parametrize("key", [b"", b"short", b"\xff" * 24, b"\xc3\xa9" * 12], ids=repr)
+async def test_an_upgrade_with_a_key_that_is_none_is_refused_and_leaves_no_line_in_the_log(
+    edge: Edge, caplog: pytest.LogCaptureFixture, key: bytes
+) -> None:
+    client = await edge.connect(REQUESTS["WebSocket"].replace(b"A" * 22 + b"==", key))
+    assert await status(client) == 426
+    await ended(client)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("protocol", [b"websocket", b"h2c", b"tcp"])
 @pytest.mark.parametrize("path", [b"/brief", b"/ahead"])
 async def test_a_declined_upgrade_is_answered_and_ends_the_connection(

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from actors.host.clock import system_clock
+from http_edge.listener import connections
 from http_edge.listener.transfers import Cut
 from http_edge.settings.settings import Rates
+from http_edge.telemetry import request_id
 from tests.edge.bare_edge import REQUESTS, edge_with, ended, served, status, until
 
 
@@ -48,7 +50,8 @@ async def test_refusals_for_a_rate_take_longer_where_many_wait_for_theirs(tmp_pa
 async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_come_by_a_proxy(
     tmp_path: Path,
 ) -> None:
-    request, now_ms, slow = REQUESTS["GET"], system_clock(), Rates(limited_answer_s=10)
+    request, now_ms, proxy = REQUESTS["GET"], system_clock(), ip_network("127.0.0.3")
+    slow = Rates(limited_answer_s=10, trusted_proxies=(proxy,))
     async with edge_with(tmp_path, lambda: now_ms, slow) as edge:
         clients = [await edge.connect(b"", "127.0.0.2") for _ in range(322)]
         await until(lambda: len(edge.listener.connections) == len(clients))
@@ -58,12 +61,9 @@ async def test_of_requests_beyond_a_rate_hundreds_wait_and_no_more_unless_they_c
         await until(lambda: edge.cuts(Cut.OWING) == 2)
         assert edge.listener._limited["127.0.0.2"] == 320
         assert (await served(edge)) == b"x"
-        shared = edge.open_connections[0]
-        shared.is_shared = True
-        waiting = asyncio.create_task(edge.listener._take_time(shared))
+        await edge.connect(request[:-2] + b"X-Forwarded-For: 127.0.0.2\r\n\r\n", "127.0.0.3")
         await until(lambda: edge.listener._limited["127.0.0.2"] == 321)
         assert edge.cuts(Cut.OWING) == 2
-        waiting.cancel()
 
 
 async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_unproven(
@@ -81,9 +81,16 @@ async def test_newcomers_of_an_address_are_no_more_at_once_than_it_can_pay_for_u
         await edge.connect(b"", "127.0.0.2")
         await until(lambda: edge.cuts(Cut.OWING) == 1)
         for client in newcomers[:3]:
-            await asyncio.get_running_loop().sock_sendall(client, request)
-            assert await status(client) == 200
+            for _ in range(2):
+                await asyncio.get_running_loop().sock_sendall(client, request)
+                assert await status(client) == 200
         # Three that have shown what they cost make room for as many.
+        await edge.connect(b"", "127.0.0.2")
+        await until(lambda: len(edge.listener.connections) == len(newcomers) + 1)
+        assert edge.cuts(Cut.OWING) == 1
+        # So does one that is gone.
+        newcomers[3].close()
+        await until(lambda: len(edge.listener.connections) == len(newcomers))
         await edge.connect(b"", "127.0.0.2")
         await until(lambda: len(edge.listener.connections) == len(newcomers) + 1)
         assert edge.cuts(Cut.OWING) == 1
@@ -127,3 +134,22 @@ async def test_malformed_http_costs_no_client_of_a_trusted_proxy_that_forwards_i
             assert await status(await edge.connect(b"GET\r\n\r\n", "127.0.0.2")) == 400
         assert await status(await edge.connect(REQUESTS["POST"], "127.0.0.2")) == 200
     assert not caplog.records
+
+
+async def test_cuts_are_counted_in_one_line_for_a_time_and_in_the_name_of_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[tuple[str, dict[str, int]]]()
+
+    def warning(_: str, extra: dict[str, dict[str, int]]) -> None:
+        lines.append((request_id.current(), extra["causes"]))
+
+    monkeypatch.setattr(connections, "_LOG_S", 0)
+    monkeypatch.setattr(connections._LOG, "warning", warning)
+    async with edge_with(tmp_path) as edge:
+        request_id.begin("of-a-client", str)
+        for causes in ([Cut.IDLE, Cut.SLOW, Cut.IDLE], [Cut.SLOW]):
+            for cause in causes:
+                edge.listener.connections.note(cause)
+            await until(lambda: not edge.listener.connections._not_logged)
+    assert lines == [("", {"idle": 2, "slow": 1}), ("", {"slow": 1})]

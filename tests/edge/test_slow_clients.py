@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from actors.host.clock import system_clock
 from http_edge.listener.transfers import Cut
+from http_edge.settings.settings import Rates
 from tests.edge.bare_edge import ANSWER, MIB, REQUESTS, edge_with, ended, served, status, until
 from tests.edge.mediator import WAIT_S
 
@@ -220,7 +223,6 @@ async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one
 
 
 FLOODS: Final = {
-    "a head without end": (b"GET / HTTP/1.1\r\nHost: x\r\n", b"A: %b\r\n" % (b"b" * 5_000)),
     "a chunk with a long extension": (
         b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
         b"a" * 5_000,
@@ -245,7 +247,33 @@ async def test_what_is_no_body_is_bounded_wherever_it_stands(tmp_path: Path, flo
         await until(lambda: len(edge.listener.connections) == 1)
         with pytest.raises(ConnectionError):
             await loop.sock_sendall(client, part * 1_000)
-        assert edge.cuts(Cut.HEAD) == 1
+        assert edge.cuts(Cut.FRAMING) == 1
+        assert await served(edge) == b"x"
+
+
+async def test_a_head_that_is_too_long_is_answered_and_costs_its_address_a_request(
+    tmp_path: Path,
+) -> None:
+    """A proxy takes a connection that ends without an answer for a fault of the node."""
+    now_ms = system_clock()
+    two = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
+    head = b"GET /brief HTTP/1.1\r\nHost: x\r\n" + 6 * (b"A: %b\r\n" % (b"a" * 10_000))
+    async with edge_with(tmp_path, lambda: now_ms, two) as edge:
+        for expected in (400, 400, 429):
+            client = await edge.connect(head, "127.0.0.2")
+            assert await status(client) == expected
+            await ended(client)
+        assert edge.in_flight.bodies.size_bytes == 0
+        assert await served(edge) == b"x"
+
+
+async def test_a_head_without_end_is_read_no_further_than_it_is_answered(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises(ConnectionError):
+            await loop.sock_sendall(client, (b"A: %b\r\n" % (b"b" * 5_000)) * 1_000)
+        await until(lambda: not len(edge.listener.connections))
         assert await served(edge) == b"x"
 
 
@@ -269,6 +297,21 @@ async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
         assert await status(client) == 200
 
 
+async def test_a_long_head_leaves_its_body_as_much_framing_as_any(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"POST /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+        (connection,) = edge.open_connections
+        head = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        await loop.sock_sendall(client, head)
+        await until(lambda: connection._arriving)
+        await loop.sock_sendall(client, b"1\r\nx\r\n")
+        await until(lambda: connection._arriving and connection._arriving.total_bytes == 1)
+        await loop.sock_sendall(client, b"0\r\n\r\n")
+        assert await status(client) == 200
+
+
 async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
     limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
     head = b"GET /brief HTTP/1.1\r\n" + 3 * (b"A: %b\r\n" % (b"a" * 8_000))
@@ -283,6 +326,24 @@ async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> N
         assert edge.cuts(Cut.BYTES_PER_ADDRESS) == 2
 
 
+async def test_the_head_of_one_client_of_a_proxy_takes_no_room_of_another(tmp_path: Path) -> None:
+    limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
+    trusting = Rates(trusted_proxies=(ip_network("127.0.0.2"),))
+    greedy = b"POST /brief HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 203.0.113.1\r\n"
+    async with edge_with(tmp_path, system_clock, trusting, **limits) as edge:
+        await edge.connect(greedy + b"Content-Length: 60001\r\n\r\n" + bytes(60_000), "127.0.0.2")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 60_000)
+        reused = await edge.connect(greedy + b"Content-Length: 1\r\n\r\nx", "127.0.0.2")
+        assert await status(reused) == 200
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(reused, b"GET /brief HTTP/1.1\r\nA: ")
+        await until(lambda: not edge.open_connections[-1]._arriving)
+        await loop.sock_sendall(reused, b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes >= 70_000)
+        await loop.sock_sendall(reused, b"\r\nHost: x\r\nX-Forwarded-For: 203.0.113.2\r\n\r\n")
+        assert await status(reused) == 405
+
+
 async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
     async with edge_with(tmp_path) as edge:
         head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -292,7 +353,7 @@ async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path)
         arriving = connection._arriving
         loop = asyncio.get_running_loop()
         sending = loop.create_task(loop.sock_sendall(client, b"1\r\nx\r\n" * 400_000))
-        await until(lambda: edge.cuts(Cut.HEAD) == 1)
+        await until(lambda: edge.cuts(Cut.FRAMING) == 1)
         await asyncio.gather(sending, return_exceptions=True)
         assert arriving is not None
         assert arriving.total_bytes < 4_096

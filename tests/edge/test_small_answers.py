@@ -71,6 +71,13 @@ async def test_an_answer_says_the_same_in_one_piece_and_to_a_request_out_of_the_
         assert (other_status, others, other_body) == (status, headers, body)
 
 
+async def test_a_header_that_a_handler_adds_is_sent(tmp_path: Path) -> None:
+    async with edge_with(tmp_path) as edge:
+        status, headers, body = await answer_to(edge, post(b"hello", path="/headed"))
+        assert (status, headers["retry-after"], body) == (HTTPStatus.OK, "7", b"hello")
+        assert headers["content-type"] == "text/plain"
+
+
 async def test_long_and_short_answers_on_one_connection_come_in_the_order_of_their_requests(
     tmp_path: Path,
 ) -> None:
@@ -94,4 +101,5 @@ async def test_who_reads_none_of_many_short_answers_is_answered_no_further(tmp_p
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sending, 0.2)
         # What paused the connection, and the one that waits for the client to read.
-        assert edge.unread_bytes <= 2 * (len(body) + 1_024)
+        (connection,) = edge.open_connections
+        assert connection._left_bytes() <= 2 * (len(body) + 1_024)

@@ -44,7 +44,7 @@ def passed(data: bytes, cuts: list[int], *, second: float = 0.0) -> bytes:
     frames = CheckedFrames(received, lambda: second)
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, end in pairwise(borders):
-        frames.feed_data(data[start:end])
+        assert frames.feed_data(data[start:end]) == (False, b"")
     return received.data
 
 
@@ -66,14 +66,20 @@ def test_whole_frames_pass_unchanged_in_whatever_pieces_they_arrive(
     assert passed(data, cuts) == data
 
 
-@given(FRAMES, FRAMES, CUTS)
+@given(FRAMES, st.sampled_from([b"", b"x"]), FRAMES, CUTS)
 def test_the_first_frame_without_a_mask_ends_it(
-    before: bytes, after: bytes, cuts: list[int]
+    before: bytes, payload: bytes, after: bytes, cuts: list[int]
 ) -> None:
-    data = before + frame(TEXT, b"x", masked=False) + after
+    data = before + frame(TEXT, payload, masked=False) + after
     received = passed(data, cuts)
     assert received.startswith(before + REFUSED_1002)
     assert len(received) == len(before) + 6
+
+
+@given(CUTS)
+def test_a_fragment_of_no_message_is_left_to_the_reader_to_refuse(cuts: list[int]) -> None:
+    data = frame(CONTINUATION, b"x") + frame(CONTINUATION, b"x", final=False)
+    assert passed(data, cuts) == data
 
 
 @pytest.mark.parametrize("size", [0, 1, FRAGMENT_BYTES // 2])
@@ -84,6 +90,8 @@ def test_a_message_has_no_more_fragments_than_its_bytes_are_worth(size: int) -> 
     received = passed(data, [])
     assert received[received.rindex(REFUSED_1009) :][:2] == REFUSED_1009
     assert received.count(one[:2]) <= most
+    few = frame(BINARY, final=False) + one * (FRAGMENTS_MIN - 1)
+    assert passed(few, []) == few
     large = frame(CONTINUATION, b"x" * FRAGMENT_BYTES, final=False)
     whole = frame(BINARY, final=False) + large * 200 + frame(CONTINUATION)
     assert passed(whole * 3, []) == whole * 3

@@ -54,6 +54,10 @@ def test_one_answer_alone_may_be_larger_than_a_share(transfers: Transfers) -> No
     beside = Client(transfers)
     beside.sends(1)
     assert (alone.cuts, beside.cuts) == ([], [Cut.BYTES_PER_ADDRESS])
+    assert transfers.settle(alone.transfer)
+    beside = Client(transfers)
+    beside.sends(1)
+    assert beside.cuts == [Cut.BYTES_PER_ADDRESS]
 
 
 def test_beyond_what_all_may_hold_the_address_that_holds_most_loses_its_newest(
@@ -124,6 +128,7 @@ def test_what_came_at_once_is_held_and_makes_room_for_itself(transfers: Transfer
     slow.sends(90)
     assert transfers.take("a", SHARE_BYTES + 1) is Cut.BYTES_PER_ADDRESS
     assert transfers.take("a", SHARE_BYTES) is None
+    assert transfers.take("a", 1) is Cut.BYTES_PER_ADDRESS
     assert transfers.take("b", 61) is None
     assert (slow.cuts, transfers.size_bytes) == ([Cut.BYTES], SHARE_BYTES + 61)
     assert transfers.take("c", 90) is Cut.BYTES
@@ -141,12 +146,31 @@ def test_a_transfer_that_is_whole_is_held_and_not_cut(transfers: Transfers) -> N
     assert transfers.size_bytes == 0
 
 
+def test_what_an_address_releases_is_forgotten_and_nothing_else(transfers: Transfers) -> None:
+    waiting = Client(transfers)
+    for size_bytes in (60, 40):
+        assert transfers.take("a", size_bytes) is None
+    transfers.release("a", 40)
+    assert transfers.take("a", 41) is Cut.BYTES_PER_ADDRESS
+    transfers.release("a", 60)
+    waiting.sends(60)
+    assert transfers.size_bytes == 60
+    transfers.end(waiting.transfer)
+    assert transfers.take("a", 60) is None
+    assert transfers.take("a", 40) is None
+    transfers.release("a", 40)
+    assert transfers.take("a", 41) is Cut.BYTES_PER_ADDRESS
+    transfers.release("a", 60)
+    assert not transfers._shares
+
+
 def test_what_would_be_cut_on_its_way_is_known_before_it_comes(transfers: Transfers) -> None:
     assert transfers.no_room_for("a", SHARE_BYTES + 1) is None  # one alone may be larger
     Client(transfers).sends(60)
     assert transfers.no_room_for("a", 40) is None
     assert transfers.no_room_for("a", 41) is Cut.BYTES_PER_ADDRESS
     Client(transfers, "b").sends(90)
+    assert transfers.no_room_for("d", ALL_BYTES - 60 - 90) is None
     Client(transfers, "c").sends(100)
     assert transfers.no_room_for("d", 100) is None  # another's newest would be
     assert transfers.no_room_for("b", 1) is None

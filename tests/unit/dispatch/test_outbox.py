@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
-from actors.core.replies import Done
+import pytest
+
+from actors.core.refusals import Refusal
+from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Submission
+from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
 from http_edge.dispatch.outbox import Outbox
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -35,6 +40,74 @@ async def sent(box: Outbox, *items: Submission) -> list[asyncio.Task[object]]:
     for _ in range(5):
         await asyncio.sleep(0)
     return tasks
+
+
+async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_beside_it() -> None:
+    port = held()
+    box = outbox(port)
+    first = await sent(box, item(b"a"))
+    assert not box.is_idle
+    few = await sent(box, *[item(b"f") for _ in range(23)])
+    assert [len(call[0]) for call in port.held] == [1]
+    many = await sent(box, item(b"m"))
+    assert [len(call[0]) for call in port.held] == [1, LIMITS.batch_items_max]
+    draining = asyncio.create_task(box.drained())
+    port.answer(b"a")
+    await sent(box)
+    assert not box.is_idle
+    assert not draining.done()
+    port.answer_all()
+    await draining
+    assert all(task.done() for task in first + few + many)
+    assert box.is_idle
+
+
+async def test_a_call_is_within_its_bytes_unless_one_command_alone_is_longer() -> None:
+    port = held()
+    box = outbox(port)
+    (first,) = await sent(box, item(b"0"))
+    most = LIMITS.batch_bytes_max
+    sizes = {b"a": most - 1, b"b": 1, b"c": 1, b"d": most + 1, b"e": 1}
+    rest = [asyncio.create_task(box.submit(item(name), size)) for name, size in sizes.items()]
+    for expected in (b"0", b"ab", b"c", b"d", b"e"):
+        await sent(box)
+        port.answer(expected)
+    assert await asyncio.gather(first, *rest) == [Done()] * 6
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "message"),
+    [
+        (HostUnavailable, Refusal.TEMPORARILY_UNAVAILABLE, "does not answer, outcome unknown"),
+        (HostNotReached, Refusal.NOT_OWNER, "is not there"),
+        (HostCutOff, Refusal.TEMPORARILY_UNAVAILABLE, "lives and cannot be reached from here"),
+    ],
+)
+async def test_an_outage_of_a_host_is_one_warning_and_the_next_another(
+    caplog: pytest.LogCaptureFixture, failure: type[HostUnavailable], code: Refusal, message: str
+) -> None:
+    port = RecordingHost()
+    box = outbox(port)
+    for _ in range(2):
+        port.fails = failure
+        for _ in range(2):
+            assert await box.submit(item(b"a"), 0) == Refused(code)
+        port.fails = None
+        assert await box.submit(item(b"a"), 0) == Done()
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    assert caplog.messages == [f"a host {message}"] * 2
+
+
+async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(_: Submission) -> Reply:
+        raise ValueError("broken")
+
+    box = outbox(RecordingHost(broken))
+    replies = await asyncio.gather(*[box.submit(item(b"a"), 0) for _ in range(2)])
+    assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 2
+    assert [record.message for record in caplog.records] == ["call to a host failed"]
 
 
 async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:
