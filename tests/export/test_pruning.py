@@ -427,6 +427,9 @@ def test_what_is_asked_as_of_before_or_of_a_message_that_is_gone_is_said_to_be_p
         said = str(as_of) if isinstance(as_of, int) else as_of.isoformat()
         ran = run("restore", *named, "--keys", str(settings.keys_path), "--as-of", said)
         assert (ran.code, "removed from the archive" in ran.err) == (Exit.USAGE, True)
+        ran = run("audit", "message", "any", "--from", str(place.root), "--as-of", said)
+        assert (ran.code, "removed from the archive" in ran.err) == (Exit.USAGE, True)
+        assert "damaged" not in ran.err
     left = {row.position for row in rows} - {row.position for row in exported_log(place)}
     seen = {True: 0, False: 0}
     for row in rows:
