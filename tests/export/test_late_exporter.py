@@ -120,6 +120,17 @@ def test_an_exporter_that_goes_on_late_removes_no_file_of_the_one_that_took_over
     assert exported_log(place) == list(whole_log(sqlite_log))
 
 
+def test_a_table_that_an_exporter_makes_late_is_refused(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow()
+    late = place.checked(before_change(1, lambda: export_all(sqlite_log, place, BOUNDS)))
+    with pytest.raises(ExportRefused, match="another process exports"):
+        exporter(sqlite_log, late, BOUNDS)
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
 def test_a_torn_commit_that_an_exporter_removes_late_is_not_the_one_that_was_made_since(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:

@@ -102,8 +102,10 @@ class TableWriter:
                     commit_properties=_properties(said, text),
                     post_commithook_properties=_BY_HAND,
                 )
-        except CommitFailedError:
-            raise self._refused() from None
+        except (CommitFailedError, ExportDamaged) as error:
+            if open_table(self._place) is None:
+                raise
+            raise self._refused() from error
         return self._committed(catalog, said)
 
     def commit(
