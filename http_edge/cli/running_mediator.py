@@ -121,20 +121,19 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
         Stop: no mediator runs there, or there is no token yet.
         KeyFileRefused: the file of the token cannot be used as it is.
     """
-    path = settings.operators_token_path
+    path, address = settings.operators_token_path, settings.operators_address_path
+    if url is None and not address.exists() and is_in_use(settings.data_dir):
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"the mediator on {settings.data_dir} does not answer operators yet",
+            "It is starting: try again in some seconds.",
+        )
     if not path.exists():
         raise Stop(
             Exit.USAGE,
             f"there is no operators' token at {path}",
             "Name the mediator's data directory with --data-dir. A mediator creates its"
             " token at its first start: poste serve.",
-        )
-    address = settings.operators_address_path
-    if url is None and not address.exists() and is_in_use(settings.data_dir):
-        raise Stop(
-            Exit.UNREACHABLE,
-            f"the mediator on {settings.data_dir} does not answer operators yet",
-            "It is starting: try again in some seconds.",
         )
     if url is None and not address.exists():
         raise Stop(
