@@ -26,6 +26,7 @@ from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
 from actors.core.submissions import Submission
 from actors.host.clock import Clock, NewId
+from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
 from eventstore.log.seal import command_key
@@ -142,7 +143,7 @@ class Expiry:
             try:
                 wait_s = self._pace.pause_s if self.step() else self._pace.look_s
             except (LogError, TimeoutError) as error:
-                _LOG.warning("search for expired items failed: %s", type(error).__name__)
+                _LOG.warning("search for expired items failed: %s", reason(error))
                 wait_s = self._pace.look_s
             except Exception:  # noqa: BLE001 - the host serves all the same
                 _LOG.exception("search for expired items failed")

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Final
 
 from actors.host.clock import Clock
+from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 
@@ -41,7 +42,7 @@ class Growth:
         try:
             used_bytes = self._log.storage().used_bytes
         except LogError as error:
-            _LOG.warning("the size of the log is not known: %s", type(error).__name__)
+            _LOG.warning("the size of the log is not known: %s", reason(error))
             return
         seen.append((now_ms, used_bytes))
         while seen[0][0] < now_ms - _DAY_MS:

@@ -31,7 +31,7 @@ from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
 from actors.host.clock import Clock, NewId
 from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk
-from actors.host.log_outage import LogOutage
+from actors.host.log_outage import LogOutage, reason
 from actors.host.measures import CommandRates, HostMeasures, HostStats
 from actors.host.nonce_claims import NonceClaims
 from actors.host.owned_partition import OwnedPartition
@@ -308,7 +308,7 @@ class Host:
                 self.outage.failed("cannot serve an identity", error, ids)
             else:
                 extra = {"request_id": submission.request_id}
-                _LOG.error("cannot serve an identity: %s", type(error).__name__, extra=extra)
+                _LOG.error("cannot serve an identity: %s", reason(error), extra=extra)
             return Outcome(UNAVAILABLE)
 
     def _decide(self, transaction: Transaction, submission: Submission) -> Outcome:

@@ -28,6 +28,7 @@ from actors.host.growth import Growth
 from actors.host.host import Host
 from actors.host.idle_watch import watched
 from actors.host.inspection import Inspector
+from actors.host.log_outage import reason
 from actors.host.measures import HostReport, HostStats, LogWatch, families
 from actors.host.packed_page import pack_page
 from actors.host.pages import read_messages
@@ -168,7 +169,7 @@ class IdentityHost:
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
             # The first command for each partition claims it. A host that gave up here would still
             # be missing when the log is back.
-            _LOG.error("partitions could not be claimed yet: %s", type(error).__name__)
+            _LOG.error("partitions could not be claimed yet: %s", reason(error))
         self._writer = Writer(
             self._host,
             self._log,
@@ -391,7 +392,7 @@ class IdentityHost:
                 self._charge(read, bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
-            _LOG.error("cannot read a page: %s", type(error).__name__)
+            _LOG.error("cannot read a page: %s", reason(error))
             return memoryview(b"")
         if missing:
             self._writer.call(lambda: self._host.cache.lack(read.owner_did, missing))

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from actors.core.limits import HostLimits
+from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 
@@ -30,7 +31,7 @@ def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     try:
         since_ms = _watched_since_ms(log, age_s, now_ms)
     except LogError as error:
-        _LOG.error("cannot read when the watch for idle agents began: %s", type(error).__name__)
+        _LOG.error("cannot read when the watch for idle agents began: %s", reason(error))
         since_ms = now_ms
     identity = msgspec.structs.replace(limits.identity, idle_agents_since_ms=since_ms)
     return msgspec.structs.replace(limits, identity=identity)

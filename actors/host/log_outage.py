@@ -17,6 +17,17 @@ _LASTS_S: Final = 10.0
 """How long a failure counts if no append follows: without commands none shows that it is over."""
 
 
+def reason(error: Exception) -> str:
+    """The type of an error and, if it is one of the log, its first line.
+
+    After that line a database may quote what was to be stored, and any other error may anywhere.
+    """
+    kind = type(error).__name__
+    if not isinstance(error, LogError):
+        return kind
+    return f"{kind}: {next(iter(str(error).splitlines()), '')}"
+
+
 class LogOutage:
     """Counts the failures of a log from the first one until an append succeeds."""
 
@@ -31,14 +42,9 @@ class LogOutage:
         return self._failures > 0 and self._monotonic() - self._failed_s < _LASTS_S
 
     def failed(self, what: str, error: LogError, request_ids: Sequence[str]) -> None:
-        """Log a failure: as an error if the log worked before, else at debug level.
-
-        Only the first line of the error: after it a database may quote what was to be stored.
-        """
+        """Log a failure: as an error if the log worked before, else at debug level."""
         level = logging.DEBUG if self._failures else logging.ERROR
-        why = next(iter(str(error).splitlines()), "")
-        kind = type(error).__name__
-        _LOG.log(level, "%s: %s: %s", what, kind, why, extra={"request_ids": request_ids})
+        _LOG.log(level, "%s: %s", what, reason(error), extra={"request_ids": request_ids})
         self._failures += 1
         self._failed_s = self._monotonic()
 

@@ -30,6 +30,7 @@ from actors.core.replies import (
     WaitingMessage,
 )
 from actors.core.submissions import WaitingAt
+from actors.host.log_outage import reason
 from actors.host.state_cache import CachedIdentity
 from actors.host.transaction import Outcome, Transaction
 from eventstore.log.codec import decode_whole
@@ -293,5 +294,5 @@ def _put_beside(outcomes: Sequence[Outcome]) -> None:
 
 def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:
     extra = {"request_id": request_id}
-    _LOG.error("cannot read a page: %s", type(error).__name__, extra=extra)
+    _LOG.error("cannot read a page: %s", reason(error), extra=extra)
     transaction.log_failed = isinstance(error, LogUnavailable)

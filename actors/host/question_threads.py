@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from actors.host.host_connection import Answered
+from actors.host.log_outage import reason
 from actors.host.port import (
     QUESTIONS,
     AdoptPartitions,
@@ -107,7 +108,7 @@ class QuestionThreads:
                 is_known = self._failing.get(kind) is type(error)
                 self._failing[kind] = type(error)
                 level = logging.DEBUG if is_known else logging.WARNING
-                _LOG.log(level, "%s failed: %s", kind.__name__, type(error).__name__)
+                _LOG.log(level, "%s failed: %s", kind.__name__, reason(error))
                 answered(None)
             else:
                 self._failing.pop(kind, None)

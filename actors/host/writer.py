@@ -33,6 +33,7 @@ from actors.core.submissions import Submission
 from actors.core.turns import Turns
 from actors.host.host import Host
 from actors.host.host_connection import Answer
+from actors.host.log_outage import reason
 from actors.host.transaction import request_ids
 from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogError
@@ -291,7 +292,7 @@ class Writer:
                 self._log.save_snapshots(due)
             except LogError as error:
                 # A snapshot is a cache: without it the host reads the identity from its events.
-                _LOG.warning("could not save snapshots: %s", type(error).__name__)
+                _LOG.warning("could not save snapshots: %s", reason(error))
             except Exception:  # noqa: BLE001 - a defect must not end the thread: its queue would grow
                 _LOG.exception("could not save snapshots")
 

@@ -129,7 +129,6 @@ class DedicationList:
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
         """Mark that the list changes within the block: do not believe it if it is read then."""
-        self._changes += 1
         self._changing += 1
         try:
             yield

@@ -4,6 +4,7 @@ ExportError
 ├── ExportUnavailable  the place cannot be written or read now (disk full, store gone); try again
 ├── ExportRefused      the place belongs to another mediator, another log or another exporter
 ├── ExportDamaged      a file of the export is not what it should be; names the file
+├── SignedByAnother    the export is signed by another key than the one that was named
 ├── RowsPruned         the requested rows were removed from the archive for ever
 └── LogNotAsSealed     the log itself is not as it was sealed; names the position
 """
@@ -92,6 +93,10 @@ class ExportDamaged(ExportError):
         self.path = path
         self.damage = damage
         self.why = why
+
+
+class SignedByAnother(ExportError):
+    """The export names another key as its signer than the caller expects: no signature counts."""
 
 
 class RowsPruned(ExportError):

@@ -230,6 +230,23 @@ class ExportPlace:
                 with suppress(OSError):
                     Path(self.full_path(path)).parent.rmdir()
 
+    def remove_if(self, path: str, is_useless: Callable[[bytes], bool]) -> None:
+        """Remove a file of this machine whose content is useless.
+
+        If another process has replaced it by now, that file stays: a file is looked at once it has
+        left its name, and gets it back, unless a third one has it.
+        """
+        self.check()
+        file = Path(self.full_path(path))
+        taken = Path(self.full_path(f"{EVENTS}/{file.name}{PART}"))
+        with _unavailable(path):
+            file.rename(taken)
+            if not is_useless(taken.read_bytes()):
+                with suppress(FileExistsError):
+                    os.link(taken, file)
+                _sync(file.parent)
+            taken.unlink()
+
     def _write_elsewhere(self, path: str, content: bytes | pa.Buffer) -> None:
         name = path if self.filesystem.type_name in _OBJECT_STORES else path + PART
         if name != path:

@@ -13,7 +13,7 @@ from eventstore.log.databases import folder_name
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet.catalog import Catalog, catalog_of, read_data
 from eventstore.parquet.databases import check_one_log, exports_in
-from eventstore.parquet.errors import ExportDamaged, ExportError
+from eventstore.parquet.errors import ExportDamaged, ExportError, SignedByAnother
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import DataFile, ExportHead, Verify, read_head
 from eventstore.parquet.tree import check_not_cut, published_note
@@ -205,6 +205,7 @@ def open_exports(
         ExportDamaged: names the file and says what is wrong with it, a wrong signature included;
             also if one of several exports is missing.
         ExportUnavailable: the place cannot be read now.
+        SignedByAnother: the export is signed by another key than ``signer``.
     """
     targets, hashes = exports_in(target), FileHashes(is_skipped=skip_hashes)
     parts = [_opened(one, signer, hashes) for one in targets or [target]]
@@ -259,14 +260,20 @@ def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> Databa
 
 
 def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:
-    """The function that checks signatures; None if there is no export, or an unreadable one."""
-    if signer is not None:
-        return signer.verify
+    """The function that checks signatures.
+
+    Without a signer None if there is no export, or an unreadable one.
+
+    Raises:
+        SignedByAnother: the export names another key than that of ``signer``.
+    """
     try:
-        named = read_head(HEAD, place.read(HEAD)).public_key
+        named = read_public_key(read_head(HEAD, place.read(HEAD)).public_key)
     except (FileMissing, ExportDamaged):
-        return None
-    try:
-        return read_public_key(named).verify
+        return None if signer is None else signer.verify
     except PublicKeyRefused:
         return lambda _message, _signature: False
+    if signer is not None and named != signer:
+        why = f"signed by another key, {named.text}, and not by {signer.text}"
+        raise SignedByAnother(f"the export at {place.address()} is {why}")
+    return named.verify

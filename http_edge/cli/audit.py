@@ -32,7 +32,12 @@ from eventstore.parquet.audit.answering import (
     answer,
 )
 from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
-from eventstore.parquet.errors import ExportError, ExportUnavailable
+from eventstore.parquet.errors import (
+    ExportError,
+    ExportUnavailable,
+    RowsPruned,
+    SignedByAnother,
+)
 from eventstore.parquet.opening import (
     NoExport,
     NotExported,
@@ -95,7 +100,10 @@ def audit() -> None:
     """
 
 
-def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _query_options(
+    command: Callable[..., Any],
+    with_spark: Callable[..., Any] = spark_options,
+) -> Callable[..., Any]:
     """Give a command the options of ``_Query``, and pass it the query as first argument."""
 
     @functools.wraps(command)
@@ -114,7 +122,7 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="With Spark, do not verify data files: changes to them go undetected.",
         ),
-        spark_options,
+        with_spark,
         public_key_option,
         click.option(
             "--pseudonymise",
@@ -139,12 +147,27 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return shown
 
 
+_lookup_options: Final = functools.partial(
+    _query_options, with_spark=functools.partial(spark_options, otherwise="no Spark")
+)
+
+
 def _period_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options ``since`` and ``until``, which must not leave an empty time."""
+
+    @functools.wraps(command)
+    def run(**options: Any) -> Any:
+        since, until = options["since"], options["until"]
+        if since is not None and until is not None and until <= since:
+            said = f"the time from {since.isoformat()} until {until.isoformat()} is empty"
+            raise click.BadParameter(said, param_hint="--until")
+        return command(**options)
+
     since = click.option(
         "--since", type=parsed(_instant), metavar="TIME", help="From this time on."
     )
     until = click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time.")
-    return since(until(command))
+    return since(until(run))
 
 
 _limit_option: Final = click.option(
@@ -160,7 +183,7 @@ _limit_option: Final = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a proof for holders of the mediator's public key: poste proof check.",
 )
-@_query_options
+@_lookup_options
 def message_command(query: _Query, *, message_id: str, file: Path | None) -> int:
     """Show the history of one message, and the seals that prove it.
 
@@ -190,7 +213,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 @audit.command("identity")
 @click.argument("did", callback=utf8)
 @_limit_option
-@_query_options
+@_lookup_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:
     """Show what an identity did, what it received, and which of its commands were refused.
 
@@ -374,10 +397,13 @@ def _explained() -> Iterator[None]:
         yield
     except NoExport as error:
         raise Stop(Exit.UNREACHABLE, str(error), "Name the export with --from.") from error
-    except NotExported as error:
+    except (NotExported, RowsPruned) as error:
         raise Stop(Exit.USAGE, str(error)) from error
     except ExportUnavailable as error:
         raise Stop(Exit.UNREACHABLE, f"the export cannot be read now: {error}") from error
+    except SignedByAnother as error:
+        remedy = "Name the key of the mediator that exports there with --public-key."
+        raise Stop(Exit.UNSAFE, str(error), remedy) from error
     except ExportError as error:
         said = f"the export is damaged and cannot be read: {error}"
         raise Stop(Exit.UNSAFE, said, "See: poste verify") from error

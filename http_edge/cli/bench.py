@@ -145,23 +145,36 @@ def bench(  # noqa: PLR0913 - one argument for each option
     )
     _announce(url, protocols, wanted, yes=yes)
     console = Console(stderr=True)
-    try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
-            measured = [asyncio.run(_measure(url, one, wanted, _bar(bars))) for one in protocols]
-    except (ValueError, UnusableInvitation) as error:
-        raise Stop(Exit.USAGE, str(error)) from error
-    except (ClientError, WalletError, OSError) as error:
-        remedy = "Does this mediator serve the protocol? Choose one with --protocol."
-        if isinstance(error, _UNREACHABLE):
-            remedy = f"Does a mediator serve at {url}?"
-        raise Stop(Exit.UNREACHABLE, f"the load failed: {error}", remedy) from error
-    if as_json:
+    measured: list[Figures] = []
+    failure: Stop | None = None
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        try:
+            for one in protocols:
+                done = asyncio.run(_measure(url, one, wanted, _bar(bars)))
+                measured.append(done)
+        except (ValueError, ClientError, WalletError, OSError) as error:
+            failure = _failure(url, error)
+    if measured and as_json:
         print_json(
             {"url": url, **msgspec.to_builtins(wanted), "measured": msgspec.to_builtins(measured)}
         )
-    else:
+    elif measured:
         _print(url, measured)
+    if failure is not None:
+        raise failure
     return Exit.FINDING if any(one.drained < one.accepted for one in measured) else Exit.OK
+
+
+def _failure(url: str, error: Exception) -> Stop:
+    """Why the load ended early, and what to do about it."""
+    if isinstance(error, ValueError | UnusableInvitation):
+        return Stop(Exit.USAGE, str(error))
+    remedy = "Does this mediator serve the protocol? Choose one with --protocol."
+    if isinstance(error, _UNREACHABLE):
+        remedy = f"Does a mediator serve at {url}?"
+        if not str(error).startswith(url.rstrip("/")):
+            remedy = "DIDComm goes to the mediator's public_url: it must be reachable from here."
+    return Stop(Exit.UNREACHABLE, f"the load failed: {error}", remedy)
 
 
 def _announce(url: str, protocols: list[str], wanted: Wanted, *, yes: bool) -> None:

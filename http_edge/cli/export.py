@@ -94,6 +94,8 @@ def export(
     for one in each:
         if one.export.to is not None and "://" not in one.export.to:
             require_folder(Path(one.export.to), "--to")
+    if metrics is not None and not watch:
+        raise click.UsageError("--metrics is only for --watch")
     if watch:
         _watch(each, _address(metrics), as_json=as_json)
         return Exit.OK

@@ -16,7 +16,7 @@ import click
 
 from actors.placement.port import Placed
 from http_edge.crypto.mediator_keys import load_operators_token
-from http_edge.server.data_dir import was_left
+from http_edge.server.data_dir import is_in_use, was_left
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 
@@ -121,7 +121,13 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
         Stop: no mediator runs there, or there is no token yet.
         KeyFileRefused: the file of the token cannot be used as it is.
     """
-    path = settings.operators_token_path
+    path, address = settings.operators_token_path, settings.operators_address_path
+    if url is None and not address.exists() and is_in_use(settings.data_dir):
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"the mediator on {settings.data_dir} does not answer operators yet",
+            "It is starting: try again in some seconds.",
+        )
     if not path.exists():
         raise Stop(
             Exit.USAGE,
@@ -129,7 +135,6 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
             "Name the mediator's data directory with --data-dir. A mediator creates its"
             " token at its first start: poste serve.",
         )
-    address = settings.operators_address_path
     if url is None and not address.exists():
         raise Stop(
             Exit.UNREACHABLE,

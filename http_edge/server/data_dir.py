@@ -105,6 +105,16 @@ def _take(kind: int, lock: IO[str], data_dir: Path, option: str) -> None:
         ) from error
 
 
+def is_in_use(data_dir: Path) -> bool:
+    """Does a mediator, or a restore, work there now? False also if the lock cannot be opened."""
+    try:
+        with (data_dir / _LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 def was_left(data_dir: Path) -> bool:
     """Did the last mediator here end without cleaning up, and does none work here now?
 

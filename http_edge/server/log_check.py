@@ -230,15 +230,21 @@ def _note_url(settings: Settings, log: EventLog) -> None:
 
 
 def _note_rules(settings: Settings, log: EventLog) -> None:
-    """Warn if a shard would follow other rules here than where the last node started.
+    """Warn if a node follows other rules than the last one that started, to the harm of others.
 
-    What one node would keep another one removes for good, and each placer undoes what the one
-    before it did. The log keeps a digest of the names, because an erasure would not reach them.
+    What one node would keep another one removes for good, and whom one would refuse another one
+    admits for good. Each placer undoes what the one before it did, and releases identities whose
+    load their hosts do not count. The log keeps a digest of the names, because an erasure would
+    not reach them.
     """
     rules = {
         "placement": settings.placement,
         "dedicated_dids": sha256(" ".join(sorted(settings.dedicated_dids)).encode()).hexdigest(),
         "limits.host_lease_s": settings.limits.host_lease_s,
+        "limits.dedicate_above_commands_per_s": settings.limits.dedicate_above_commands_per_s,
+        "protocol.registration": settings.protocol.registration,
+        "didcomm.registration": settings.didcomm.registration,
+        "archive.keep_s": settings.archive.keep_s,
         **{f"retention.{name}": value for name, value in settings.retention.model_dump().items()},
     }
     text = msgspec.json.encode(rules).decode()

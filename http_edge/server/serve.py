@@ -96,7 +96,6 @@ def _served(
     access = OperatorAccess(operators_token(settings.operators_token_path))
     folder = _start_ray(settings.data_dir)
     try:
-        settings.operators_address_path.write_text(settings.operators_url)
         settings.served_url_path.write_text(settings.url)
         mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
@@ -246,13 +245,14 @@ class _Mediator:
     async def _until_ready(self) -> None:
         try:
             async with asyncio.timeout(_READY_S_MAX):
+                await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
+                self._settings.operators_address_path.write_text(self._settings.operators_url)
                 if self._node is None:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts])
                 else:
                     # A host that cannot start raises here.
                     await asyncio.gather(*[host.holdings.remote() for host in self._hosts])
                     await self._node.until_served()
-                await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
                 Exit.INTERNAL,

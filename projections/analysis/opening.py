@@ -81,7 +81,7 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
         signer: the mediator's public key; an export signed by another key is refused.
 
     Raises:
-        NoExport, ExportDamaged, ExportUnavailable: as ``open_exports``.
+        NoExport, ExportDamaged, ExportUnavailable, SignedByAnother: as ``open_exports``.
         TablesDamaged: the tables or the generation do not exist, or are not as they were written.
         NotOfThisExport: the tables do not belong to the export.
         NoSuchTime: ``until`` is not after ``since``.

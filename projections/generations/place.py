@@ -100,7 +100,8 @@ def only_rebuild(place: ExportPlace) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab")
     except OSError as error:
-        raise ExportUnavailable(str(path), str(error.strerror)) from error
+        why = f"not a folder that can be written: {error.strerror}"
+        raise ExportUnavailable(place.root, why) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

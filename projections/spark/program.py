@@ -20,7 +20,12 @@ from pyspark.errors import PySparkException
 from eventstore.log.pseudonyms import KeyRefused, read_key
 from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.parquet import opening
-from eventstore.parquet.errors import ExportError, ExportUnavailable
+from eventstore.parquet.errors import (
+    ExportError,
+    ExportUnavailable,
+    RowsPruned,
+    SignedByAnother,
+)
 from eventstore.parquet.opening import NoExport, NotExported
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, USAGE, ProjectionError
 from projections.spark.export import ExportedLog, open_export
@@ -195,10 +200,12 @@ def explaining() -> Iterator[None]:
         raise Ended(error.exit_code, str(error)) from error
     except NoExport as error:
         raise Ended(UNREACHABLE, str(error)) from error
-    except NotExported as error:
+    except (NotExported, RowsPruned) as error:
         raise Ended(USAGE, str(error)) from error
     except ExportUnavailable as error:
         raise Ended(UNREACHABLE, f"cannot be read or written now: {error}") from error
+    except SignedByAnother as error:
+        raise Ended(UNSAFE, str(error)) from error
     except ExportError as error:
         raise Ended(UNSAFE, f"the export is damaged: {error}") from error
     except (PySparkException, Py4JError) as error:

@@ -26,10 +26,17 @@ def rates() -> dict[str, float]:
 
 
 @pytest.fixture
-async def url(tmp_path: Path, rates: dict[str, float]) -> AsyncIterator[str]:
+def public_url() -> str:
+    """Where clients reach the mediator; empty for where it listens."""
+    return ""
+
+
+@pytest.fixture
+async def url(tmp_path: Path, rates: dict[str, float], public_url: str) -> AsyncIterator[str]:
     listen = f"127.0.0.1:{free_port()}"
     clock = HandClock(Sources().now_ms())
-    mediator = Mediator(tmp_path, clock, listen=listen, public_url=f"http://{listen}", rates=rates)
+    public_url = public_url or f"http://{listen}"
+    mediator = Mediator(tmp_path, clock, listen=listen, public_url=public_url, rates=rates)
     await mediator.start()
     try:
         yield f"http://{listen}"
@@ -58,6 +65,17 @@ async def test_an_address_where_nothing_listens_is_named(protocol: str) -> None:
     done = await asyncio.to_thread(CliRunner().invoke, bench, [url, f"--protocol={protocol}"])
     assert done.exit_code == Exit.UNREACHABLE
     assert f"Does a mediator serve at {url}?" in done.output
+
+
+@pytest.mark.parametrize("public_url", ["http://127.0.0.1:1"])
+async def test_an_unreachable_public_url_is_named_after_the_figures_of_decentrl(
+    url: str, public_url: str
+) -> None:
+    done = await benched(url, "--json")
+    assert done.exit_code == Exit.UNREACHABLE
+    assert [one["protocol"] for one in json.loads(done.stdout)["measured"]] == ["decentrl"]
+    for said in (public_url, "public_url: it must be reachable"):
+        assert said in done.stderr
 
 
 @pytest.mark.parametrize("rates", [{"per_sender_per_s": 5}])

@@ -215,6 +215,13 @@ def test_an_address_for_measures_that_is_none_is_refused(run: Run, tmp_path: Pat
     assert (refused.code, "--metrics nowhere" in refused.err) == (Exit.USAGE, True)
 
 
+def test_measures_of_an_export_that_does_not_go_on_are_refused(run: Run, tmp_path: Path) -> None:
+    with _mediator(tmp_path / "data"):
+        refused = run("export", "--data-dir", "data", "--to", "out", "--metrics", "127.0.0.1:0")
+    assert (refused.code, "only for --watch" in refused.err) == (Exit.USAGE, True)
+    assert not list((tmp_path / "out").glob("*"))
+
+
 def test_root_makes_nothing_that_the_user_of_the_mediator_could_not_use(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

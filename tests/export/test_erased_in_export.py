@@ -15,7 +15,9 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, open_place
+from eventstore.parquet.rows import read_table
 from eventstore.parquet.write import erasing
+from eventstore.parquet.write.erasing import contents_in
 from eventstore.parquet.write.exporter import Kept
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
@@ -106,6 +108,8 @@ def test_erased_contents_leave_and_every_row_and_proof_stays(
     assert len(alive) > 3
     note = catalog_of(place).statements[-1].manifest.tree
     assert _take_out(log, place) == len(gone)
+    for manifest in (statement.manifest for statement in catalog_of(place).statements):
+        assert manifest.contents == sum(contents_in(read_table(place, f)) for f in manifest.files)
     assert _exported_contents(place) == alive
     assert [row.state for row in exported_log(place)] == facts
     assert catalog_of(place).statements[-1].manifest.tree == note

@@ -212,6 +212,19 @@ def test_steps_end_where_they_are_full(log: EventLog, place: ExportPlace) -> Non
     assert second.rows == 2
 
 
+def test_nothing_after_what_was_recorded_too_late_is_exported_though_the_clock_went_back(
+    log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(log)
+    growing.grow()
+    end = log.position()
+    for passed_ms in (10, 0):
+        monkeypatch.setattr("tests.log.samples.AT_MS", AT_MS + passed_ms)
+        growing.grow()
+    export_all(log, place, Bounds(until_ms=AT_MS + 5))
+    assert catalog_of(place).last == end
+
+
 def test_rows_without_a_seal_wait_for_it(log: EventLog, place: ExportPlace) -> None:
     growing = Growing(log)
     growing.grow()

@@ -23,6 +23,7 @@ from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import INDEX, SUMMARIES, ExportPlace, open_place
 from eventstore.parquet.index import (
     BLOCK_ENTRIES,
+    OFFSET_BITS,
     ExportIndex,
     IndexFile,
     IndexReader,
@@ -38,6 +39,7 @@ from eventstore.parquet.index import (
 from eventstore.parquet.opening import open_exports
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.versions import SUMMARY_EVERY
+from eventstore.parquet.write.index import RUNS_MERGED, _worth_merging
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from tests.export.forging import SIGNER, SampleExport
@@ -153,6 +155,34 @@ def test_files_are_merged_and_split_by_key(
     # What was merged away is removed by the next exporter, and nothing that counts.
     with closing(exporter(sqlite_log, place)):
         assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
+
+
+def test_a_step_of_seals_alone_makes_no_index_file(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow()
+    export_all(sqlite_log, place)
+    files = index_of(place).files
+    growing.commit({"shard-0": []})
+    export_all(sqlite_log, place)
+    assert (index_of(place).files, index_of(place).last) == (files, sqlite_log.position())
+    assert findings(place) == []
+
+
+@pytest.mark.parametrize(
+    ("span", "merged"), [((1 << OFFSET_BITS) - 1, RUNS_MERGED), (1 << OFFSET_BITS, 0)]
+)
+def test_a_merged_file_spans_no_more_positions_than_its_entries_can_name(
+    span: int, merged: int
+) -> None:
+    firsts = range(1, 1 + RUNS_MERGED)
+    lasts = [*firsts[:-1], 1 + span]
+    runs = [
+        [IndexFile(path="", first=first, last=last, low=0, entries=1, root="")]
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+    assert _worth_merging(runs) == merged
 
 
 @pytest.mark.parametrize(("every", "summaries"), [(3, 1), (SUMMARY_EVERY, 0)])

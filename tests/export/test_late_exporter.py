@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import MessagesRemoved
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.errors import Damage, ExportRefused, ExportUnavailable
-from eventstore.parquet.files import END, ExportPlace
+from eventstore.parquet.files import END, TABLE_LOG, ExportPlace
 from eventstore.parquet.tree import CHECKPOINT
+from eventstore.parquet.versions import commit_path
+from eventstore.parquet.write import table
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
     DAY_MS,
@@ -113,6 +116,66 @@ def test_an_exporter_that_goes_on_late_removes_no_file_of_the_one_that_took_over
     late = place.checked(before_change(change, take_over))
     exporter(sqlite_log, late, BOUNDS).close()
     assert has_taken_over
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_table_that_an_exporter_makes_late_is_refused(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow()
+    late = place.checked(before_change(1, lambda: export_all(sqlite_log, place, BOUNDS)))
+    with pytest.raises(ExportRefused, match="another process exports"):
+        exporter(sqlite_log, late, BOUNDS)
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_torn_commit_that_an_exporter_removes_late_is_not_the_one_that_was_made_since(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2)
+    export_all(sqlite_log, place, BOUNDS)
+    torn = Path(place.full_path(commit_path(catalog_of(place).next_version)))
+    torn.touch()
+
+    def take_over() -> None:
+        growing.grow(2)
+        export_all(sqlite_log, place, BOUNDS)
+        assert torn.stat().st_size
+
+    exporter(sqlite_log, place.checked(before_change(0, take_over)), BOUNDS).close()
+    assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_checkpoint_that_an_exporter_makes_late_does_not_pass_for_the_newest(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "SUMMARY_EVERY", 2)
+    growing = Growing(sqlite_log)
+    last = Path(place.full_path(f"{TABLE_LOG}/_last_checkpoint"))
+    newest = b""
+
+    def take_over() -> None:
+        nonlocal newest
+        assert not last.exists()
+        growing.grow(4)
+        export_all(sqlite_log, place, BOUNDS)
+        newest = last.read_bytes()
+
+    for _ in range(2):
+        growing.grow()
+        export_all(sqlite_log, place)
+    growing.grow()
+    late = place.checked(before_change(8, take_over))
+    with closing(exporter(sqlite_log, late, BOUNDS)) as export:
+        export.step()
+    assert newest
+    assert last.read_bytes() == newest
+    growing.grow()
+    export_all(sqlite_log, place, BOUNDS)
     assert findings(place) == []
     assert exported_log(place) == list(whole_log(sqlite_log))
 

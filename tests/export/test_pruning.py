@@ -190,7 +190,8 @@ def test_rows_that_are_still_in_the_log_and_young_ones_stay(
     leave(log, place)
     assert prune(log, place, until_ms=0) == 0
     assert exported_log(place) == rows
-    assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000) > len(rows) / 4
+    gone = prune(log, place, until_ms=history.now_ms - SOME_S * 1000)
+    assert gone == len(rows) - len(exported_log(place)) > len(rows) / 4
     pruned_to = catalog_of(place).pruned_to
     young = [row for row in rows if row.position > pruned_to]
     assert exported_log(place)[-len(young) :] == young
@@ -427,6 +428,9 @@ def test_what_is_asked_as_of_before_or_of_a_message_that_is_gone_is_said_to_be_p
         said = str(as_of) if isinstance(as_of, int) else as_of.isoformat()
         ran = run("restore", *named, "--keys", str(settings.keys_path), "--as-of", said)
         assert (ran.code, "removed from the archive" in ran.err) == (Exit.USAGE, True)
+        ran = run("audit", "message", "any", "--from", str(place.root), "--as-of", said)
+        assert (ran.code, "removed from the archive" in ran.err) == (Exit.USAGE, True)
+        assert "damaged" not in ran.err
     left = {row.position for row in rows} - {row.position for row in exported_log(place)}
     seen = {True: 0, False: 0}
     for row in rows:

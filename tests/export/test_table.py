@@ -29,6 +29,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
+from tests.export.test_late_exporter import before_change
 from tests.log.samples import AT_MS
 
 ALL_AT_ONCE = Bounds()
@@ -321,6 +322,34 @@ def test_a_commit_that_a_power_cut_left_in_pieces_is_written_again(
         export_all(sqlite_log, place)
         assert exported_log(place) == list(whole_log(sqlite_log))
         assert findings(place) == []
+
+
+def test_a_torn_commit_is_removed_only_if_no_mark_names_it(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    path = commit_path(table_of(place).version())
+    place.write(path, b"")
+    with pytest.raises(ExportDamaged):
+        exporter(sqlite_log, place)
+    assert place.read(path) == b""
+
+
+def test_a_first_commit_that_a_power_cut_left_in_pieces_is_written_again(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    def cut() -> None:
+        raise ExportUnavailable(END, "power cut")
+
+    with pytest.raises(ExportUnavailable, match="power cut"):
+        exporter(sqlite_log, place.checked(before_change(2, cut)))
+    assert place.read_if_there(END) is None
+    place.write(commit_path(0), b"")
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, place)
+    assert exported_log(place) == list(whole_log(sqlite_log))
+    assert findings(place) == []
 
 
 def test_an_export_without_its_table_is_damaged(sqlite_log: EventLog, place: ExportPlace) -> None:

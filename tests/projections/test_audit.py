@@ -385,7 +385,8 @@ def test_a_message_that_spark_found_is_proven_to_who_has_the_public_key_alone(
         ]
         assert (shown["signed_by"], shown["key_is_trusted"]) == (SIGNER.text, bool(options))
     refused = audit(*arguments, "--public-key", PublicKey(bytes(range(1, 33))).text)
-    assert (refused.code, "bad signature" in refused.err) == (4, True)
+    assert (refused.code, "signed by another key" in refused.err) == (4, True)
+    assert "damaged" not in refused.err
     hidden = audit(*arguments, "--proof", str(file), "--pseudonymise", key)
     assert (hidden.code, "needs the real names" in hidden.err) == (2, True)
     nowhere = audit(*arguments, "--proof", str(tmp_path / "no" / "file"))
@@ -436,6 +437,10 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
         (["identity", "p:00"], "--pseudonymise"),
         (["replays", "--since", "12"], "is not a time"),
         (["refused", "--until", "soon"], "neither a position nor a time"),
+        *(
+            ([command, "--since", "2030-01-02", "--until", "2030-01-02"], "is empty")
+            for command in ("refused", "replays", "stuck")
+        ),
     ):
         done = run("audit", *command, "--from", str(sample.export))
         assert (done.code, why in done.err) == (2, True)

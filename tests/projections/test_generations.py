@@ -406,6 +406,13 @@ def test_one_rebuild_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tables").touch()
+    why = f"{tmp_path / 'tables'}: not a folder that can be written"
+    with pytest.raises(ExportUnavailable, match=why), _locked(tmp_path / "tables"):
+        pass
+
+
 def test_other_programs_read_which_versions_belong_together(tmp_path: Path) -> None:
     place = TablesPlace(str(tmp_path))
     generation = made(place, "run-1", 1, 0, 0, 2)

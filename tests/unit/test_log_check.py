@@ -165,20 +165,26 @@ def test_an_address_by_which_clients_do_not_know_the_mediator_is_warned_of_once(
     assert former == [settings.url, moved.url]
 
 
-def test_a_node_with_other_rules_for_what_is_removed_or_placed_names_them(
+def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_them(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = settings.on_node("one", "127.0.0.1")
     strict = node.model_copy(
         update={
             "placement": "dedicated",
+            "limits": settings.limits.model_copy(update={"dedicate_above_commands_per_s": 40}),
+            "protocol": settings.protocol.model_copy(update={"registration": "closed"}),
+            "didcomm": settings.didcomm.model_copy(update={"registration": "closed"}),
+            "archive": settings.archive.model_copy(update={"keep_s": 60}),
             "retention": settings.retention.model_copy(update={"messages_s": 60}),
         }
     )
+    named = "placement, limits.dedicate_above_commands_per_s, protocol.registration"
+    named += ", didcomm.registration, archive.keep_s, retention.messages_s"
     for each, warned in ((node, 0), (node, 0), (strict, 1), (strict, 1), (node, 2)):
         check_log(each)
         found = [one for one in caplog.messages if one.startswith("settings differ")]
         assert len(found) == warned
-        assert all(one.endswith(": placement, retention.messages_s") for one in found)
+        assert all(one.endswith(f": {named}") for one in found)
     check_log(strict.model_copy(update={"node_address": None}))
     assert len([one for one in caplog.messages if one.startswith("settings differ")]) == warned

@@ -102,8 +102,10 @@ class TableWriter:
                     commit_properties=_properties(said, text),
                     post_commithook_properties=_BY_HAND,
                 )
-        except CommitFailedError:
-            raise self._refused() from None
+        except (CommitFailedError, ExportDamaged) as error:
+            if open_table(self._place) is None:
+                raise
+            raise self._refused() from error
         return self._committed(catalog, said)
 
     def commit(
@@ -207,7 +209,8 @@ class TableWriter:
     def remove_torn(self) -> None:
         """Remove a newest commit that a power cut left incomplete on a local disk.
 
-        No mark of the end names this commit, so its rows are exported again.
+        No mark of the end names this commit, so its rows are exported again. The commit of another
+        process that took over meanwhile stays.
 
         Raises:
             ExportUnavailable: the place cannot be read or written now.
@@ -218,7 +221,7 @@ class TableWriter:
         path = commit_path(max(versions))
         mark = read_mark(self._place, None)
         if (mark is None or mark.version < max(versions)) and is_torn(self._place.read(path)):
-            self._place.remove(path)
+            self._place.remove_if(path, is_torn)
 
     def _version(
         self,

@@ -59,7 +59,9 @@ ROUTING_KEYS_MAX: Final = 8
 """Each key adds an envelope around every message; a service with more keys is not used."""
 _DID_KEY: Final = "did:key:"
 _REMEMBERED_MAX: Final = 2048
-"""DIDs with remembered documents, 12 KiB each at most and most of them 2 KiB."""
+"""DIDs with remembered documents, most of them 2 KiB each."""
+_REMEMBERED_CHARS_MAX: Final = 768
+"""A did:peer:2 that names the DID of its mediator has some 600 characters."""
 _SEEN_MAX: Final = 8192
 """Agents with a known short DID, some 2 KiB each."""
 _SHORT: Final = ("did:peer:3", PEER_4)
@@ -118,11 +120,26 @@ Fetched: TypeAlias = Callable[[str], AgentDocument | Fetch | None]
 """Returns a DID's fetched document, or what keeps it from being known. Called in threads."""
 
 
-@lru_cache(_REMEMBERED_MAX)
+def is_remembered(text: str) -> bool:
+    """Say whether what follows from a DID or a key id is cached.
+
+    Not from a long one, nor from one that is not ASCII and so no DID: a stranger can make up any
+    number of them.
+    """
+    return len(text) <= _REMEMBERED_CHARS_MAX and text.isascii()
+
+
 def resolve_document(did: str) -> AgentDocument | None:
     """Return the document that a DID contains, or None."""
+    return (_remembered_document if is_remembered(did) else _document)(did)
+
+
+def _document(did: str) -> AgentDocument | None:
     document = own_document(did)
     return None if document is None else read_agent_document(did, document)
+
+
+_remembered_document: Final = lru_cache(_REMEMBERED_MAX)(_document)
 
 
 class SeenDids:
@@ -143,7 +160,7 @@ class SeenDids:
             found = None if self._fetched is None else self._fetched(did)
             return None if isinstance(found, Fetch) else found
         if not is_short(did):
-            return resolve_document(did) if len(did) <= DID_CHARS_MAX else None
+            return resolve_document(did)
         with self._lock:
             return self._seen.get(did)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -386,34 +385,6 @@ async def test_whatever_is_published_while_an_identity_goes_back_its_sessions_ar
         assert DID in table.dedicated or table.returned.get(DID)
         await asyncio.sleep(0)
     assert await order is Placed.DONE
-    assert await serves(cluster)
-
-
-async def test_a_list_that_was_read_while_an_identity_goes_back_is_not_believed(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await dedicate(cluster) is Placed.DONE
-    host = cluster.hosts[dedicated_host_name(DID, "a")]
-    stored, answers, submit = threading.Event(), threading.Event(), host.submit
-
-    def submit_slowly(edge: str, batch: bytes) -> bytes:
-        answer = submit(edge, batch)
-        stored.set()
-        answers.wait(WAIT_S)
-        return answer
-
-    monkeypatch.setattr(host, "submit", submit_slowly)
-    order = asyncio.create_task(cluster.placer.dedicated.release(DID))
-    await asyncio.to_thread(stored.wait, WAIT_S)
-    try:
-        for _ in range(6):
-            await cluster.look(1)
-            table = await cluster.placer.table(-1, seconds_max=0)
-            assert table.dedicated is not None
-            assert DID in table.dedicated or table.returned.get(DID)
-    finally:
-        answers.set()
-        assert await order is Placed.DONE
     assert await serves(cluster)
 
 

@@ -50,7 +50,7 @@ def test_growth_is_that_of_the_last_day(
 
 
 def test_what_is_due_is_found_although_the_size_of_the_log_cannot_be_measured(
-    log: EventLog, monkeypatch: pytest.MonkeyPatch
+    log: EventLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed, found = threading.Event(), threading.Event()
     find = log.due_identities
@@ -72,5 +72,7 @@ def test_what_is_due_is_found_although_the_size_of_the_log_cannot_be_measured(
     try:
         assert found.wait(10)
         assert host.stats().growth_bytes_per_day is None
+        said = "the size of the log is not known: LogUnavailable: no answer in time"
+        assert said in caplog.messages
     finally:
         host.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.host.log_outage import LogOutage
+from actors.host.log_outage import LogOutage, reason
 from eventstore.log.errors import AppendUnknown
 
 
@@ -16,6 +16,10 @@ def test_the_line_of_an_outage_says_why_and_quotes_nothing_that_was_to_be_stored
     assert caplog.messages == [
         "append failed: AppendUnknown: OperationalError: No space left on device"
     ]
+
+
+def test_an_error_that_is_not_of_the_log_is_named_by_its_type_alone() -> None:
+    assert reason(KeyError("did:x:me")) == "KeyError"
 
 
 @pytest.mark.parametrize(("seconds_ago", "fails"), [(0, True), (9, True), (10, False)])

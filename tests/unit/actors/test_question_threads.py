@@ -12,9 +12,11 @@ import pytest
 
 from actors.host.port import AnyQuestion, Ping, QueryStats
 from actors.host.question_threads import QuestionThreads
+from eventstore.log.errors import LogUnavailable
 
 ANSWERED_S_MAX = 10.0
-LINES = ["Ping failed: OSError", "QueryStats failed: OSError"]
+CAUSE = "OperationalError: no route to host"
+LINES = [f"{kind} failed: LogUnavailable: {CAUSE}" for kind in ("Ping", "QueryStats")]
 
 
 class Log:
@@ -24,7 +26,7 @@ class Log:
 
     def answer(self, _: AnyQuestion) -> object:
         if self.is_away:
-            raise OSError
+            raise LogUnavailable(f"{CAUSE}\nDETAIL: (did:x:me, secret)")
         return "answer"
 
 

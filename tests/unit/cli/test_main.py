@@ -49,6 +49,17 @@ def test_every_option_with_a_default_shows_it(run: Run) -> None:
     assert "[default: 20; 1<=x<=10000]" in run("queue", "show", "--help").out
 
 
+@pytest.mark.parametrize(
+    ("command", "otherwise"),
+    [("message", "no Spark"), ("identity", "no Spark"), ("stuck", "all cores of this machine")],
+)
+def test_what_an_audit_uses_without_a_master_is_said(
+    run: Run, command: str, otherwise: str
+) -> None:
+    shown = " ".join(run("audit", command, "--help").out.split())
+    assert f"Spark master, e.g. local[2]; else {otherwise}." in shown
+
+
 @pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]])
 def test_help_imports_neither_ray_nor_the_server(args: list[str]) -> None:
     script = (

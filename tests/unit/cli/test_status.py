@@ -119,6 +119,17 @@ def test_a_directory_on_which_none_runs_is_exit_code_3_and_the_remedy(
     assert "poste serve" in ran.err
 
 
+def test_a_mediator_that_is_starting_is_said_to_be(run: Run, tmp_path: Path) -> None:
+    data_dir = data_dir_of(tmp_path, "127.0.0.1:1")
+    (tmp_path / "operators-address").unlink()
+    for _ in range(2):
+        with locked(tmp_path):
+            ran = run("status", "--data-dir", data_dir)
+        assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
+        assert ("is starting" in ran.err, "poste serve" in ran.err) == (True, False)
+        (tmp_path / "operators-token").unlink(missing_ok=True)  # as at the first start
+
+
 def test_without_a_token_its_place_and_the_remedy_are_named(run: Run, tmp_path: Path) -> None:
     ran = run("status", "--url", "http://127.0.0.1:1", "--data-dir", str(tmp_path))
     assert (ran.code, ran.out) == (Exit.USAGE, "")

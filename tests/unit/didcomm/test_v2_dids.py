@@ -26,6 +26,8 @@ from http_edge.didcomm.envelopes.did_documents import (
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
     Curve,
@@ -36,6 +38,9 @@ from http_edge.didcomm.envelopes.public_keys import (
     write_jwk,
     write_multibase,
 )
+from http_edge.didcomm.envelopes.v2 import envelope
+from http_edge.didcomm.envelopes.v2.version import V2
+from tests.kept_memory import bytes_kept, made_up
 from tests.unit.didcomm.v2_mediator import OTHER, OURS, OWN
 
 ED, X = PublicKey(Curve.ED25519, OURS.public), PublicKey(Curve.X25519, OURS.curve_public)
@@ -325,3 +330,22 @@ def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: b
     whole = bytes(zeros) + content
     assert peer_dids._base58(whole) == "z" + b58encode(whole).decode("ascii")
     assert peer_dids._from_base58(b58encode(whole).decode("ascii")) == whole
+
+
+@made_up
+def test_of_long_dids_and_key_ids_nothing_is_remembered(made_up: str) -> None:
+    assert resolve_document(f"did:peer:2.{made_up}") is None
+    assert bytes_kept(lambda text: resolve_document(f"did:peer:2.{text}"), made_up) < 32
+    assert bytes_kept(lambda text: envelope._hash_of([text]), made_up) < 32
+    version = V2(OWN)
+    assert bytes_kept(lambda text: version._sender(f"did:peer:2.{text}#key"), made_up) < 32
+
+
+def test_a_did_that_names_the_did_of_its_mediator_is_remembered() -> None:
+    endpoint = {**ENDPOINT, "uri": OWN.peer2}
+    service: Json = {"id": "#s", "type": "DIDCommMessaging", "serviceEndpoint": endpoint}
+    dids = OwnDids(OTHER, [service])
+    assert resolve_document(dids.peer2) is resolve_document(dids.peer2) is not None
+    own, version = dids.named(dids.peer2), V2(OWN)
+    assert own is not None
+    assert version._sender(own.agreement_kid) is version._sender(own.agreement_kid) is not None

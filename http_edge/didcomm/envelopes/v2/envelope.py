@@ -238,7 +238,7 @@ def _sender_kid(header: _Protected, apu: bytes) -> str:
 
 def _hash_of(kids: Sequence[str]) -> bytes:
     """Return the required ``apv``: the hash of the key ids, sorted bytewise."""
-    if len(kids) == 1 and len(kids[0]) <= _HASHED_CHARS_MAX:
+    if len(kids) == 1 and len(kids[0]) <= _HASHED_CHARS_MAX and kids[0].isascii():
         return _hash_of_one(kids[0])
     return sha256(b".".join(sorted(kid.encode() for kid in kids))).digest()
 

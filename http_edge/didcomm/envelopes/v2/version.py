@@ -21,6 +21,7 @@ from http_edge.didcomm.envelopes.did_documents import (
     Fetched,
     MessagingService,
     SeenDids,
+    is_remembered,
     is_short,
     resolve_document,
 )
@@ -64,7 +65,7 @@ MEDIA_TYPES: Final = frozenset(
 )
 """The media types that agents give an envelope."""
 _SENDERS_MAX: Final = 2048
-"""Senders' key ids remembered with their document, 2 to 12 KiB each."""
+"""Senders' key ids remembered with their document, most of them 2 KiB each."""
 
 
 class _Address(msgspec.Struct, frozen=True, array_like=True):
@@ -287,7 +288,7 @@ class V2:
         """Return the sender with this key id, if its DID is known and lists it for agreement."""
         did = kid.partition("#")[0]
         if not did.startswith(FETCHED) and not is_short(did):
-            return _carried(kid)
+            return (_remembered_carried if is_remembered(kid) else _carried)(kid)
         keys = self._seen.resolve(did)
         return None if keys is None else _sender(kid, keys)
 
@@ -321,12 +322,14 @@ def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount |
     return None if sender is None else _account(sender, own_did)
 
 
-@lru_cache(_SENDERS_MAX)
 def _carried(kid: str) -> _Sender | None:
     """Return the sender with this key id, if its DID contains its document."""
     did = kid.partition("#")[0]
-    keys = resolve_document(did) if len(kid) <= envelope.KID_CHARS_MAX else None
+    keys = resolve_document(did)
     return None if keys is None else _sender(kid, keys)
+
+
+_remembered_carried: Final = lru_cache(_SENDERS_MAX)(_carried)
 
 
 def _sender(kid: str, keys: AgentDocument) -> _Sender | None:

@@ -1,0 +1,42 @@
+"""The start of ``poste serve``: operators find it as soon as its listener answers, not before."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from http_edge.server import serve
+from http_edge.settings.settings import Settings
+
+WAIT_S = 10.0
+
+
+class Waiting:
+    """A question to an actor of Ray that is answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.came, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.listening = self.ping = self
+
+    async def remote(self) -> None:
+        self.came.set()
+        await self.may_answer.wait()
+
+
+async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_are_not_ready(
+    tmp_path: Path,
+) -> None:
+    settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
+    mediator: Any = serve._Mediator(settings, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    edge, host = Waiting(), Waiting()
+    mediator._edges, mediator._hosts = [edge], [host]
+    starting = asyncio.create_task(mediator._until_ready())
+    async with asyncio.timeout(WAIT_S):
+        await edge.came.wait()
+        assert not settings.operators_address_path.exists()
+        edge.may_answer.set()
+        await host.came.wait()
+        assert settings.operators_address_path.read_text() == settings.operators_url
+        host.may_answer.set()
+        await starting
