@@ -25,7 +25,8 @@ url_option = click.option(
     help="URL of the operators' listener; else as recorded in the mediator's data directory.",
 )
 
-_ANSWER_S_MAX: Final = 5
+_ANSWER_S_MAX: Final = 8.0
+"""An edge waits 5 s for a host that does not answer before it answers without it."""
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _ORDER_S_MAX: Final = 60.0
 """An order may have to start a process and move shards: the placer takes this long at most."""
@@ -126,7 +127,7 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
         raise Stop(
             Exit.UNREACHABLE,
             f"the mediator on {settings.data_dir} does not answer operators yet",
-            "It is starting: try again in some seconds.",
+            "It is starting or stopping, or a restore works there: try again in some seconds.",
         )
     if not path.exists():
         raise Stop(
@@ -179,6 +180,12 @@ def exchange(  # noqa: PLR0913 - each is a part of the request
             connection.request(method, parts.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
             return response.status, response.read(bytes_max)
+    except TimeoutError as error:
+        raise Stop(
+            Exit.UNREACHABLE,
+            f"{url} did not answer within {seconds_max:g} s",
+            "Try again: the mediator may be starting, or busy, or wait for a host that hangs.",
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         remedy = (
             "Start it with: poste serve. If it listens elsewhere, name it with --url or --data-dir."

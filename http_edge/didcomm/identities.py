@@ -157,6 +157,9 @@ class Identities:
             DeliveredMessage(one.message_id, one.recipient_key, one.payload, one.at_ms)
             for one in page.messages
         ]
+        if not messages:
+            # All were removed meanwhile. Others may wait: an empty delivery would say that none do.
+            return Refused(Refusal.TEMPORARILY_UNAVAILABLE)
         read = Delivery(messages, delivery.state)
         _charge_for(read)
         return read

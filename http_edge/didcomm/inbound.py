@@ -299,8 +299,9 @@ class Inbound:
         name: str,
     ) -> ReceivedMessage | MessageRejection:
         """Answer the account that the sender speaks for."""
+        is_looked_up = self._accounts.is_moved(sender)
         handled = await self._handle(message, sender, command, transport)
-        if self._accounts.is_moved(sender):
+        if self._accounts.is_moved(sender) and not is_looked_up:
             # The sender turned out to speak for another DID's account: repeat for that account.
             handled = await self._handle(message, sender, command, transport)
         if isinstance(handled, Refusal):

@@ -41,10 +41,16 @@ class _BoundedAnswers(ResponseHandler):
         self._bytes_left = self._bytes_max
         super().set_response_params(**parameters)
 
+    def set_parser(self, *parser: Any, **options: Any) -> None:
+        """Begin to read frames; those that came behind the head are counted when they are read."""
+        self._bytes_left += len(self._tail)
+        super().set_parser(*parser, **options)
+
     def data_received(self, data: bytes) -> None:
         """Parse no more than what is left, and end the connection when nothing is."""
         read = data[: self._bytes_left]
-        self._bytes_left -= len(read)
-        super().data_received(read)
+        left = self._bytes_left - len(read)
+        super().data_received(read)  # calls this again for what follows the consent to a WebSocket
+        self._bytes_left = left
         if not self._bytes_left and self.transport is not None:
             self.transport.abort()

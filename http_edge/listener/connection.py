@@ -229,14 +229,23 @@ class Connection(RequestHandler):
                 if framing_bytes > _CHUNKS_BYTES + body_bytes // 8:
                     self.cut(Cut.FRAMING)
             elif framing_bytes > self._head_bytes_max:
-                # Answered, not cut: a proxy would take a cut for a fault of this node.
-                super().data_received(_MALFORMED)
-                self._heads = self._request_count
-                self._hold(0)
+                self._refuse_head()
             else:
                 self._hold(self._framing_bytes)
         if self._reading_paused and _is_crumbs(self._arriving):
             self.cut(Cut.FRAMING)
+
+    def _refuse_head(self) -> None:
+        """Have a head answered that is too long: a proxy would take a cut for a fault of this node.
+
+        Cut the connection if it is no head: after a request for a WebSocket nothing is parsed until
+        that is answered.
+        """
+        super().data_received(_MALFORMED)
+        if self._request_count == self._heads:
+            self.cut(Cut.FRAMING)
+        self._heads = self._request_count
+        self._hold(0)
 
     def pays(self) -> None:
         """Note that the client's address pays for a request of this connection."""

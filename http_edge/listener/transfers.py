@@ -23,7 +23,7 @@ class Cut(Enum):
     BYTES_PER_SOCKET = "bytes_per_socket"
     """More frames wait for one WebSocket than may."""
     FRAMING = "framing"
-    """The chunk framing of a body is longer than allowed."""
+    """The chunk framing of a body, or what follows a request, is longer than allowed."""
     IDLE = "idle"
     """The connection was idle longest when there was no room for another connection."""
     CONNECTIONS_PER_ADDRESS = "connections_per_address"

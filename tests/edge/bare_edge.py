@@ -67,6 +67,12 @@ async def headed(request: web.Request, body: bytes) -> web.StreamResponse:
     return response
 
 
+async def held(handles: asyncio.Semaphore, request: web.Request, body: bytes) -> web.StreamResponse:
+    """An answer that waits until ``handles`` lets it go."""
+    await handles.acquire()
+    return await brief(request, body)
+
+
 async def push(request: web.Request) -> web.WebSocketResponse:
     """A socket that is sent more than its client reads."""
     pushed = web.WebSocketResponse(writer_limit=0)
@@ -134,7 +140,11 @@ class Edge:
         self.measures = EdgeMeasures()
         self.handles = asyncio.Semaphore(0)
         ids = itertools.count()
-        routes = [*ROUTES, SocketRoute("/patient", partial(patient, self.handles))]
+        routes = [
+            *ROUTES,
+            BodyRoute("/held", partial(held, self.handles)),
+            SocketRoute("/patient", partial(patient, self.handles)),
+        ]
         self.listener = HttpListener(
             self.settings,
             [RouteGroup(DECENTRL, routes, error_body=lambda reason: b'"%b"' % reason.encode())],

@@ -312,6 +312,20 @@ async def test_a_long_head_leaves_its_body_as_much_framing_as_any(tmp_path: Path
         assert await status(client) == 200
 
 
+async def test_what_follows_a_request_that_asks_for_a_socket_and_waits_is_bounded(
+    tmp_path: Path,
+) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    post = b"POST /held HTTP/1.1\r\nHost: x\r\n" + upgrade + b"Content-Length: 1\r\n\r\nx"
+    async with edge_with(tmp_path) as edge:
+        await edge.connect(post)
+        await until(lambda: edge.in_flight.bodies.size_bytes == 1)
+        edge.open_connections[0].data_received(bytes(200_000))
+        assert edge.cuts(Cut.FRAMING) == 1
+        await until(lambda: not edge.open_connections)
+        assert await served(edge) == b"x"
+
+
 async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
     limits = dict.fromkeys(("body_bytes_max", "bodies_bytes_per_address_max"), 64 * 1_024)
     head = b"GET /brief HTTP/1.1\r\n" + 3 * (b"A: %b\r\n" % (b"a" * 8_000))

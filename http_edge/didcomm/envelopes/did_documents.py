@@ -208,7 +208,13 @@ class SeenDids:
 
 
 def account_did(did: str) -> str:
-    """Return the DID of an agent's identity: the short form of the agent's own DID."""
+    """Return the DID of an agent's identity: the short form of the agent's own DID.
+
+    A DID whose document is fetched stays as it is spelled: its document has it in this spelling
+    alone, and so have Decentrl and the accounts and speakers of earlier logs.
+    """
+    if did.startswith(FETCHED):
+        return did
     name = canonical_name(did)
     key = None if name is None else read_key(name)
     return did_key(key) if key is not None else name or did

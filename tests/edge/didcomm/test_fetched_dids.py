@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -129,6 +130,27 @@ async def test_where_it_is_allowed_a_did_web_is_an_agent_like_any_other(
     listed = agent.opened(await say(network, agent.packed(query)))
     assert listed["body"] == {"dids": [{"recipient_did": agent.did}]}
     assert len(host.requests) == 1, "the document is remembered"
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_an_account_is_that_of_the_did_as_its_document_spells_it(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    """Its name in keylists has the host in lower case; before it had, the account was this one."""
+    agent = NetworkAgent(host.did.replace(NAME, NAME.title()))
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response(agent.document)
+
+    host.answer = answer
+    ask = "coordinate-mediation/3.0/mediate-request"
+    agent.opened(await say(network, agent.packed(NEW_PREFIX + ask)))
+    query = NEW_PREFIX + "coordinate-mediation/3.0/recipient-query"
+    listed = agent.opened(await say(network, agent.packed(query)))
+    assert listed["body"] == {"dids": [{"recipient_did": host.did}]}
+    for did, is_known in ((agent.did, True), (host.did, False)):
+        account = await network.mediator.operate(f"/queues?did={quote(did)}")
+        assert account.json["known"] is is_known
 
 
 @pytest.mark.parametrize("settings", [ENABLED])

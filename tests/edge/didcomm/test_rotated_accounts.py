@@ -325,3 +325,20 @@ async def test_who_spoke_for_an_erased_account_begins_anew_at_every_edge(
     assert (await network.mediator.operate(f"/identities/erase?did={first}", "POST")).json["known"]
     await new.request_mediation()
     assert len((await new.query_recipients()).dids) == 1
+
+
+async def test_a_did_that_was_given_up_costs_its_lookup_and_one_refusal_a_message(
+    network: WalletNetwork,
+) -> None:
+    async def commands() -> int:
+        return int((await network.mediator.operate("/status")).json["commands"])
+
+    old = await connected(network)
+    new = successor(network, old)
+    newer = successor(network, new)
+    await say(new, "trust-ping/2.0/ping", from_prior=moved(old, new))
+    await say(newer, "trust-ping/2.0/ping", from_prior=moved(new, newer, 1_001))
+    await refused(new)
+    before = await commands()
+    await refused(new)
+    assert await commands() - before == 3

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import TypeAlias
 
 import pytest
 
+from http_edge.admin import health
+from http_edge.cli import running_mediator
 from http_edge.server.data_dir import locked
-from http_edge.server.exits import Exit
+from http_edge.server.exits import Exit, Stop
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
 Serve: TypeAlias = Callable[[int, bytes], str]
@@ -119,15 +122,30 @@ def test_a_directory_on_which_none_runs_is_exit_code_3_and_the_remedy(
     assert "poste serve" in ran.err
 
 
-def test_a_mediator_that_is_starting_is_said_to_be(run: Run, tmp_path: Path) -> None:
+def test_a_mediator_that_starts_or_stops_is_said_to_do_so(run: Run, tmp_path: Path) -> None:
     data_dir = data_dir_of(tmp_path, "127.0.0.1:1")
     (tmp_path / "operators-address").unlink()
     for _ in range(2):
         with locked(tmp_path):
             ran = run("status", "--data-dir", data_dir)
         assert (ran.code, ran.out) == (Exit.UNREACHABLE, "")
-        assert ("is starting" in ran.err, "poste serve" in ran.err) == (True, False)
+        said = " ".join(ran.err.split())
+        assert ("is starting or stopping" in said, "poste serve" in said) == (True, False)
         (tmp_path / "operators-token").unlink(missing_ok=True)  # as at the first start
+
+
+def test_a_mediator_that_takes_too_long_is_not_said_to_be_missing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Stop) as stopped:
+            running_mediator.exchange("GET", url, "/status", seconds_max=0.05)
+    assert stopped.value.exit_code == Exit.UNREACHABLE
+    said = f"{stopped.value.message} {stopped.value.remedy}"
+    assert ("did not answer within 0.05 s" in said, "poste serve" in said) == (True, False)
+
+
+def test_a_command_waits_longer_than_the_mediator_waits_for_a_host_that_hangs() -> None:
+    assert running_mediator._ANSWER_S_MAX > health._CHECK_S_MAX + 1
 
 
 def test_without_a_token_its_place_and_the_remedy_are_named(run: Run, tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 from aiohttp.abc import ResolveResult
+from aiohttp.http import WS_KEY
 from yarl import URL
 
 from http_edge.didcomm.outbound.destinations import (
@@ -296,6 +300,28 @@ async def test_an_endpoint_that_says_much_before_its_answer_is_read_no_further(
 
     agents.answer = talk
     assert await deliver(way_out(agents), agents.url(scheme)) == [outcome]
+
+
+async def test_what_an_endpoint_says_behind_its_consent_to_a_socket_is_counted_once(
+    agents: AgentHost,
+) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        key = re.findall(rb"Sec-WebSocket-Key: (\S+)", head)[0]
+        accepts = b64encode(sha1(key + WS_KEY).digest())  # noqa: S324 - RFC 6455 names it
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: " + accepts + b"\r\n\r\n" + b"\x8a\x00" * 6_000
+        )
+        await reader.readexactly(2 + 4 + len(ENVELOPE))
+        writer.write(b"\x88\x02\x03\xe8")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, LOOPBACK, 0)
+    async with server:
+        url = f"ws://agent.example:{server.sockets[0].getsockname()[1]}/"
+        assert await deliver(way_out(agents), url) == [DeliveryOutcome.ACCEPTED]
 
 
 async def test_each_answer_of_a_turn_may_be_as_long(agents: AgentHost) -> None:
