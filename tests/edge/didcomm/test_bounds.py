@@ -253,17 +253,21 @@ async def test_a_large_delivery_is_whole_by_every_generation_of_pickup(
     assert len(set(times)) == 4
 
 
-async def test_the_event_loop_packs_no_large_delivery(network: WalletNetwork, bob: Bob) -> None:
-    await network.write(bob, MEGABYTES[0])
+async def test_the_event_loop_packs_no_large_delivery(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    for text in MEGABYTES[:2]:
+        await network.write(bob, text)
+        clock.advance(60)
     held = threading.Event()
     working = asyncio.create_task(read_apart(held.wait))
     try:
-        fetching = asyncio.create_task(bob.wallet.fetch(1))
+        fetching = asyncio.create_task(bob.wallet.fetch(2))
         assert not (await asyncio.wait([fetching], timeout=0.3))[0]
         await bob.wallet.ping()
     finally:
         held.set()
-    assert bob.texts(await fetching) == MEGABYTES[:1]
+    assert bob.texts(await fetching) == MEGABYTES[:2]
     await working
 
 
