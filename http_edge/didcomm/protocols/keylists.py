@@ -166,16 +166,21 @@ class Keylists:
         The opposite of a key leaves the account that has registered it, too. A key that an account
         has rotated away, and that may be stolen, takes nothing from it in any spelling.
         """
-        for spelling in (name, *twins(name)):
-            refusal = await self._given_up(owner, command, spelling)
-            if refusal is not None:
+        for twin in twins(name):
+            if (refusal := await self._given_up(owner, command, twin)) is not None:
                 return refusal
+        claim = await self._take(owner, command, name, holds_key=False)
+        if claim is Refusal.KEY_TAKEN:
+            refusal = await self._given_up(owner, command, name)
+            claim = refusal or await self._take(owner, command, name)
         other = opposite(name)
-        if other is not None and await self._is_anothers(owner, command, other):
+        if isinstance(claim, Refusal) or other is None:
+            return claim
+        if await self._is_anothers(owner, command, other):
             taken = await self._take(owner, command, other)
             if isinstance(taken, Refusal):
                 return taken
-        return await self._take(owner, command, name)
+        return claim
 
     async def _given_up(self, owner: str, command: bytes, name: str) -> Refusal | None:
         """Return why the holder of a key may not take its name from the account that has it.
@@ -198,9 +203,12 @@ class Keylists:
         question = FindAccount(list(names))
         return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
 
-    async def _take(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
+    async def _take(
+        self, owner: str, command: bytes, name: str, *, holds_key: bool = True
+    ) -> KeyClaim | Refusal:
+        """Claim a name, and remove it from the keylist of its former owner, if it had one."""
         claim = await self._identities.ask(
-            key_target(name), ClaimKey(owner, holds_key=True), command, KeyClaim
+            key_target(name), ClaimKey(owner, holds_key=holds_key), command, KeyClaim
         )
         if isinstance(claim, Refusal) or claim.former_did in {"", owner}:
             return claim
