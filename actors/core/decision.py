@@ -86,13 +86,13 @@ class ContractRefs(msgspec.Struct, frozen=True):
 class DeliveryRefs(msgspec.Struct, frozen=True):
     """A delivery not yet read: versions in the log, payload bytes, and the queue's state.
 
-    ``can_be_beside``: the edge can read it by itself.
+    ``can_read_beside``: the edge can read it by itself.
     """
 
     versions: list[int]
     size_bytes: int
     state: QueueState
-    can_be_beside: bool = False
+    can_read_beside: bool = False
 
 
 Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs | DeliveryRefs

@@ -251,6 +251,11 @@ class Delivery(_Reply, frozen=True):
     state: QueueState
     beside: list[int] = []
 
+    @property
+    def size_bytes(self) -> int:
+        """The length of all payloads in ``messages``."""
+        return sum(len(message.payload) for message in self.messages)
+
 
 class Dedication(_Reply, frozen=True):
     """Why the identity is dedicated, empty if it is not, and whether the command changed that."""

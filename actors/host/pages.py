@@ -282,7 +282,7 @@ def _put_beside(outcomes: Sequence[Outcome]) -> None:
         match outcome.reply:
             case MessageRefs(versions, total, size_bytes):
                 beside: Reply = MessagesBeside(versions, total)
-            case DeliveryRefs(versions, size_bytes, state, can_be_beside=True):
+            case DeliveryRefs(versions, size_bytes, state, can_read_beside=True):
                 beside = Delivery([], state, versions)
             case _:
                 continue

@@ -120,7 +120,7 @@ class Identities:
             return answer.code
         if isinstance(answer, Delivery):
             if not answer.beside:
-                _charge_for(answer)
+                charge_answer(answer.size_bytes)
             elif isinstance(answer := await self._read_beside(target, answer), Refused):
                 return answer.code
         assert isinstance(answer, reply), type(answer).__name__
@@ -161,12 +161,8 @@ class Identities:
             # All were removed meanwhile. Others may wait: an empty delivery would say that none do.
             return Refused(Refusal.TEMPORARILY_UNAVAILABLE)
         read = Delivery(messages, delivery.state)
-        _charge_for(read)
+        charge_answer(read.size_bytes)
         return read
-
-
-def _charge_for(delivery: Delivery) -> None:
-    charge_answer(sum(len(message.payload) for message in delivery.messages))
 
 
 def _size_bytes(command: Command) -> int:

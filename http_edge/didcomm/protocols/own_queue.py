@@ -121,11 +121,6 @@ def attachments(messages: Sequence[DeliveredMessage], *, inlined: bool = False) 
     ]
 
 
-def bytes_of(messages: Sequence[DeliveredMessage]) -> int:
-    """Return the length of all payloads."""
-    return sum(len(message.payload) for message in messages)
-
-
 def payload_object(message: DeliveredMessage) -> object:
     """Return an envelope as a JSON object: only these are queued (``Envelopes.read_forward``)."""
     return orjson.loads(message.payload)

@@ -31,7 +31,6 @@ from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
     attachments,
-    bytes_of,
     received_times,
     seconds_since,
     times,
@@ -207,7 +206,7 @@ class Pickup:
                 "delivery",
                 narrowed.echo,
                 attachments(found.messages),
-                delivered_bytes=bytes_of(found.messages),
+                delivered_bytes=found.size_bytes,
             )
             return _answer(delivery)
         # Leased messages are not counted, because a wallet asks again until the count is 0.

@@ -25,7 +25,6 @@ from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
     attachments,
-    bytes_of,
     duration_waited_s,
     last_times,
 )
@@ -160,7 +159,7 @@ def _messages(name: str, found: Delivery) -> Reply:
     return Reply(
         name,
         member_attachments={"messages": attachments(found.messages, inlined=True)},
-        delivered_bytes=bytes_of(found.messages),
+        delivered_bytes=found.size_bytes,
     )
 
 

@@ -18,7 +18,6 @@ from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply, rea
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.own_queue import (
     OwnQueue,
-    bytes_of,
     duration_waited_s,
     last_times,
     payload_object,
@@ -70,7 +69,7 @@ class Queue1:
             "messages": list(map(item_of, found.messages)),
         }
         handed_over = [message.message_id for message in found.messages]
-        batch = Reply("batch", body, delivered_bytes=bytes_of(found.messages))
+        batch = Reply("batch", body, delivered_bytes=found.size_bytes)
         return Outcome(batch, may_wait=False, handed_over=handed_over, explicit=True)
 
     def _status_reply(self, state: QueueState | Refusal) -> Outcome:
