@@ -257,7 +257,9 @@ class Inbound:
         command: bytes,
         transport: InboundTransport,
     ) -> ReceivedMessage | MessageRejection:
-        message = msgspec.structs.replace(message, type=self._table.known(message.type))
+        kind = self._table.known(message.type)
+        if kind is not message.type:
+            message = msgspec.structs.replace(message, type=kind)
         name = self._table.name_of(message.type)
         if message.names_another:
             self._note_misaddressed(name)
