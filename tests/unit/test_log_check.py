@@ -172,6 +172,7 @@ def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_th
     strict = node.model_copy(
         update={
             "placement": "dedicated",
+            "dedicated_dids": ["did:example:someone"],
             "limits": settings.limits.model_copy(update={"dedicate_above_commands_per_s": 40}),
             "protocol": settings.protocol.model_copy(update={"registration": "closed"}),
             "didcomm": settings.didcomm.model_copy(update={"registration": "closed"}),
@@ -179,12 +180,14 @@ def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_th
             "retention": settings.retention.model_copy(update={"messages_s": 60}),
         }
     )
-    named = "placement, limits.dedicate_above_commands_per_s, protocol.registration"
-    named += ", didcomm.registration, archive.keep_s, retention.messages_s"
+    named = "placement, dedicated_dids, limits.dedicate_above_commands_per_s"
+    named += ", protocol.registration, didcomm.registration, archive.keep_s, retention.messages_s"
     for each, warned in ((node, 0), (node, 0), (strict, 1), (strict, 1), (node, 2)):
         check_log(each)
         found = [one for one in caplog.messages if one.startswith("settings differ")]
         assert len(found) == warned
         assert all(one.endswith(f": {named}") for one in found)
+        with closing(open_log(settings.log_dsn)) as log:
+            assert "did:example:someone" not in str(log.settings())
     check_log(strict.model_copy(update={"node_address": None}))
     assert len([one for one in caplog.messages if one.startswith("settings differ")]) == warned

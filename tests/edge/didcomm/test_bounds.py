@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote
 
 import pytest
@@ -235,6 +235,13 @@ async def test_a_forward_of_v2_to_an_unknown_name_costs_its_address_as_much(
 MEGABYTES = [text + "x" * 250_000 for text in numbered(5)]
 
 
+async def fill(network: WalletNetwork, bob: Bob, clock: HandClock, texts: Sequence[str]) -> None:
+    """Let these messages wait for bob, so slowly that they are paid for."""
+    for text in texts:
+        await network.write(bob, text)
+        clock.advance(60)
+
+
 async def test_a_large_delivery_is_whole_by_every_generation_of_pickup(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
@@ -256,9 +263,7 @@ async def test_a_large_delivery_is_whole_by_every_generation_of_pickup(
 async def test_the_event_loop_packs_no_large_delivery(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
-    for text in MEGABYTES[:2]:
-        await network.write(bob, text)
-        clock.advance(60)
+    await fill(network, bob, clock, MEGABYTES[:2])
     held = threading.Event()
     working = asyncio.create_task(read_apart(held.wait))
     try:
@@ -282,9 +287,7 @@ async def test_an_address_reads_one_large_delivery_at_a_time_and_none_while_it_o
     bobs = []
     for _ in range(4):
         bobs.append(await network.bob())
-        for text in MEGABYTES[:4]:
-            await network.write(bobs[-1], text)
-        clock.advance(60)
+        await fill(network, bobs[-1], clock, MEGABYTES[:4])
     fetching = [asyncio.create_task(bob.wallet.fetch(4)) for bob in bobs]
     await asyncio.wait(fetching, return_when=asyncio.FIRST_COMPLETED)
     _, waiting = await asyncio.wait(fetching, timeout=0.3)
@@ -300,9 +303,7 @@ async def test_messages_that_come_implicitly_cost_their_address_by_their_bytes(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
     """One of 334 KB takes 81 of 200 tokens."""
-    for text in MEGABYTES[:4]:
-        await network.write(bob, text)
-        clock.advance(60)
+    await fill(network, bob, clock, MEGABYTES[:4])
     said = [
         (await network.say(bob.connection, PING, response_requested=False, **routed())).status
         for _ in range(4)
@@ -316,9 +317,7 @@ async def test_messages_that_come_implicitly_over_a_socket_wait_until_earlier_on
 ) -> None:
     """Six, all that one delivery may carry, take more than 400 tokens: then no pong is read."""
     texts = [str(number) + MEGABYTES[0] for number in range(8)]
-    for text in texts:
-        await network.write(bob, text)
-        clock.advance(60)
+    await fill(network, bob, clock, texts)
     async with bob.wallet.implicit_socket() as socket:
         seen = [bob.read(await socket.receive(WAIT_S)) for _ in range(6)]
         with pytest.raises(NoAnswer):
@@ -332,9 +331,7 @@ async def test_messages_that_come_implicitly_over_a_socket_wait_until_earlier_on
 async def test_what_waits_for_large_answers_to_one_address_takes_a_bounded_number_of_places(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
-    for text in MEGABYTES[:4]:
-        await network.write(bob, text)
-        clock.advance(60)
+    await fill(network, bob, clock, MEGABYTES[:4])
     ids = [one.id for one in await bob.wallet.fetch(4)]
     clock.advance(60)
     asking = [asyncio.create_task(bob.wallet.list_pickup(ids)) for _ in range(60)]
@@ -362,8 +359,7 @@ UNLIMITED = {"per_address_per_s": 0, "per_sender_per_s": 0}
 async def test_large_answers_to_an_address_without_a_rate_wait_for_no_others(
     network: WalletNetwork, bob: Bob, clock: HandClock
 ) -> None:
-    for text in MEGABYTES[:4]:
-        await network.write(bob, text)
+    await fill(network, bob, clock, MEGABYTES[:4])
     ids = [one.id for one in await bob.wallet.fetch(4)]
     clock.advance(60)
     lists = [bob.wallet.list_pickup(ids) for _ in range(LARGE_ANSWERS_MAX + 2)]
