@@ -50,10 +50,10 @@ _OF_SALTS_NONCE: Final = bytes(_NONCE_BYTES)
 ROW_BYTES: Final = _OF_SALTS_BYTES + KEY_BYTES
 """The keys, and then their secret as long as there is one."""
 _NO_KEY: Final = bytes(KEY_BYTES)
-_DELETE: Final = (
-    "DELETE FROM contents WHERE position IN (SELECT value FROM json_each(?))"
-    " RETURNING length(content)"
-)
+_AT_POSITIONS: Final = "FROM contents WHERE position IN (SELECT value FROM json_each(?))"
+_SIZE: Final = f"SELECT coalesce(sum(length(content)), 0) {_AT_POSITIONS}"
+# With RETURNING, SQLite copies each page that the statement changes into a temporary file first.
+_DELETE: Final = f"DELETE {_AT_POSITIONS}"
 _FORGET: Final = "DELETE FROM erased WHERE position IN (SELECT value FROM json_each(?))"
 TABLES: Final = (
     # By position: new contents go to the end, and contents that leave together lie together.
@@ -146,7 +146,8 @@ def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
     for position in positions:
         pages[position // KEYS].append(position)
     places = json.dumps(list(chain.from_iterable(pages.values())))
-    erased = cursor.execute(_DELETE, (places,)).fetchall()
+    ((size_bytes,),) = cursor.execute(_SIZE, (places,)).fetchall()
+    cursor.execute(_DELETE, (places,))
     cursor.execute(_FORGET, (places,))
     empty: list[tuple[int]] = []
     for page, those in pages.items():
@@ -155,7 +156,7 @@ def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
             empty.append((page,))
     if empty:
         _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
-    return sum(size_bytes for (size_bytes,) in erased)
+    return int(size_bytes)
 
 
 def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | None) -> bool:
