@@ -61,6 +61,7 @@ class Transaction:
         items: The submissions, each with the edge that sent it.
         log_failed: Could the log not be read or written? Then no further identity or page is read:
             each question may take as long as the log's time-out, and all clients wait for the sum.
+        has_claimed: Has it claimed a partition, which is an append of its own?
         is_short_of_disk: Does it accept only commands that store next to nothing?
     """
 
@@ -75,6 +76,7 @@ class Transaction:
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
         self.log_failed = False
+        self.has_claimed = False
         self.is_short_of_disk = False
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
