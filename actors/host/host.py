@@ -367,6 +367,7 @@ class Host:
             submission.speaker,
             cached.listed(self._log),
             cached.saved(submission.command, self._log),
+            transaction.page_bytes_max,
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
@@ -381,7 +382,7 @@ class Host:
         if decision.events:
             self._belongs(transaction, did, partition)
         self._lease(transaction, submission, decision)
-        return Outcome(decision.reply, cached, decision.notice, decision.leasing)
+        return transaction.outcome(decision, cached)
 
     def _is_known(self, transaction: Transaction, did: str, shard: OwnedPartition) -> bool:
         """Does an identity of this shard have any events here?"""
