@@ -315,7 +315,8 @@ class DeliverMessages(CommandBase, frozen=True):
     ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
     mode. ``implicit``: refused while another session holds implicit pickup. ``can_read_beside``:
-    the edge reads a large answer by itself (``replies.Delivery``).
+    the edge reads a large answer by itself (``replies.Delivery``). ``waits_for_turn``: a large
+    answer hands nothing out; the edge asks again without this when it may read one.
     """
 
     session: str
@@ -330,6 +331,7 @@ class DeliverMessages(CommandBase, frozen=True):
     live: bool = False
     implicit: bool = False
     can_read_beside: bool = False
+    waits_for_turn: bool = False
 
 
 class RemoveMessages(CommandBase, frozen=True):

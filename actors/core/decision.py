@@ -30,7 +30,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     session that holds implicit pickup, or empty. ``speaker`` is the DID that sent the command's
     message, empty for the mediator itself. ``listed`` says where the target's saved events are
     listed; the host looks it up only for an erasure. ``saved`` are the ids, among those that the
-    command names, of saved events that the target has.
+    command names, of saved events that the target has. ``page_bytes_max`` is the size up to which
+    the transaction reads a delivery itself.
     """
 
     target: str
@@ -46,6 +47,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     speaker: str = ""
     listed: Listed = Listed.NOT
     saved: Collection[str] = ()
+    page_bytes_max: int = 1_048_576
 
     @property
     def now_s(self) -> float:

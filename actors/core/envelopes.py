@@ -31,6 +31,7 @@ from actors.core.limits import IdentityLimits
 from actors.core.message_queue import is_full, removal, removals
 from actors.core.refusals import Refusal
 from actors.core.replies import (
+    Delivery,
     Done,
     EnvelopesWaiting,
     Purged,
@@ -58,11 +59,11 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
         return Refusal.LIVE_ELSEWHERE
     chosen = _chosen(state, command, context)
     standing = queue_state(state, context, command.recipient_key)
+    size_bytes = sum(message.size_bytes for _, message in chosen)
+    if command.waits_for_turn and size_bytes > context.page_bytes_max:
+        return Accepted(Delivery([], standing, is_large=True))
     refs = DeliveryRefs(
-        [message.version for _, message in chosen],
-        sum(message.size_bytes for _, message in chosen),
-        standing,
-        command.can_read_beside,
+        [message.version for _, message in chosen], size_bytes, standing, command.can_read_beside
     )
     if not chosen or not command.lease_ms:
         return Accepted(refs)

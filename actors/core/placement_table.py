@@ -73,7 +73,7 @@ class HostHoldings(msgspec.Struct, frozen=True, array_like=True):
     another owner. ``node`` is as in ``HostOptions``; ``incarnation`` changes when the host
     restarts. ``rates`` are the commands per second of the busiest identities.
     ``short_of_disk``: the host accepts only commands that store next to nothing. ``log_fails``: its
-    log has refused what it stored last, or does not answer.
+    log has failed, and not worked since.
     """
 
     name: str

@@ -244,12 +244,13 @@ class Delivery(_Reply, frozen=True):
     """Envelopes handed out, oldest first, and the state of the queue, which still holds them.
 
     ``beside``: versions of envelopes that take many bytes; the edge sends a ``Read`` for them, and
-    there are no ``messages``.
+    there are no ``messages``. ``is_large``: they take many bytes, and nothing was handed out.
     """
 
     messages: list[DeliveredMessage]
     state: QueueState
     beside: list[int] = []
+    is_large: bool = False
 
     @property
     def size_bytes(self) -> int:

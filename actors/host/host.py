@@ -118,6 +118,7 @@ class Host:
         for name in names:
             self.cache.drop_partition(name)
         ids = self._ownership.adopt(names, given.ids())
+        self.outage.worked(has_stored=True)
         self._registry.take_over(names, given)
         return ids
 
@@ -315,8 +316,8 @@ class Host:
         claim = submission.claim
         runs = submission.refusal is None and submission.command is not None
         # Check both partitions before using up the nonce, so that a refused command can be resent.
-        shard = None if claim is None else self._partition(claim.partition)
-        partition = self._partition(submission.partition) if runs else None
+        shard = None if claim is None else self._partition(transaction, claim.partition)
+        partition = self._partition(transaction, submission.partition) if runs else None
         if (claim is not None and shard is None) or (runs and partition is None):
             return Outcome(_NOT_OWNER)
         target = submission.target_did
@@ -366,6 +367,7 @@ class Host:
             submission.speaker,
             cached.listed(self._log),
             cached.saved(submission.command, self._log),
+            transaction.page_bytes_max,
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:
@@ -380,7 +382,7 @@ class Host:
         if decision.events:
             self._belongs(transaction, did, partition)
         self._lease(transaction, submission, decision)
-        return Outcome(decision.reply, cached, decision.notice, decision.leasing)
+        return transaction.outcome(decision, cached)
 
     def _is_known(self, transaction: Transaction, did: str, shard: OwnedPartition) -> bool:
         """Does an identity of this shard have any events here?"""
@@ -403,11 +405,14 @@ class Host:
             self._registry.lease(submission.target_did, submission.partition, decision.leasing)
             transaction.leased.append((submission.target_did, decision.leasing))
 
-    def _partition(self, name: str) -> OwnedPartition | None:
+    def _partition(self, transaction: Transaction, name: str) -> OwnedPartition | None:
+        is_owned = name in self._ownership.owned
         try:
-            return self._ownership.find(name)
+            found = self._ownership.find(name)
         except AppendConflict:
             return None  # another owner claims it now
+        transaction.has_claimed |= found is not None and not is_owned
+        return found
 
     def _lost(self, name: str) -> None:
         self.stats.partitions_lost += 1
@@ -438,7 +443,7 @@ class Host:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
                 self._due_snapshots.append((partition.stream, nonces))
-        self.outage.appended()
+        self.outage.worked(has_stored=True)
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
@@ -462,6 +467,7 @@ class Host:
             self.outage.failed("cannot read the log", error, request_ids(transaction.items))
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
+        self.outage.worked(has_stored=transaction.has_claimed)
         return None
 
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""One log line when a log begins to fail, and one when it takes writes again.
+"""One log line when a log begins to fail, and one when it works again.
 
 A full disk, or a database that is away, fails every transaction, which are many a second.
 """
@@ -6,15 +6,11 @@ A full disk, or a database that is away, fails every transaction, which are many
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from eventstore.log.errors import LogError
+from eventstore.log.errors import LogError, LogUnavailable
 
 _LOG = logging.getLogger(__name__)
-_LASTS_S: Final = 10.0
-"""How long a failure counts if no append follows: without commands none shows that it is over."""
 
 
 def reason(error: Exception) -> str:
@@ -29,27 +25,33 @@ def reason(error: Exception) -> str:
 
 
 class LogOutage:
-    """Counts the failures of a log from the first one until an append succeeds."""
+    """Counts the failures of a log from the first one until the log works again.
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+    Only a command shows that. Any does: after a failed append its partition is claimed by the next
+    command, which is an append.
+    """
+
+    def __init__(self) -> None:
         self._failures = 0
-        self._failed_s = 0.0
+        self._is_of_writes = False
 
     @property
     def is_on(self) -> bool:
-        """Has the log failed within the last seconds, and stored nothing since? For any thread."""
-        return self._failures > 0 and self._monotonic() - self._failed_s < _LASTS_S
+        """Has the log failed, and not worked since? For any thread."""
+        return self._failures > 0
 
     def failed(self, what: str, error: LogError, request_ids: Sequence[str]) -> None:
         """Log a failure: as an error if the log worked before, else at debug level."""
         level = logging.DEBUG if self._failures else logging.ERROR
         _LOG.log(level, "%s: %s", what, reason(error), extra={"request_ids": request_ids})
         self._failures += 1
-        self._failed_s = self._monotonic()
+        self._is_of_writes |= not isinstance(error, LogUnavailable)
 
-    def appended(self) -> None:
-        """Log the end of an outage, if there is one, with the number of its failures."""
-        if self._failures:
-            _LOG.warning("the log takes writes again", extra={"failures": self._failures})
-            self._failures = 0
+    def worked(self, *, has_stored: bool) -> None:
+        """Log the end of an outage, if there is one, with the number of its failures.
+
+        An outage goes on if the log was only read, but has failed to store: so does a full disk.
+        """
+        if self._failures and (has_stored or not self._is_of_writes):
+            _LOG.warning("the log works again", extra={"failures": self._failures})
+            self._failures, self._is_of_writes = 0, False

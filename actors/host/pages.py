@@ -32,7 +32,7 @@ from actors.core.replies import (
 from actors.core.submissions import WaitingAt
 from actors.host.log_outage import reason
 from actors.host.state_cache import CachedIdentity
-from actors.host.transaction import Outcome, Transaction
+from actors.host.transaction import TOGETHER_BYTES_MAX, Outcome, Transaction
 from eventstore.log.codec import decode_whole
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnavailable
@@ -48,12 +48,6 @@ from eventstore.log.events import (
 )
 
 _LOG = logging.getLogger(__name__)
-_TOGETHER_BYTES_MAX: Final = 1_048_576
-"""Pages of messages that one transaction reads, which they delay by 3 ms for each MiB; further ones
-are read outside of it. Small pages of several identities are read with one query up to this
-size."""
-_SMALL_BYTES: Final = 65_536
-"""Up to this size a page of messages is always read in its transaction."""
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
 _F = TypeVar("_F", bound=Event)
@@ -194,7 +188,7 @@ class PageReader:
     ) -> dict[UUID, dict[int, StoredRecord]]:
         """Read the records of small pages of several identities with one query to the log."""
         wanted: dict[UUID, list[int]] = {}
-        left_bytes = _TOGETHER_BYTES_MAX
+        left_bytes = TOGETHER_BYTES_MAX
         for refs, cached in ((outcome.reply, outcome.cached) for outcome in outcomes):
             if not isinstance(refs, Refs) or cached is None or not refs.versions:
                 continue
@@ -277,19 +271,14 @@ class PageReader:
 
 def _put_beside(outcomes: Sequence[Outcome]) -> None:
     """Let the edges read the pages of messages that are too large for one transaction."""
-    left_bytes = _TOGETHER_BYTES_MAX
     for outcome in outcomes:
-        match outcome.reply:
-            case MessageRefs(versions, total, size_bytes):
-                beside: Reply = MessagesBeside(versions, total)
-            case DeliveryRefs(versions, size_bytes, state, can_read_beside=True):
-                beside = Delivery([], state, versions)
+        match outcome.reply if outcome.is_beside else None:
+            case MessageRefs(versions, total):
+                outcome.reply = MessagesBeside(versions, total)
+            case DeliveryRefs(versions, _, state, can_read_beside=True):
+                outcome.reply = Delivery([], state, versions)
             case _:
-                continue
-        if size_bytes <= max(left_bytes, _SMALL_BYTES):
-            left_bytes -= size_bytes
-        else:
-            outcome.reply = beside
+                pass
 
 
 def _failed(transaction: Transaction, error: LogError, request_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.decision import Leasing, Refs
+from actors.core.decision import Accepted, DeliveryRefs, Leasing, MessageRefs, Refs
 from actors.core.nonces import NonceClaim, expiry_ms
 from actors.core.replies import Notice, Reply
 from actors.core.submissions import Submission
@@ -18,15 +18,25 @@ from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event
 
 _REQUESTS_NAMED_MAX: Final = 20
+TOGETHER_BYTES_MAX: Final = 1_048_576
+"""Pages of messages that one transaction reads, which they delay by 3 ms for each MiB; further ones
+are read outside of it. Small pages of several identities are read with one query up to this
+size."""
+_SMALL_BYTES: Final = 65_536
+"""Up to this size a page of messages is always read in its transaction."""
 
 
 class Outcome(msgspec.Struct):
-    """The outcome of a command before the commit: the answer if the append succeeds."""
+    """The outcome of a command before the commit: the answer if the append succeeds.
+
+    ``is_beside``: the answer is a page that is too large for the transaction to read it.
+    """
 
     reply: Reply | Refs
     cached: CachedIdentity | None = None
     notice: Notice | None = None
     leasing: Leasing | None = None
+    is_beside: bool = False
 
     @property
     def page_bytes(self) -> int:
@@ -61,6 +71,7 @@ class Transaction:
         items: The submissions, each with the edge that sent it.
         log_failed: Could the log not be read or written? Then no further identity or page is read:
             each question may take as long as the log's time-out, and all clients wait for the sum.
+        has_claimed: Has it claimed a partition, which is an append of its own?
         is_short_of_disk: Does it accept only commands that store next to nothing?
     """
 
@@ -75,7 +86,9 @@ class Transaction:
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
         self.log_failed = False
+        self.has_claimed = False
         self.is_short_of_disk = False
+        self._page_bytes_left = TOGETHER_BYTES_MAX
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""
 
@@ -99,6 +112,19 @@ class Transaction:
     def expiry_ms(self, claim: NonceClaim) -> int:
         """When the nonce of this claim may be dropped."""
         return expiry_ms(self.now_ms, claim.timestamp_ms, self._window_ms)
+
+    @property
+    def page_bytes_max(self) -> int:
+        """The size up to which one more page of messages is read in the transaction."""
+        return max(self._page_bytes_left, _SMALL_BYTES)
+
+    def outcome(self, decision: Accepted, cached: CachedIdentity) -> Outcome:
+        """The outcome of an accepted command; its page counts if it is read in the transaction."""
+        reply, is_beside = decision.reply, False
+        if isinstance(reply, MessageRefs | DeliveryRefs):
+            is_beside = reply.size_bytes > self.page_bytes_max
+            self._page_bytes_left -= 0 if is_beside else reply.size_bytes
+        return Outcome(reply, cached, decision.notice, decision.leasing, is_beside)
 
     def claim_nonce(
         self, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes | None

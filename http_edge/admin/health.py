@@ -183,7 +183,7 @@ class Health:
 
 
 def _problem(host: str, holdings: HostHoldings) -> str | None:
-    if holdings.log_fails:
+    if holdings.log_fails and holdings.shards:
         return f"the log of {host} fails: its lines on stderr say why"
     if holdings.short_of_disk:
         return f"{host} is short of disk space and refuses commands that store data"

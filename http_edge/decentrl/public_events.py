@@ -66,7 +66,7 @@ class PublicEventsEndpoint:
             return respond(reject(query))
         # The cost of a page is known only once it is read: so an address reads one page at a time,
         # and none while it owes for the last.
-        async with page_turn():
+        async with page_turn(is_public=True):
             if is_owing():
                 self._refusals.count(DECENTRL, "", Refusal.RATE_LIMITED.value)
                 return respond(refuse(Refusal.RATE_LIMITED))

@@ -39,8 +39,8 @@ TO_RETRY: Final = frozenset(
 )
 """Refusals after which the same message may succeed later."""
 _TURN_S_MAX: Final = 15.0
-"""Wallets wait this long for an answer, and messages are leased for twice as long. Meanwhile a host
-that hangs may hold the turn of an address."""
+"""Wallets wait this long for an answer. Meanwhile a host that hangs may hold the turn of an
+address."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
@@ -96,7 +96,7 @@ class Identities:
         ``by_mediator``: the command is the mediator's own, even if a message caused it.
         """
         if isinstance(command, DeliverMessages):
-            command = msgspec.structs.replace(command, can_read_beside=True)
+            command = msgspec.structs.replace(command, can_read_beside=True, waits_for_turn=True)
         partition = self._gateway.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient, not by sender.
         submission = Submission(
@@ -112,26 +112,24 @@ class Identities:
         )
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
+        if isinstance(answer, Delivery):
+            is_large = answer.is_large
+            answer = await (self._in_turn(submission) if is_large else self._whole(target, answer))
         if isinstance(answer, Refused):
             if answer.code is Refusal.SPEAKS_FOR_ANOTHER:
                 self.moved[target] = None
             elif answer.code is Refusal.NOT_SPEAKING and speaker() != target:
                 self.moved[speaker()] = None
             return answer.code
-        if isinstance(answer, Delivery):
-            if not answer.beside:
-                charge_answer(answer.size_bytes)
-            elif isinstance(answer := await self._read_beside(target, answer), Refused):
-                return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
 
-    async def _read_beside(self, target: str, delivery: Delivery) -> Delivery | Refused:
-        """Read the messages of a large delivery, outside of the commands and of the event loop.
+    async def _in_turn(self, submission: Submission) -> Reply:
+        """Lease a large delivery and read it, outside of the commands and of the event loop.
 
-        An address that owes waits, and is not refused: its messages are leased by now, and would be
-        offered again only when the lease ends. Only if too many of its requests wait, or if its
-        turn comes too late for a wallet, is a request refused.
+        An address that owes waits. Only if too many of its requests wait, or if its turn comes too
+        late for a wallet, is a request refused: its next try finds the messages, because nothing is
+        leased before its turn.
         """
         with large_answer() as has_place:
             if not has_place:
@@ -143,7 +141,19 @@ class Identities:
                         await until_paid()
                 except TimeoutError:
                     return Refused(Refusal.RATE_LIMITED)
-                return await self._read(target, delivery)
+                assert isinstance(submission.command, DeliverMessages)
+                command = msgspec.structs.replace(submission.command, waits_for_turn=False)
+                submission = msgspec.structs.replace(submission, command=command)
+                answer = await self._gateway.submit(submission, _size_bytes(command))
+                return await self._whole(submission.target_did, answer)
+
+    async def _whole(self, target: str, answer: Reply) -> Reply:
+        """Read the messages of a delivery that the host has not, and charge for it."""
+        if isinstance(answer, Delivery) and answer.beside:
+            answer = await self._read(target, answer)
+        if isinstance(answer, Delivery):
+            charge_answer(answer.size_bytes)
+        return answer
 
     async def _read(self, target: str, delivery: Delivery) -> Delivery | Refused:
         count = len(delivery.beside)
@@ -160,9 +170,7 @@ class Identities:
         if not messages:
             # All were removed meanwhile. Others may wait: an empty delivery would say that none do.
             return Refused(Refusal.TEMPORARILY_UNAVAILABLE)
-        read = Delivery(messages, delivery.state)
-        charge_answer(read.size_bytes)
-        return read
+        return Delivery(messages, delivery.state)
 
 
 def _size_bytes(command: Command) -> int:

@@ -24,6 +24,7 @@ from actors.core.replies import QueueState
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
+from http_edge.didcomm.delivery.packing import packed
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -51,16 +52,12 @@ from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
 from http_edge.didcomm.traffic import Traffic
 from http_edge.listener.address_charge import charge_unproven
-from http_edge.listener.large_bodies import read_apart
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _COMMAND_BYTES: Final = 16
-_PACKED_AT_ONCE_BYTES: Final = 524_288
-"""Packing so many bytes of delivered messages takes 2 ms for DIDComm v1 and 5 ms for v2; a hundred
-usual messages are less. A thread would cost each of them more than it saves others."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -375,9 +372,13 @@ class Inbound:
             return outcome.envelope
         if outcome.reply is None:
             return None
-        packed = await self._packed(outcome.reply, request)
+        answer = outcome.reply
+        envelope = await packed(
+            answer.delivered_bytes if isinstance(answer, Reply) else 0,
+            lambda: self._pack(answer, request.message, request.sender),
+        )
         if request.routable:
-            return packed
+            return envelope
         if not outcome.may_wait:
             problem = outcome.to_retry or outcome.untold
             if problem is None:
@@ -389,7 +390,7 @@ class Inbound:
             return reason
         generation = self._envelopes.of(request.sender.version).generation
         queued = await self._forwarding.queue(
-            request.sender.did, "", QueueEnvelopes("", [packed], generation), request.command
+            request.sender.did, "", QueueEnvelopes("", [envelope], generation), request.command
         )
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None
@@ -412,16 +413,6 @@ class Inbound:
         if limited is None or limited.reply is None:
             return None
         return self._pack(limited.reply, message, sender)
-
-    async def _packed(self, answer: Answer, request: Request) -> bytes:
-        """Pack an answer, outside of the event loop if it is large: 20 ms for 2 MiB."""
-
-        def pack() -> bytes:
-            return self._pack(answer, request.message, request.sender)
-
-        if not isinstance(answer, Reply) or answer.delivered_bytes <= _PACKED_AT_ONCE_BYTES:
-            return pack()
-        return await read_apart(pack)
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
         return self._envelopes.answer(question, answer, to, self._new_id())

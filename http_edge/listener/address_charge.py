@@ -45,7 +45,8 @@ class AddressRates:
         self.unproven_tokens = rates.unproven_tokens
         self.is_limited = rates.per_address_per_s > 0
         self.turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.page_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.page_turns: WeakValueDictionary[tuple[str, bool], asyncio.Lock]
+        self.page_turns = WeakValueDictionary()
         self.large_answers: Counter[str] = Counter()
         self._registrations_of = rate_of(rates.registrations_per_address_per_s, rates, edges)
         self._registrations = rate_of(rates.registrations_per_s, rates, edges)
@@ -94,10 +95,9 @@ class AddressCharge:
         """Has each address a rate?"""
         return self._rates.is_limited
 
-    @property
-    def page_turn(self) -> asyncio.Lock:
-        """The lock that a request holds while it reads a large page and pays for it."""
-        return self._rates.page_turns.setdefault(self._address, asyncio.Lock())
+    def page_turn(self, *, is_public: bool) -> asyncio.Lock:
+        """The lock that a request holds while it reads a public or large page and pays for it."""
+        return self._rates.page_turns.setdefault((self._address, is_public), asyncio.Lock())
 
     @contextmanager
     def large_answer(self) -> Iterator[bool]:
@@ -164,13 +164,17 @@ def is_owing() -> bool:
     return charge is not None and charge.is_owing
 
 
-def page_turn() -> AbstractAsyncContextManager[None]:
+def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
     """Let an address with a rate read one large page at a time, whose price is known afterwards.
 
-    The holder of the turn reads nothing while ``is_owing``, and charges before the turn ends.
+    The holder of the turn reads nothing while ``is_owing``, and charges before the turn ends. Pages
+    of public events have a turn of their own: most are small, and a holder of the other turn waits
+    until its address has paid.
     """
     charge = _CHARGE.get()
-    return nullcontext() if charge is None or not charge.is_limited else charge.page_turn
+    if charge is None or not charge.is_limited:
+        return nullcontext()
+    return charge.page_turn(is_public=is_public)
 
 
 def large_answer() -> AbstractContextManager[bool]:

@@ -135,6 +135,7 @@ class Outgoing:
             await asyncio.wait({running})
         self._frames.clear()
         self._count(-self._bytes)
+        self._close_code = 0  # a frame that comes later, as it was long in the making, is dropped
 
     async def run(self) -> None:
         """Write until either side has closed the socket."""

@@ -422,3 +422,11 @@ def test_what_waits_for_a_reader_is_counted_in_bytes() -> None:
     assert (reader.cuts, reader.leaving.size_bytes) == ([], 200 + 128)
     outgoing.ping(b"")
     assert (reader.cuts, reader.leaving.size_bytes) == ([Cut.BYTES_PER_SOCKET], 0)
+
+
+async def test_what_comes_after_the_end_of_a_socket_takes_no_bytes_of_its_address() -> None:
+    reader = _Reader()
+    outgoing = Outgoing(web.WebSocketResponse(), peer=reader, bytes_max=200)
+    await outgoing.finish(asyncio.create_task(asyncio.sleep(0)), seconds_max=WAIT_S)
+    outgoing.put(b"late")
+    assert (reader.cuts, reader.leaving.size_bytes) == ([], 0)

@@ -105,5 +105,8 @@ async def test_a_host_whose_log_fails_is_a_problem_and_leaves_its_edge_ready() -
     setting.hosts[1].log_fails = True
     assert await setting.problems() == "the log of host-1 fails: its lines on stderr say why"
     assert await setting.is_ready()
+    setting.hosts[1].shards = ()  # nothing that it serves would show that its log works again
+    assert await setting.problems() is None
+    setting.hosts[1].shards = ("shard-1",)
     setting.hosts[1].log_fails = False
     assert await setting.problems() is None

@@ -21,6 +21,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
+from http_edge.didcomm.delivery.packing import packed
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.versions import Envelopes
@@ -79,6 +80,8 @@ class Pump:
         self._new_id = new_id
         self._pushed: list[DeliveredMessage] = []
         self._fetching = 0
+        self._sends_in_order = asyncio.Lock()
+        self._sending: asyncio.Task[None] | None = None
         self._delivery: LiveDelivery | None = None
 
     def push(self, message: DeliveredMessage) -> None:
@@ -89,20 +92,30 @@ class Pump:
         """
         self._pushed.append(message)
         if len(self._pushed) == 1 and not self._fetching:
-            asyncio.get_running_loop().call_soon(self._send_pushed)
+            self._sending = asyncio.get_running_loop().create_task(self._send_pushed())
 
-    def _send_pushed(self) -> None:
+    async def _send_pushed(self) -> None:
         # Messages pushed before the answer to the live mode request wait for that answer.
         if self._fetching or self._delivery is None:
             return
         pushed, self._pushed = self._pushed, []
-        for start in range(0, len(pushed), _BATCH):
-            self._send(pushed[start : start + _BATCH])
+        await self._send(pushed)
 
-    def _send(self, messages: Sequence[DeliveredMessage]) -> None:
-        if messages and self._delivery is not None:
-            message = self._delivery(messages)
-            self._outgoing.put(self._envelopes.pack(message, self._agent, self._new_id()))
+    async def _send(self, messages: Sequence[DeliveredMessage]) -> None:
+        """Send messages in deliveries, after those that are being packed."""
+        async with self._sends_in_order:
+            for start in range(0, len(messages), _BATCH):
+                await self._send_batch(messages[start : start + _BATCH])
+
+    async def _send_batch(self, messages: Sequence[DeliveredMessage]) -> None:
+        write, agent, message_id = self._delivery, self._agent, self._new_id()
+        if write is None:
+            return
+        size_bytes = sum(len(message.payload) for message in messages)
+        pack = self._envelopes.pack
+        self._outgoing.put(
+            await packed(size_bytes, lambda: pack(write(messages), agent, message_id))
+        )
 
     async def live(
         self, wake: Wake, version: int, agent: AgentAccount, delivery: LiveDelivery
@@ -150,10 +163,10 @@ class Pump:
             try:
                 delivery = await self._take(LIVE, after_version=version, live=True)
                 if not isinstance(delivery, Refusal):
-                    self._send(delivery.messages)
+                    await self._send(delivery.messages)
             finally:
                 self._fetching -= 1
-                self._send_pushed()
+                await self._send_pushed()
             if isinstance(delivery, Refusal):
                 return _RETRY_S if delivery in TO_RETRY else None
             if not delivery.messages:

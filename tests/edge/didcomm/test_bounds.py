@@ -276,6 +276,24 @@ async def test_the_event_loop_packs_no_large_delivery(
     await working
 
 
+async def test_a_page_of_public_events_waits_for_no_large_delivery_to_its_address(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    await fill(network, bob, clock, MEGABYTES[:4])
+    held = threading.Event()
+    working = asyncio.create_task(read_apart(held.wait))
+    try:
+        fetching = asyncio.create_task(bob.wallet.fetch(4))
+        assert not (await asyncio.wait([fetching], timeout=0.3))[0]
+        async with asyncio.timeout(WAIT_S):
+            page = await network.mediator.get("/public/did:key:z1")
+    finally:
+        held.set()
+    assert page.status == 200
+    assert bob.texts(await fetching) == MEGABYTES[:4]
+    await working
+
+
 FEW = {"per_address_per_s": 40, "burst_s": 10}
 
 

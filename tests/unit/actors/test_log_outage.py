@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.host.log_outage import LogOutage, reason
-from eventstore.log.errors import AppendUnknown
+from eventstore.log.errors import AppendUnknown, LogError, LogUnavailable
 
 
 def test_the_line_of_an_outage_says_why_and_quotes_nothing_that_was_to_be_stored(
@@ -22,17 +22,21 @@ def test_an_error_that_is_not_of_the_log_is_named_by_its_type_alone() -> None:
     assert reason(KeyError("did:x:me")) == "KeyError"
 
 
-@pytest.mark.parametrize(("seconds_ago", "fails"), [(0, True), (9, True), (10, False)])
-def test_a_failure_counts_for_some_seconds(seconds_ago: int, fails: bool) -> None:
-    times = iter((100, 100 + seconds_ago))
-    outage = LogOutage(lambda: next(times))
-    assert not outage.is_on
-    outage.failed("append failed", AppendUnknown(""), [])
-    assert outage.is_on is fails
-
-
-def test_a_log_that_stores_something_fails_no_more() -> None:
+@pytest.mark.parametrize("error", [AppendUnknown(""), LogUnavailable("")], ids=type)
+@pytest.mark.parametrize("has_stored", [True, False])
+def test_a_log_fails_until_it_does_again_what_failed(error: LogError, *, has_stored: bool) -> None:
+    """A full disk can be read all the same."""
     outage = LogOutage()
-    outage.failed("append failed", AppendUnknown(""), [])
-    outage.appended()
+    outage.failed("cannot read or store", error, [])
+    outage.failed("cannot read", LogUnavailable(""), [])
+    outage.worked(has_stored=has_stored)
+    assert outage.is_on is (isinstance(error, AppendUnknown) and not has_stored)
+
+
+def test_an_outage_of_reading_ends_by_reading_whatever_failed_before_it() -> None:
+    outage = LogOutage()
+    outage.failed("cannot store", AppendUnknown(""), [])
+    outage.worked(has_stored=True)
+    outage.failed("cannot read", LogUnavailable(""), [])
+    outage.worked(has_stored=False)
     assert outage.is_on is False

@@ -12,13 +12,24 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 
 from actors.core.commands import Page, QueryMessages, QueueMessage, SaveContract
+from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import MessageAccepted, MessagesPage, Refused, Registered, Reply
 from eventstore.log.errors import LogError, LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream, partition_stream
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
-from tests.unit.actors.given import NOW_S, contract, host, pushed, registration, run, submission
+from tests.unit.actors.given import (
+    NOW_S,
+    SHARDS,
+    contract,
+    host,
+    pushed,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
 ALL = Page(0, 100)
@@ -92,10 +103,38 @@ def test_an_outage_is_one_line_at_its_beginning_and_one_at_its_end_with_the_numb
             began, ended = caplog.records
             assert (began.levelname, ended.levelname) == ("ERROR", "WARNING")
             assert (ended.message, vars(ended)["failures"]) == (
-                "the log takes writes again",
+                "the log works again",
                 failures,
             )
             caplog.clear()
+
+
+def test_an_outage_ends_with_the_first_command_that_shows_it_whichever_it_is(
+    faulty: FaultyLog,
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    elsewhere = next(d for d in (FRIEND, OTHER) if shard_of(d, SHARDS) != shard_of(ME, SHARDS))
+    storing = submission(ME, SaveContract(contract(OTHER, ME)))
+    mine, others = (unclaimed(did, QueryMessages(ALL)) for did in (ME, elsewhere))
+    faulty.plan(FailNext(2))
+    for command in (storing, mine):
+        assert run(owner, command) == [UNAVAILABLE]
+        # Another shard can be read all the time.
+        assert run(owner, others) != [UNAVAILABLE]
+        assert owner.outage.is_on
+    run(owner, mine)
+    assert not owner.outage.is_on
+
+
+def test_an_outage_ends_with_shards_that_a_host_adopts(faulty: FaultyLog) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    faulty.plan(FailNext())
+    run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert owner.outage.is_on
+    owner.adopt(["shard-0"], None)
+    assert not owner.outage.is_on
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
@@ -203,6 +242,20 @@ def test_an_outage_costs_a_transaction_no_more_questions_than_a_command(log: Eve
     assert run(owner, *commands) == [UNAVAILABLE] * 8
     # Identities are read ahead together, then the first one, and then who owns the partition.
     assert unreachable.questions == ["read_streams", "read_stream", "read_stream"]
+
+
+def test_an_outage_in_which_nothing_was_to_be_stored_ends_when_the_log_is_read(
+    log: EventLog,
+) -> None:
+    unreachable = _Unreachable(log)
+    prepared(unreachable)
+    owner = host(unreachable, name="host-1")
+    unreachable.is_over = True
+    assert run(owner, unclaimed(ME, QueryMessages(ALL))) == [UNAVAILABLE]
+    assert owner.outage.is_on
+    unreachable.is_over = False
+    run(owner, unclaimed(ME, QueryMessages(ALL)))
+    assert not owner.outage.is_on
 
 
 class _Unreachable(FaultyLog):

@@ -1,70 +1,124 @@
-"""Deliveries that an edge reads by itself, some time after they were decided."""
+"""Large deliveries: an edge waits for its turn, has them leased, and reads them by itself."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from actors.core.commands import DeliverMessages, QueueEnvelopes, RemoveMessages
+from actors.core.commands import DeliverMessages, QueryQueue, QueueEnvelopes, RemoveMessages
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, EnvelopeQueued, QueueState
+from actors.core.submissions import Read
 from http_edge.didcomm import identities
 from http_edge.didcomm.envelopes.keys import did_key
-from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, page_turn
+from http_edge.listener.address_charge import (
+    LARGE_ANSWERS_MAX,
+    AddressCharge,
+    AddressRates,
+    charged_to,
+    large_answer,
+    page_turn,
+)
 from http_edge.settings.settings import Rates
-from tests.unit.didcomm.requests import ALICE, COMMAND, agents_of
+from tests.unit.didcomm.requests import ALICE, COMMAND, Agents, agents_of
 
-DELIVER = DeliverMessages("a session", "a channel", 10, 2_000_000, 30_000)
-READ = DeliverMessages("a session", "a channel", 10, 2_000_000, 0)
+DID: Final = did_key(ALICE)
+PAYLOADS: Final = [bytes([number]) * 400_000 for number in range(3)]
+DELIVER: Final = DeliverMessages("a session", "a channel", 10, 2_000_000, 30_000)
 
 
-async def test_a_delivery_whose_turn_comes_too_late_is_refused_and_takes_no_turn(
+@asynccontextmanager
+async def waiting(data_dir: Path) -> AsyncIterator[tuple[Agents, list[str]]]:
+    """Three messages that are large together wait for an agent; their ids."""
+    charged_to(AddressCharge(AddressRates(Rates(), 1), "203.0.113.1", lambda: 0))
+    async with agents_of(data_dir) as agents, asyncio.timeout(10):
+        await agents.connect(ALICE)
+        queued = [
+            await agents.ask(DID, QueueEnvelopes("", [payload]), COMMAND, EnvelopeQueued)
+            for payload in PAYLOADS
+        ]
+        yield agents, [one.message_id for one in queued if isinstance(one, EnvelopeQueued)]
+
+
+async def deliver(agents: Agents) -> Delivery | Refusal:
+    return await agents.ask(DID, DELIVER, COMMAND, Delivery)
+
+
+async def remove(agents: Agents, message_ids: list[str]) -> None:
+    await agents.ask(DID, RemoveMessages(message_ids, ACKNOWLEDGED), COMMAND, QueueState)
+
+
+async def is_handed_out_next(agents: Agents) -> bool:
+    """No message was handed out so far, and the next request gets all."""
+    state = await agents.ask(DID, QueryQueue(), COMMAND, QueueState)
+    assert isinstance(state, QueueState)
+    delivery = await deliver(agents)
+    assert isinstance(delivery, Delivery)
+    assert [one.payload for one in delivery.messages] == PAYLOADS
+    return state.available == len(PAYLOADS) and not state.last_delivered_ms
+
+
+async def test_a_delivery_whose_turn_comes_too_late_is_refused_and_handed_out_at_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(identities, "_TURN_S_MAX", 0.05)
-    charged_to(AddressCharge(AddressRates(Rates(), 1), "203.0.113.1", lambda: 0))
-    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        await agents.connect(ALICE)
-        did = did_key(ALICE)
-        for _ in range(3):
-            await agents.ask(did, QueueEnvelopes("", [bytes(400_000)]), COMMAND, EnvelopeQueued)
+    async with waiting(tmp_path) as (agents, _):
         async with page_turn():
-            assert await agents.ask(did, READ, COMMAND, Delivery) is Refusal.RATE_LIMITED
-        delivery = await agents.ask(did, READ, COMMAND, Delivery)
+            assert await deliver(agents) is Refusal.RATE_LIMITED
+        assert await is_handed_out_next(agents)
+
+
+async def test_a_delivery_for_which_too_many_wait_is_refused_and_handed_out_at_the_next_try(
+    tmp_path: Path,
+) -> None:
+    async with waiting(tmp_path) as (agents, _):
+        with ExitStack() as others:
+            for _ in range(LARGE_ANSWERS_MAX):
+                others.enter_context(large_answer())
+            assert await deliver(agents) is Refusal.RATE_LIMITED
+        assert await is_handed_out_next(agents)
+
+
+@pytest.mark.parametrize("removed", [[1], [0, 1, 2]])
+async def test_a_delivery_is_of_what_waits_when_its_turn_has_come(
+    tmp_path: Path, removed: list[int]
+) -> None:
+    async with waiting(tmp_path) as (agents, ids):
+        deciding = agents.hosts.hold(DELIVER.session.encode())
+        async with page_turn():
+            delivering = asyncio.create_task(deliver(agents))
+            await deciding.arrived.wait()
+            deciding.released.set()
+            await remove(agents, [ids[number] for number in removed])
+        delivery = await delivering
     assert isinstance(delivery, Delivery)
-    assert len(delivery.messages) == 3
+    assert [one.payload for one in delivery.messages] == ([] if removed[0] == 0 else PAYLOADS[::2])
 
 
 @pytest.mark.parametrize("removed", [[1], [0, 1, 2]])
 async def test_a_delivery_is_without_what_was_removed_before_it_was_read(
-    tmp_path: Path, removed: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: list[int]
 ) -> None:
     """The others would else be leased, and not be offered again before the lease ends.
 
     If none are left, it is refused for now: an empty one would say that no others wait.
     """
-    charged_to(AddressCharge(AddressRates(Rates(), 1), "203.0.113.1", lambda: 0))
-    payloads = [bytes([number]) * 400_000 for number in range(3)]
-    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        await agents.connect(ALICE)
-        did = did_key(ALICE)
-        queued = [
-            await agents.ask(did, QueueEnvelopes("", [payload]), COMMAND, EnvelopeQueued)
-            for payload in payloads
-        ]
-        ids = [one.message_id for one in queued if isinstance(one, EnvelopeQueued)]
-        deciding = agents.hosts.hold(DELIVER.session.encode())
-        async with page_turn():
-            delivering = asyncio.create_task(agents.ask(did, DELIVER, COMMAND, Delivery))
-            await deciding.arrived.wait()
-            deciding.released.set()
-            removal = RemoveMessages([ids[number] for number in removed], ACKNOWLEDGED)
-            await agents.ask(did, removal, COMMAND, QueueState)
-        delivery = await delivering
+    async with waiting(tmp_path) as (agents, ids):
+        read = agents.gateway.read
+
+        async def after_removal(wanted: Read) -> object:
+            await remove(agents, [ids[number] for number in removed])
+            return await read(wanted)
+
+        monkeypatch.setattr(agents.gateway, "read", after_removal)
+        delivery = await deliver(agents)
     if isinstance(delivery, Refusal):
         assert (delivery, len(removed)) == (Refusal.TEMPORARILY_UNAVAILABLE, 3)
     else:
-        assert [one.payload for one in delivery.messages] == payloads[::2]
+        assert [one.payload for one in delivery.messages] == PAYLOADS[::2]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
 from aiohttp import web
+from typing_extensions import override
 
 from actors.core.commands import DeliverMessages, QueueEnvelopes, StartLive
 from actors.core.refusals import Refusal
@@ -16,13 +18,16 @@ from actors.core.replies import DeliveredMessage, EnvelopeQueued, QueueState
 from http_edge.didcomm.delivery import pump
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Wake
-from http_edge.didcomm.envelopes.messages import NewMessage
+from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.v1.version import agent_account
+from http_edge.didcomm.protocols.pickup import FORM_2, FORM_3, PickupForm
+from http_edge.listener.large_bodies import read_apart
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
 from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.requests import COMMAND, Agents, agents_of
-from tests.unit.didcomm.v2_mediator import AGENT, ENVELOPES
+from tests.unit.didcomm.v2_agent import recipient
+from tests.unit.didcomm.v2_mediator import AGENT, ALICE, ENVELOPES, OWN, PEER4, unpacked
 
 SESSION: Final = "the session of a socket"
 ACCOUNT: Final = agent_account(AGENT.public)
@@ -43,14 +48,29 @@ class Reader:
         raise AssertionError(cause)
 
 
-def pump_of(agents: Agents) -> Pump:
+class Frames(Outgoing):
+    """The sizes of the frames to a client, in order; none is written."""
+
+    def __init__(self) -> None:
+        super().__init__(web.WebSocketResponse(), peer=Reader(), bytes_max=10_000)
+        self.sizes: list[int] = []
+        self.second = asyncio.Event()
+
+    @override
+    def put(self, frame: bytes) -> None:
+        self.sizes.append(len(frame))
+        if len(self.sizes) == 2:
+            self.second.set()
+
+
+def pump_of(agents: Agents, outgoing: Outgoing | None = None) -> Pump:
     return Pump(
         DidComm(),
         ENVELOPES,
         agents,
         ACCOUNT,
         session=SESSION,
-        outgoing=Outgoing(web.WebSocketResponse(), peer=Reader(), bytes_max=10_000),
+        outgoing=outgoing or Frames(),
         new_id=lambda: "id",
     )
 
@@ -97,3 +117,40 @@ async def test_pushes_go_on_after_too_many_large_answers_to_their_address(
         assert not pushing.done()
         wake.close(0)
         await asyncio.gather(again, pushing)
+
+
+NEWER: Final = unpacked(ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.peer2), PEER4)).sender
+HALF: Final = bytes(300_000)
+
+
+@pytest.mark.parametrize("is_fetched", [True, False])
+@pytest.mark.parametrize(("account", "form"), [(ACCOUNT, FORM_2), (NEWER, FORM_3)])
+async def test_the_event_loop_packs_no_large_push_and_nothing_overtakes_it(
+    tmp_path: Path, account: AgentAccount, form: PickupForm, *, is_fetched: bool
+) -> None:
+    frames, held = Frames(), threading.Event()
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        wake, socket = Wake(), pump_of(agents, frames)
+        await agents.connect(AGENT.public)
+        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
+        if is_fetched:
+            waiting = QueueEnvelopes("", [HALF, HALF])
+            await agents.ask(ACCOUNT.did, waiting, COMMAND, EnvelopeQueued)
+        working = asyncio.create_task(read_apart(held.wait))
+        live = asyncio.create_task(socket.live(wake, 0, account, form.live_delivery))
+        try:
+            await agents.answered(DeliverMessages, 1)
+            if not is_fetched:
+                for half in ("first half", "second half"):
+                    socket.push(DeliveredMessage(half, "key", HALF, 1))
+                await asyncio.sleep(0)
+            socket.push(DeliveredMessage("small", "key", b"small", 2))
+            second = asyncio.create_task(frames.second.wait())
+            assert not (await asyncio.wait([second], timeout=0.3))[0]
+            assert frames.sizes == []
+        finally:
+            held.set()
+        await second
+        wake.close(0)
+        await asyncio.gather(live, working)
+    assert frames.sizes[0] > 2 * len(HALF) > frames.sizes[1]
