@@ -115,6 +115,15 @@ async def no_answer(_request: Request) -> Outcome:
     return NOTHING
 
 
+def with_route(handler: Handler) -> Handler:
+    """Return a handler that does nothing unless its answer can go back at once."""
+
+    async def handle(request: Request) -> Outcome:
+        return await handler(request) if request.routable else NOTHING
+
+    return handle
+
+
 def refusal(
     problem: Problem | InvalidMember,
     *,
