@@ -256,7 +256,7 @@ def _table(
     settings, identities = dependencies.settings.didcomm, dependencies.identities
     clock, push = dependencies.clock, dependencies.push
     endpoint = dependencies.settings.url + PATH
-    own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
+    own = MediatorDocuments(key, endpoint)
 
     handshake = HandshakeResponder(identities, admission, own_key=key.public, own_url=endpoint)
     table = ProtocolTable()

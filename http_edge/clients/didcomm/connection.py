@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import orjson
 
+from http_edge.clients.didcomm.documents import first_of_each
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.flat_messages import from_flat, to_flat
 from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
@@ -308,7 +309,6 @@ def open_for_did(version: V2, body: bytes) -> Unpacked | None:
 def endpoints_of(did: str) -> tuple[str, str]:
     """The first HTTP and the first WebSocket endpoint in the document that a DID carries."""
     document = own_document(did)
-    found = [] if document is None else [each.uri for each in messaging_services(document)]
-    http = [url for url in found if url.startswith(("http://", "https://"))]
-    websocket = [url for url in found if url.startswith(("ws://", "wss://"))]
-    return (http or [""])[0], (websocket or [""])[0]
+    return first_of_each(
+        [] if document is None else [each.uri for each in messaging_services(document)]
+    )

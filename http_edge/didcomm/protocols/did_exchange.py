@@ -17,13 +17,18 @@ import orjson
 from base58 import b58encode
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
+from http_edge.didcomm.envelopes.documents import (
+    KEY_ID,
+    LEGACY_CONTEXT,
+    PeerDocument,
+    read_document,
+    resolve,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply
-from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, peer4_document
+from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.protocols.handshake import (
-    LEGACY_CONTEXT,
     PROBLEM_REPORT,
     HandshakeRejection,
     HandshakeResponder,
@@ -133,19 +138,16 @@ def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
     The DID is the hash of the stored variant, which has no ``id``, and ``#id`` as controller
     (did:peer method, numalgo 1).
     """
-    modern = peer4_document(own.peer4)
-    assert modern is not None, "it is our own"
-    key_id = "#key-1"  # as the services name it
     method = {
-        "id": key_id,
+        "id": KEY_ID,
         "type": "Ed25519VerificationKey2018",
         "publicKeyBase58": base58(public_key),
     }
     document: Json = {
         "@context": [LEGACY_CONTEXT],
         "verificationMethod": [{**method, "controller": "#id"}],
-        "authentication": [key_id],
-        "service": modern["service"],
+        "authentication": [KEY_ID],
+        "service": own.services,
     }
     digits: bytes = b58encode(_SHA2_256 + sha256(orjson.dumps(document)).digest())
     did = f"{_PEER_1}z{digits.decode('ascii')}"

@@ -18,9 +18,16 @@ from actors.core.commands import Connect, Connection
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.crypto.encoding import ED25519_PREFIX, multibase_encode
-from http_edge.didcomm.envelopes.documents import PeerDocument
+from http_edge.didcomm.envelopes.documents import (
+    KEY_ID,
+    PeerDocument,
+    legacy_did,
+    legacy_document,
+    write_services,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Reply
+from http_edge.didcomm.envelopes.own_dids import own_endpoints
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
@@ -31,16 +38,10 @@ PROBLEM_REPORT: Final = "problem_report"
 """The name in RFC 0160, RFC 0023 and RFC 0434, with an underscore (RFC 0035 has a hyphen)."""
 _LABEL_CHARS_MAX: Final = 128
 """A label is shown to persons and proves nothing; a longer one is cut."""
-LEGACY_CONTEXT: Final = "https://w3id.org/did/v1"
-"""Credo refuses a connections 1.0 document with any other context."""
 _CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
     "https://w3id.org/security/suites/ed25519-2020/v1",
 )
-_KEY_ID: Final = "#key-1"
-"""A relative id; the did:peer:2 specification prescribes this form."""
-_LEGACY_DID_BYTES: Final = 16
-"""An unqualified did:sov is the first half of its key."""
 
 
 class HandshakeRejection(Enum):
@@ -108,55 +109,28 @@ def authority_of(url: str) -> str:
 
 
 class MediatorDocuments:
-    """The mediator's own DIDs and documents, made once from its key and its two endpoints.
+    """The mediator's own DIDs and documents, made once from its key and its URL.
 
-    Each document holds one key, the service key, and two DIDComm v1 services: HTTP first, because
-    ACA-Py takes the first that it can send to; WebSocket second, where Credo finds it for live
-    mode. The key is written as ``Ed25519VerificationKey2020``, the form that both ACA-Py from 0.10
-    and Credo from 0.4 read. There is no key agreement key, because DIDComm v1 uses the signing key.
+    Each document holds one key, the service key, and two DIDComm v1 services: HTTP first;
+    WebSocket second, where Credo finds it for live mode. The key is written as
+    ``Ed25519VerificationKey2020``, the form that both ACA-Py from 0.10 and Credo from 0.4 read.
+    There is no key agreement key, because DIDComm v1 uses the signing key.
     """
 
-    def __init__(self, key: KeyPair, http_url: str, ws_url: str) -> None:
+    def __init__(self, key: KeyPair, url: str) -> None:
         """Make the documents with the public half of ``key``."""
         self._key = key.public
-        self._endpoints = (http_url, ws_url)
+        self._endpoints = own_endpoints(url)
+        self.services = write_services(self._endpoints)
         self.peer4 = encode_peer4(self._document())
         """The did:peer:4 in its long form, which contains its document."""
-        self.peer2 = encode_peer2([self._key], self._services())
+        self.peer2 = encode_peer2([self._key], self.services)
         """The same key and services as a did:peer:2."""
-        self.legacy_did = base58(self._key[:_LEGACY_DID_BYTES])
-        """The unqualified DID of connections 1.0; it must be sent with its document."""
+        self.legacy_did = legacy_did(self._key)
 
     def legacy_document(self) -> Json:
-        """Return the DIDDoc of ``legacy_did`` (RFC 0160), in the form of agents of that time."""
-        did = f"did:sov:{self.legacy_did}"
-        key_id = f"{did}#1"
-        return {
-            "@context": LEGACY_CONTEXT,
-            "id": did,
-            "publicKey": [
-                {
-                    "id": key_id,
-                    "type": "Ed25519VerificationKey2018",
-                    "controller": did,
-                    "publicKeyBase58": base58(self._key),
-                }
-            ],
-            "authentication": [{"type": "Ed25519SignatureAuthentication2018", "publicKey": key_id}],
-            "service": [
-                {
-                    "id": f"{did};{name}",
-                    "type": "IndyAgent",
-                    "priority": priority,
-                    "recipientKeys": [base58(self._key)],
-                    "routingKeys": [],
-                    "serviceEndpoint": endpoint,
-                }
-                for priority, (name, endpoint) in enumerate(
-                    zip(("indy", "indy1"), self._endpoints, strict=True)
-                )
-            ],
-        }
+        """Return the document of ``legacy_did``."""
+        return legacy_document(f"did:sov:{self.legacy_did}", self._key, self._endpoints)
 
     def _document(self) -> Json:
         """Return the document without the ``id`` and ``controller`` that a resolver adds."""
@@ -164,27 +138,14 @@ class MediatorDocuments:
             "@context": list(_CONTEXT),
             "verificationMethod": [
                 {
-                    "id": _KEY_ID,
+                    "id": KEY_ID,
                     "type": "Ed25519VerificationKey2020",
                     "publicKeyMultibase": multibase_encode(ED25519_PREFIX, self._key),
                 }
             ],
-            "authentication": [_KEY_ID],
-            "service": self._services(),
+            "authentication": [KEY_ID],
+            "service": self.services,
         }
-
-    def _services(self) -> list[Json]:
-        return [
-            {
-                "id": f"#didcomm-{priority}",
-                "type": "did-communication",
-                "priority": priority,
-                "recipientKeys": [_KEY_ID],
-                "routingKeys": [],
-                "serviceEndpoint": endpoint,
-            }
-            for priority, endpoint in enumerate(self._endpoints)
-        ]
 
 
 class HandshakeResponder:

@@ -44,7 +44,7 @@ class Wallet:
         self.did = did_key(self.key.public)
         self.unqualified = base58(self.key.public[:16])
         self._endpoint = endpoint
-        own = MediatorDocuments(self.key, endpoint, endpoint)
+        own = MediatorDocuments(self.key, endpoint)
         self.peer4, self.peer2 = own.peer4, own.peer2
 
     def legacy_document(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Inviter:
         public = settings.registration in {"open", "allow_list"}
         self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
         self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
-        self.own = MediatorDocuments(SERVICE, HTTP_URL, WS_URL)
+        self.own = MediatorDocuments(SERVICE, HTTP_URL)
         handshake = HandshakeResponder(
             agents, self.admission, own_key=SERVICE.public, own_url=HTTP_URL
         )
