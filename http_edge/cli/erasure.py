@@ -29,7 +29,7 @@ from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import (
     counted,
     json_option,
-    of_databases,
+    print_databases,
     print_json,
     print_record,
     progress_bar,
@@ -158,11 +158,7 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
     for one in settings.each_database():
         _refuse_archived(one)
     records = [_names_erased(one) for one in settings.each_database()]
-    if as_json:
-        print_json(of_databases(records))
-    else:
-        for record in records:
-            print_record("Names of erased identities have left the log", record)
+    print_databases("Names of erased identities have left the log", records, as_json=as_json)
     return Exit.OK
 
 

@@ -40,6 +40,7 @@ from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import (
     counted,
     json_option,
+    of_databases,
     print_json,
     print_record,
     print_table,
@@ -141,7 +142,7 @@ def verify(
             _print_made(made)
             _print_archive(archive)
     if as_json:
-        print_json(checked[0] if len(checked) == 1 else {"databases": checked})
+        print_json(of_databases(checked))
     if any(one["unproven"] for one in checked):
         click.echo(f"poste: {_UNPROVEN}\n  {NAME_IT}", err=True)
     wrong = any(map(_is_wrong, checked))
