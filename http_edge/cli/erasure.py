@@ -37,7 +37,7 @@ from http_edge.cli.output import (
     write_file,
 )
 from http_edge.cli.public_key import public_key_option
-from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.running_mediator import ask_as_operator, unknown_identity, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
@@ -196,8 +196,7 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         remedy = "Erase that account by its first DID. See: poste audit identity DID"
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
-        why = "It has never registered or connected here. See all queues: poste queue show"
-        raise Stop(Exit.FINDING, f"this mediator knows no identity {did}", why)
+        raise unknown_identity(did)
 
 
 def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys]:

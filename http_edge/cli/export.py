@@ -133,8 +133,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         Stop: no place is named, or the log or the key is missing.
     """
     if to is not None:
-        export = settings.export.model_copy(update={"to": to})
-        settings = settings.model_copy(update={"export": export})
+        settings = settings.exporting_to(to)
     if settings.export.to is None:
         raise Stop(Exit.USAGE, "no export target is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn, to_read=True)
