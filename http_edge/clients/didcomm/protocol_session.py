@@ -29,7 +29,7 @@ class ProtocolSession:
 
     def __init__(self, connection: MediatorConnection, transport: Transport) -> None:
         self.connection = connection
-        self.transport: Final = transport
+        self.transport = transport
 
     async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
         """Send any message and return its answer as it is, also a problem report.
