@@ -109,8 +109,7 @@ class Commands:
         }
         if invitation is not None:
             payload["invitation"] = invitation
-        where = at or await self.mediator.of(recipient_did)
-        return await self._direct(payload, recipient_did=recipient_did, at=where, repeat=repeat)
+        return await self._direct(payload, recipient_did=recipient_did, at=at, repeat=repeat)
 
     async def communication_contract_response(
         self,
@@ -124,8 +123,7 @@ class Commands:
             "type": "COMMUNICATION_CONTRACT_RESPONSE",
             "signed_communication_contract": signed_contract,
         }
-        where = at or await self.mediator.of(recipient_did)
-        await self._direct(payload, recipient_did=recipient_did, at=where)
+        await self._direct(payload, recipient_did=recipient_did, at=at)
 
     async def query_pending_communication_contract_requests(
         self, *, page: int = 0, page_size: int = PAGE_SIZE
@@ -184,9 +182,8 @@ class Commands:
 
         The payload goes to ``at``, else to the recipient's mediator. ``repeat`` can queue it twice.
         """
-        where = at or await self.mediator.of(recipient_did)
         answer = await self._issue(
-            Channel.TWO_WAY_PRIVATE, recipient_did, payload, at=where, repeat=repeat
+            Channel.TWO_WAY_PRIVATE, recipient_did, payload, at=at, repeat=repeat
         )
         return member(answer, "pendingEventId", str)
 
@@ -262,10 +259,7 @@ class Commands:
             **signed,
             "event_signature": self.identity.sign(signed),
         }
-        mediator_did = (await self.mediator.document()).did
-        answer = await self._issue(
-            Channel.ONE_WAY_PUBLIC, mediator_did, payload, at=self.mediator, repeat=repeat
-        )
+        answer = await self._direct(payload, channel=Channel.ONE_WAY_PUBLIC, repeat=repeat)
         return member(answer, "publicEventId", str)
 
     async def delete_public_events(
@@ -279,10 +273,7 @@ class Commands:
                 "channel_id": channel_id,
             }
         )
-        mediator_did = (await self.mediator.document()).did
-        await self._issue(
-            Channel.ONE_WAY_PUBLIC, mediator_did, payload, at=self.mediator, repeat=True
-        )
+        await self._direct(payload, channel=Channel.ONE_WAY_PUBLIC)
 
     async def erase_identity(self) -> None:
         """Have the mediator erase all data of this identity; Poste's own command.
@@ -305,15 +296,15 @@ class Commands:
         self,
         payload: Mapping[str, object],
         *,
+        channel: Channel = Channel.DIRECT_AUTHENTICATED,
         recipient_did: str | None = None,
         at: Mediator | None = None,
         repeat: bool = True,
     ) -> Mapping[str, object]:
-        where = at or self.mediator
-        recipient = recipient_did or (await where.document()).did
-        return await self._issue(
-            Channel.DIRECT_AUTHENTICATED, recipient, payload, at=where, repeat=repeat
-        )
+        """Issue a command to ``recipient_did``, by default the identity's own mediator."""
+        if recipient_did is None:
+            recipient_did, at = (await self.mediator.document()).did, self.mediator
+        return await self._issue(channel, recipient_did, payload, at=at, repeat=repeat)
 
     async def _issue(
         self,
@@ -321,10 +312,12 @@ class Commands:
         recipient_did: str,
         payload: Mapping[str, object] | str,
         *,
-        at: Mediator,
+        at: Mediator | None,
         repeat: bool,
     ) -> Mapping[str, object]:
+        """Sign and send a command to ``at``, else to the mediator of ``recipient_did``."""
         sources = self.mediator.sources
+        where = at or await self.mediator.of(recipient_did)
 
         async def once() -> Mapping[str, object]:
             command = signed_command(
@@ -335,7 +328,7 @@ class Commands:
                 now_ms=sources.now_ms(),
                 nonce=sources.new_nonce(),
             )
-            return await at.transport.post(command)
+            return await where.transport.post(command)
 
         return await repeated(once, self.mediator.backoff, sources, repeat=repeat)
 
