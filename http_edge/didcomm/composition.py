@@ -126,7 +126,7 @@ class DidCommMediator:
             didcomm, invitations, dependencies.identities, clock=dependencies.clock
         )
         own_names = self.own_dids.names | {base58(key.public)}
-        unknown_dids = UnknownDids(dependencies.identities, envelopes, dependencies.fetched)
+        unknown_dids = UnknownDids(dependencies.identities, envelopes.seen, dependencies.fetched)
         enrolment = _enrolment(admission, unknown_dids, own_names, dependencies)
         inbound = Inbound(
             didcomm,

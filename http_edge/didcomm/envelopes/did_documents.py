@@ -200,6 +200,12 @@ class SeenDids:
         uri, keys = next(urls, ""), [service.uri, *service.routing_keys]
         return MessagingService(uri, keys) if uri else None
 
+    def learn(self, did: str) -> None:
+        """Remember a DID that contains its document, so that its short form resolves, too."""
+        document = self.resolve(did)
+        if document is not None:
+            self.remember(document)
+
     def remember(self, keys: AgentDocument) -> None:
         """Remember the document of a DID that has a short form, under the short form."""
         if keys.short != keys.did and keys.short.startswith(_SHORT):

@@ -94,7 +94,7 @@ def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
         forward = envelopes.of(message.version).read_forward(message, recipients_max=1)
         assert forward is not None
         recipient = boxes[number % 2].recipient
-        recipient.version.learn(agents.sender.peer4)
+        recipient.version.seen.learn(agents.sender.peer4)
         found, sender = recipient.unpack(forward.payloads[0])
         assert forward.recipients == [recipient.own.peer4_short]
         assert (found["@id"], sender) == (f"message-{number}", agents.sender.peer4_short)

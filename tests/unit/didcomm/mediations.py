@@ -42,7 +42,7 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
         agents,
         admission,
         keylists,
-        UnknownDids(agents, envelopes, None).service_of,
+        UnknownDids(agents, envelopes.seen, None).service_of,
         own_url=ENDPOINT,
         own_names=TERMS.own_names,
     )

@@ -181,7 +181,7 @@ def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
     assert ALICE.open(answer, keys_of(OWN, OWN.peer2))["to"] == [short]
     assert question.whole_did == PEER4
     another = Envelopes(OURS, OWN)
-    another.learn(PEER4)
+    another.seen.learn(PEER4)
     assert read(by_short, another) == question
 
 
