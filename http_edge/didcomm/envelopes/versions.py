@@ -16,7 +16,7 @@ import msgspec
 
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
-from http_edge.didcomm.envelopes.keys import KeyPair, read_key
+from http_edge.didcomm.envelopes.keys import read_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -107,22 +107,19 @@ class Envelopes:
 
     def __init__(
         self,
-        key: KeyPair,
-        own_dids: OwnDids | None = None,
+        own_dids: OwnDids,
         now_s: Callable[[], int] | None = None,
         fetched: Fetched | None = None,
     ) -> None:
-        """Pack and unpack with the mediator's one key.
+        """Pack and unpack with the mediator's one key, that of ``own_dids``.
 
-        ``own_dids`` are the DIDs of this key, by default without services; ``now_s`` returns Unix
-        seconds for versions that write the time into messages; ``fetched`` returns the fetched
-        document of a web DID, or is None if fetching is not allowed.
+        ``now_s`` returns Unix seconds for versions that write the time into messages; ``fetched``
+        returns the fetched document of a web DID, or is None if fetching is not allowed.
         """
-        self.own_dids = own_dids or OwnDids(key)
         self.seen = SeenDids(fetched=fetched)
         """The DIDs of agents, as far as they are known without asking others."""
         # The version that recognizes its envelopes fastest is first.
-        versions = (v2.V2(self.own_dids, now_s, self.seen), v1.V1(key))
+        versions = (v2.V2(own_dids, now_s, self.seen), v1.V1(own_dids.key))
         self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -31,6 +30,7 @@ from http_edge.didcomm.envelopes.own_dids import own_endpoints
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 
@@ -103,11 +103,6 @@ def described(code: str, explanation: str) -> Json:
     return {"code": code, "en": explanation}
 
 
-def authority_of(url: str) -> str:
-    """Return host and port of an endpoint in a comparable form; empty if it has none."""
-    return urlsplit(url).netloc.lower()
-
-
 class MediatorDocuments:
     """The mediator's own DIDs and documents, made once from its key and its URL.
 
@@ -151,30 +146,18 @@ class MediatorDocuments:
 class HandshakeResponder:
     """Connects agents and refuses them, for one protocol."""
 
-    def __init__(
-        self,
-        identities: Identities,
-        admission: Admission,
-        *,
-        own_key: bytes,
-        own_url: str,
-    ) -> None:
-        """Answer handshakes.
-
-        ``own_key`` and ``own_url`` are the mediator's: an agent may not use them as routing key or
-        endpoint.
-        """
+    def __init__(self, identities: Identities, admission: Admission, own: OwnAddress) -> None:
+        """Answer handshakes of agents whose routing keys and endpoint are not our ``own``."""
         self._identities = identities
         self._admission = admission
-        self._own_key = own_key
-        self._own_authority = authority_of(own_url)
+        self._own = own
 
     async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
         """Admit and connect the agent that packed the request; return None, or the rejection."""
         if not document.is_of(request.sender):
             return HandshakeRejection.NOT_PACKED
-        if self._own_key in document.routing_keys or self._is_own(document.endpoint):
-            # A message for the agent would come back and be queued for it again, for ever.
+        own_key = self._own.dids.key.public
+        if own_key in document.routing_keys or self._own.is_at(document.endpoint):
             return HandshakeRejection.LEADS_BACK
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
@@ -195,9 +178,6 @@ class HandshakeResponder:
         if isinstance(connected, Refusal):
             return _BY_PROBLEM.get(problem_of(connected), HandshakeRejection.UNAVAILABLE)
         return None
-
-    def _is_own(self, endpoint: str) -> bool:
-        return bool(endpoint) and authority_of(endpoint) == self._own_authority
 
     def accept(self, response: Reply) -> Outcome:
         """Answer with ``response``. It may wait in the queue, for delivery to an endpoint."""

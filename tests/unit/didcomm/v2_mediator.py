@@ -22,7 +22,7 @@ OWN = OwnDids(
     own_services("https://m.example/didcomm"),
     web_did="did:web:m.example",
 )
-ENVELOPES = Envelopes(OURS, OWN, lambda: 1_700_000_000)
+ENVELOPES = Envelopes(OWN, lambda: 1_700_000_000)
 ALICE = V2Agent(AGENT)
 PEER4 = ALICE.dids.peer4
 OWN_DIDS = [OWN.did_key, OWN.x25519, OWN.peer2, OWN.peer4, OWN.peer4_short, OWN.web]
