@@ -33,6 +33,7 @@ from http_edge.didcomm.protocols.handshake import (
     HandshakeRejection,
     HandshakeResponder,
     MediatorDocuments,
+    refused,
 )
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
@@ -72,16 +73,9 @@ class DidExchange:
         )
 
     async def _request(self, request: Request) -> Outcome:
-        did = request.message.text("did")
-        if not did:
-            return self._handshake.refuse(HandshakeRejection.NO_DID)
-        document = _document(did, request.message)
-        if isinstance(document, HandshakeRejection):
-            return self._handshake.refuse(document)
-        rejection = await self._handshake.connect(request, document)
-        if rejection is not None:
-            return self._handshake.refuse(rejection)
-        return self._handshake.accept(self._response(did))
+        did = request.message.text("did") or ""
+        rejection = await self._handshake.connect(request, _document(did, request.message))
+        return Outcome(self._response(did)) if rejection is None else refused(rejection)
 
     def _response(self, did: str) -> Reply:
         """Return the mediator's DID in the form of the agent's own DID."""
@@ -99,6 +93,8 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
     packed the request (``HandshakeResponder.connect``), which proves as much as a signature. For
     the same reason the hash in a did:peer:1 is not checked; agents differ in what they hash.
     """
+    if not did:
+        return HandshakeRejection.NO_DID
     if did.startswith((PEER_0, PEER_2, PEER_4, _DID_KEY)):
         return resolve(did) or HandshakeRejection.NO_DOCUMENT
     if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
@@ -122,13 +118,17 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
 def _rotated(did: str, key: KeyPair) -> Reply:
     """Return a response with a DID that contains its document, signed by the invitation's key."""
     signed = sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)
-    return Reply("response", {"did": did}, member_attachments={"did_rotate": signed})
+    return Reply(
+        "response", {"did": did}, member_attachments={"did_rotate": signed}, names_parent=True
+    )
 
 
 def _attached(did: str, document: Json, key: KeyPair) -> Reply:
     """Return a response with a DID and its document, signed by the invitation's key."""
     signed = sign_attachment(orjson.dumps(document), key)
-    return Reply("response", {"did": did}, member_attachments={"did_doc": signed})
+    return Reply(
+        "response", {"did": did}, member_attachments={"did_doc": signed}, names_parent=True
+    )
 
 
 def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:

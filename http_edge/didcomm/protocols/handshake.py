@@ -3,15 +3,14 @@
 RFC 0160 (connections 1.0) and RFC 0023 (DID exchange) differ in how the agent and the mediator show
 their DID documents. In both, the key that packed the request identifies the agent from then on, so
 it must be a key of the document: no agent can connect in another's name. In both, a request may be
-repeated and gets a valid answer again.
+repeated and gets a valid answer again. Every answer repeats the parent thread: ACA-Py cannot
+complete a DID exchange without it.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final
-
-import msgspec
 
 from actors.core.commands import Connect, Connection
 from actors.core.refusals import Refusal
@@ -144,7 +143,7 @@ class MediatorDocuments:
 
 
 class HandshakeResponder:
-    """Connects agents and refuses them, for one protocol."""
+    """Connects agents, for both protocols."""
 
     def __init__(self, identities: Identities, admission: Admission, own: OwnAddress) -> None:
         """Answer handshakes of agents whose routing keys and endpoint are not our ``own``."""
@@ -152,8 +151,15 @@ class HandshakeResponder:
         self._admission = admission
         self._own = own
 
-    async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
-        """Admit and connect the agent that packed the request; return None, or the rejection."""
+    async def connect(
+        self, request: Request, document: PeerDocument | HandshakeRejection
+    ) -> HandshakeRejection | None:
+        """Admit and connect the agent that packed the request; return None, or the rejection.
+
+        ``document`` is a rejection if the request shows no usable document.
+        """
+        if isinstance(document, HandshakeRejection):
+            return document
         if not document.is_of(request.sender):
             return HandshakeRejection.NOT_PACKED
         own_key = self._own.dids.key.public
@@ -179,24 +185,17 @@ class HandshakeResponder:
             return _BY_PROBLEM.get(problem_of(connected), HandshakeRejection.UNAVAILABLE)
         return None
 
-    def accept(self, response: Reply) -> Outcome:
-        """Answer with ``response``. It may wait in the queue, for delivery to an endpoint."""
-        return Outcome(reply=self._in_thread(response))
 
-    def refuse(self, rejection: HandshakeRejection) -> Outcome:
-        """Answer with the protocol's problem report. It does not wait: strangers have no queue.
+def refused(rejection: HandshakeRejection) -> Outcome:
+    """Answer with the protocol's problem report. It does not wait: strangers have no queue.
 
-        The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
-        ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
-        """
-        body: Json = {
-            "problem-code": rejection.code,
-            "explain": rejection.explanation,
-            "description": described(rejection.code, rejection.explanation),
-        }
-        report = self._in_thread(Reply(PROBLEM_REPORT, body))
-        return Outcome(reply=report, may_wait=False, refused=rejection.refused)
-
-    def _in_thread(self, reply: Reply) -> Reply:
-        """Repeat the parent thread in a reply; ACA-Py cannot complete a DID exchange without it."""
-        return msgspec.structs.replace(reply, names_parent=True)
+    The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
+    ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
+    """
+    body: Json = {
+        "problem-code": rejection.code,
+        "explain": rejection.explanation,
+        "description": described(rejection.code, rejection.explanation),
+    }
+    report = Reply(PROBLEM_REPORT, body, names_parent=True)
+    return Outcome(reply=report, may_wait=False, refused=rejection.refused)
