@@ -243,7 +243,7 @@ class Inbound:
                 await asyncio.sleep(self._times.left_as_stored_s(arrived_s))
                 return ReceivedMessage()
             case "report" if found.forward is not None:
-                report, _ = report_of(Problem.UNKNOWN_RECIPIENT)
+                report = report_of(Problem.UNKNOWN_RECIPIENT)
                 version = self._envelopes.of(found.forward.version)
                 written = version.report_openly(found.forward, report, self._new_id())
                 return MessageRejection(unknown, open_report=written)

@@ -31,7 +31,7 @@ from http_edge.didcomm.envelopes.messages import (
     UnpackRefusal,
 )
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids
-from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey
+from http_edge.didcomm.envelopes.public_keys import PublicKey
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
@@ -169,10 +169,9 @@ def agreement_key(did: str) -> tuple[str, PublicKey]:
         UnusableInvitation: the DID carries no such key.
     """
     keys = resolve_document(did)
-    if keys is None or not keys.agreement:
+    name = None if keys is None else keys.preferred_agreement()
+    if keys is None or name is None:
         raise UnusableInvitation(f"{did} carries no key agreement key")
-    of_25519 = (name for name, key in keys.agreement.items() if key.curve is Curve.X25519)
-    name = next(of_25519, next(iter(keys.agreement)))
     return f"{did}#{name}", keys.agreement[name]
 
 

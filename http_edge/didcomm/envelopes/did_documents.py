@@ -102,6 +102,11 @@ class AgentDocument(msgspec.Struct, frozen=True):
         signing = (one.raw for one in self.authentication.values() if one.curve is Curve.ED25519)
         return next((raw for raw in signing if curve_public(raw) == key.raw), None)
 
+    def preferred_agreement(self) -> str | None:
+        """Return the fragment of the key to encrypt to: X25519 if there is one, else the first."""
+        of_25519 = (name for name, key in self.agreement.items() if key.curve is Curve.X25519)
+        return next(of_25519, next(iter(self.agreement), None))
+
 
 def own_document(did: str) -> Json | None:
     """Return the DID document that a DID contains, with relative ids; None if it contains none."""

@@ -143,10 +143,8 @@ def problem_of(refusal: Refusal) -> Problem:
     return _BY_REFUSAL.get(refusal, Problem.INVALID_MESSAGE)
 
 
-def report_of(
-    problem: Problem | InvalidMember, *, is_own: bool = False
-) -> tuple[ProblemReport, str]:
-    """Return the report of a problem, and its name for the operator; ``is_own`` as in the report.
+def report_of(problem: Problem | InvalidMember, *, is_own: bool = False) -> ProblemReport:
+    """Return the report of a problem; ``is_own`` as in the report.
 
     The comment names a member that breaks a rule, and the rule, but never the value: a report may
     end up in the logs of others.
@@ -155,10 +153,9 @@ def report_of(
     if isinstance(problem, InvalidMember):
         comment = f": {problem.sentence}"
         problem = Problem.INVALID_MESSAGE
-    report = ProblemReport(
+    return ProblemReport(
         problem.value, problem.sentence + comment, problem.who_retries, problem.code_2, is_own
     )
-    return report, problem.refused
 
 
 def is_problem_report(kind: MessageType) -> bool:

@@ -136,13 +136,12 @@ def refusal(
     The report names a member that breaks a rule, and the rule. ``is_own``: the report is a message
     of the protocol itself.
     """
-    report, refused = report_of(problem, is_own=is_own)
     known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
     return Outcome(
-        reply=report,
+        reply=report_of(problem, is_own=is_own),
         may_wait=may_wait,
         explicit=explicit,
-        refused=refused,
+        refused=known.refused,
         to_retry=known if known.who_retries == "you" else None,
     )
 
