@@ -161,7 +161,7 @@ def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> di
         "url": invitation.url(base, protocol),
         "short_url": invitation.short_url(base, protocol),
         "invitation": invitation.message(protocol),
-        "invitation_2": invitation.out_of_band_2(),
+        "invitation_2": invitation.message("out-of-band-2"),
     }
 
 

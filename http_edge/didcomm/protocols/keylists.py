@@ -24,7 +24,6 @@ from actors.core.commands import (
     ClaimKey,
     Command,
     Connection,
-    FindAccount,
     FindKeyOwner,
     GrantMediation,
     ReleaseKey,
@@ -129,7 +128,7 @@ class Keylists:
         The sender has proven that it holds the names, so they become its own, even if another
         account has registered them. A repetition stores nothing. Return None, or the refusal.
         """
-        found = await _Claims(self._identities, owner, command).find(owner, names)
+        found = await self._identities.find_account(owner, command, names)
         if isinstance(found, Refusal):
             return found
         own: list[ClaimedKey] | Refusal = []
@@ -197,10 +196,6 @@ class _Claims:
     owner: str
     command: bytes
 
-    async def find(self, did: str, names: Sequence[str] = ()) -> AccountFound | Refusal:
-        """Find the account that a DID is or speaks for, and which of the names it has."""
-        return await self._ask(did, FindAccount(list(names)), AccountFound, by_mediator=True)
-
     async def claim_held(self, name: str) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of the account that owned it before.
 
@@ -231,9 +226,9 @@ class _Claims:
         did = account_did(name)
         if did == self.owner or not await self._is_anothers(name):
             return None
-        found = await self.find(did)
+        found = await self.identities.find_account(did, self.command)
         if isinstance(found, AccountFound) and found.account_did:
-            found = await self.find(found.account_did)
+            found = await self.identities.find_account(found.account_did, self.command)
         if isinstance(found, Refusal):
             return found
         return None if found.speaker_did == did else Refusal.KEY_TAKEN
