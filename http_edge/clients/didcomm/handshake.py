@@ -16,6 +16,7 @@ import orjson
 from http_edge.clients.didcomm.connection import Connection, Opened
 from http_edge.clients.didcomm.documents import QUEUE, OwnDocuments, endpoints
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
+from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.didcomm.invitation import Invitation
 from http_edge.clients.didcomm.protocol_session import expected, new_id
 from http_edge.crypto.strict_json import JsonRefused, parse
@@ -89,8 +90,7 @@ class Handshake:
             UnexpectedAnswer: the answer is no response to this request.
         """
         response = expected(answer.message, f"{self.protocol}/request", "response")
-        thread = response.get("~thread")
-        if not isinstance(thread, dict) or thread.get("thid") != self.id:
+        if member(response, "~thread").get("thid") != self.id:
             raise UnexpectedAnswer("a response to another request")
         if self.protocol == CONNECTIONS:
             did, shown = self._connection_document(response)

@@ -12,12 +12,9 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import (
     QUESTION_TYPE,
     InvalidMember,
-    MessageType,
     ProblemReport,
     WhoRetries,
 )
-
-_REPORT_NAMES: Final = frozenset({"problem-report", "problem_report"})
 
 
 class Problem(Enum):
@@ -156,11 +153,3 @@ def report_of(problem: Problem | InvalidMember, *, is_own: bool = False) -> Prob
     return ProblemReport(
         problem.value, problem.sentence + comment, problem.who_retries, problem.code_2, is_own
     )
-
-
-def is_problem_report(kind: MessageType) -> bool:
-    """Say whether a message is a problem report of any protocol, never answered with another.
-
-    Older protocols spell its name with an underscore.
-    """
-    return kind.name in _REPORT_NAMES

@@ -6,7 +6,6 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, read_type
 from http_edge.didcomm.protocols.problems import (
     Problem,
-    is_problem_report,
     problem_of,
     report_of,
 )
@@ -104,7 +103,7 @@ def test_a_problem_report_is_known_in_every_protocol(kind: str, expected: bool) 
     for prefix in (NEW, OLD):
         read = read_type(prefix + kind)
         assert read is not None
-        assert is_problem_report(read) is expected
+        assert read.is_problem_report is expected
 
 
 def test_a_report_names_the_member_and_its_rule_and_nothing_of_the_value() -> None:
