@@ -258,9 +258,7 @@ class CoordinateMediation:
         limit, offset = page
         most = self._settings.keylist_page_max
         query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
-        part = await self._identities.ask(
-            request.sender.did, query, request.command, KeylistPart, by_owner=True
-        )
+        part = await request.ask_account(self._identities, query, KeylistPart)
         if isinstance(part, Refusal):
             return _report(problem_of(part))
         count = len(part.keys)

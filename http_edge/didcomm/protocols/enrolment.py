@@ -79,9 +79,7 @@ class Enrolment:
         return service.uri, list(reversed(service.routing_keys))
 
     async def _grant(self, request: Request) -> Refusal | None:
-        granted = await self._identities.ask(
-            request.sender.did, GrantMediation(), request.command, Done, by_owner=True
-        )
+        granted = await request.ask_account(self._identities, GrantMediation(), Done)
         return granted if isinstance(granted, Refusal) else None
 
     async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:
