@@ -20,8 +20,14 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
-from http_edge.didcomm.envelopes.documents import ENDPOINT_CHARS_MAX, as_list, is_url
-from http_edge.didcomm.envelopes.keys import curve_public, did_key, read_key
+from http_edge.didcomm.envelopes.documents import (
+    ENDPOINT_CHARS_MAX,
+    METHODS_MAX,
+    SERVICES_MAX,
+    as_list,
+    is_url,
+)
+from http_edge.didcomm.envelopes.keys import DID_KEY, curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
@@ -42,14 +48,10 @@ from http_edge.didcomm.envelopes.public_keys import (
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.dids.document import Fetch
 
-METHODS_MAX: Final = 64
-"""Keys of one document that are read; those of a did:peer:2 count threefold."""
 KEYS_MAX: Final = 12
 """Different keys that are taken from one document, and unreadable methods that are skipped; the
 rest of the document's keys are left out. A stranger's envelope may name any DID, and checking a
 point of a NIST curve takes 0.2 ms, even if it is not on the curve. Agents list two to nine."""
-SERVICES_MAX: Final = 16
-"""Services, and endpoints of one service, that are read."""
 SERVICES_CHARS_MAX: Final = 16_384
 """Characters of the services that are taken from one document. A fetched document may be much
 larger, and a stranger can have thousands of them cached."""
@@ -57,7 +59,6 @@ FRAGMENT_CHARS_MAX: Final = 128
 """Longest fragment in the id of a key; that of a key of P-521 has 96 characters."""
 ROUTING_KEYS_MAX: Final = 8
 """Each key adds an envelope around every message; a service with more keys is not used."""
-_DID_KEY: Final = "did:key:"
 _REMEMBERED_MAX: Final = 2048
 """DIDs with remembered documents, most of them 2 KiB each."""
 _REMEMBERED_CHARS_MAX: Final = 768
@@ -112,8 +113,8 @@ def own_document(did: str) -> Json | None:
     """Return the DID document that a DID contains, with relative ids; None if it contains none."""
     if len(did) > DID_CHARS_MAX:
         return None
-    if did.startswith(_DID_KEY):
-        return _key_document(did, did.removeprefix(_DID_KEY))
+    if did.startswith(DID_KEY):
+        return _key_document(did, did.removeprefix(DID_KEY))
     if did.startswith(PEER_0):
         return _key_document(did, did.removeprefix(PEER_0))
     if did.startswith(PEER_2):

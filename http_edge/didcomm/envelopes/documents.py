@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, b64decode, multibase_decode
-from http_edge.didcomm.envelopes.keys import base58, curve_public, read_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.messages import AgentAccount, Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
@@ -33,7 +33,7 @@ from http_edge.didcomm.envelopes.peer_dids import (
 )
 
 SERVICES_MAX: Final = 16
-"""Services that are read; wallets list one or two."""
+"""Services, and endpoints of one service, that are read; wallets list one or two."""
 KEYS_MAX: Final = 8
 """Recipient keys, and routing keys, of one service. Each recipient key costs the sender an
 encryption, each routing key an envelope around every message. A service with more is not used."""
@@ -52,7 +52,6 @@ _LEGACY_DID_BYTES: Final = 16
 _V1_TYPES: Final = frozenset({"did-communication", "IndyAgent"})
 _KEY_LISTS: Final = ("publicKey", "verificationMethod", "authentication", "keyAgreement")
 _SOV: Final = "did:sov:"
-_DID_KEY: Final = "did:key:"
 _DID: Final = re.compile(r"[!-~]+\Z")
 _URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
 
@@ -137,8 +136,8 @@ def read_document(did: str, document: object) -> PeerDocument | None:
 
 def resolve(did: str) -> PeerDocument | None:
     """Read the document in a did:peer:0, did:peer:2, long did:peer:4 or did:key; else None."""
-    if did.startswith((_DID_KEY, PEER_0)):
-        key = _usable(read_key(_DID_KEY + did.removeprefix(_DID_KEY).removeprefix(PEER_0)))
+    if did.startswith((DID_KEY, PEER_0)):
+        key = _usable(read_key(DID_KEY + did.removeprefix(DID_KEY).removeprefix(PEER_0)))
         return None if key is None else PeerDocument(did, (key,), (), "")
     if did.startswith(PEER_2):
         return read_document(did, peer2_document(did))

@@ -17,7 +17,7 @@ import msgspec
 
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
-from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import PEER_2, encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
@@ -133,7 +133,7 @@ class OwnDids:
     def _fragments(self, did: str) -> Sequence[str]:
         """Return the fragments in use for the agreement key of one of our DIDs."""
         image = self.x25519.split(":")[2]
-        if did.startswith("did:key:"):
+        if did.startswith(DID_KEY):
             return ["", f"#{image}", f"#{did.split(':')[2]}"]
         older = [f"#{image}", f"#{image[1:]}"] if did.startswith(PEER_2) else []
         return ["", _AGREEMENT, *older]

@@ -10,11 +10,9 @@ before it, and some agents cannot send it.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final
 
 import orjson
-from base58 import b58encode
 
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.documents import (
@@ -24,9 +22,9 @@ from http_edge.didcomm.envelopes.documents import (
     read_document,
     resolve,
 )
-from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply
-from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4
+from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, multihash
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.protocols.handshake import (
     PROBLEM_REPORT,
@@ -38,10 +36,7 @@ from http_edge.didcomm.protocols.handshake import (
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
 _PEER_1: Final = "did:peer:1"
-_DID_KEY: Final = "did:key:"
 _SOV: Final = "did:sov:"
-_SHA2_256: Final = b"\x12\x20"
-"""Multihash: SHA2-256, of 32 bytes."""
 
 
 class DidExchange:
@@ -79,7 +74,7 @@ class DidExchange:
 
     def _response(self, did: str) -> Reply:
         """Return the mediator's DID in the form of the agent's own DID."""
-        if did.startswith((PEER_4, _DID_KEY)):
+        if did.startswith((PEER_4, DID_KEY)):
             return self._peer4
         if did.startswith((PEER_0, PEER_2)):
             return self._peer2
@@ -95,7 +90,7 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
     """
     if not did:
         return HandshakeRejection.NO_DID
-    if did.startswith((PEER_0, PEER_2, PEER_4, _DID_KEY)):
+    if did.startswith((PEER_0, PEER_2, PEER_4, DID_KEY)):
         return resolve(did) or HandshakeRejection.NO_DOCUMENT
     if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
         return HandshakeRejection.UNKNOWN_DID
@@ -149,6 +144,5 @@ def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
         "authentication": [KEY_ID],
         "service": own.services,
     }
-    digits: bytes = b58encode(_SHA2_256 + sha256(orjson.dumps(document)).digest())
-    did = f"{_PEER_1}z{digits.decode('ascii')}"
+    did = _PEER_1 + multihash(orjson.dumps(document).decode())
     return {**document, "id": did, "verificationMethod": [{**method, "controller": did}]}

@@ -24,7 +24,7 @@ from http_edge.didcomm.envelopes.did_documents import (
     resolve_document,
 )
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
-from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -321,7 +321,7 @@ def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
     the DID, the identity is the DID in its short form.
     """
     did, _, fragment = kid.partition("#")
-    if not fragment and did.startswith("did:key:") and keys.agreement:
+    if not fragment and did.startswith(DID_KEY) and keys.agreement:
         fragment = next(iter(keys.agreement))
         kid = f"{did}#{fragment}"
     key = keys.agreement.get(fragment)
