@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import orjson
 
@@ -33,6 +33,7 @@ from http_edge.didcomm.envelopes.messages import (
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids
 from http_edge.didcomm.envelopes.public_keys import PublicKey
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from http_edge.didcomm.envelopes.v2.version import V2, agent_account
@@ -42,8 +43,6 @@ Received: TypeAlias = Json | bytes
 
 Key: TypeAlias = bytes | str
 """A public key: 32 bytes, sent as did:key, or a text, sent as it is."""
-MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
-"""The media type of envelopes of DIDComm v1 (RFC 0044)."""
 
 
 class Opened(NamedTuple):
@@ -67,11 +66,8 @@ class Connection:
     mediator_key: bytes
     http_url: str
     ws_url: str
-
-    @property
-    def media_type(self) -> str:
-        """The media type of envelopes over HTTP."""
-        return MEDIA_TYPE
+    media_type: ClassVar[str] = MEDIA_TYPE
+    """The media type of envelopes over HTTP."""
 
     def pack(self, message: Json) -> bytes:
         """Pack a message for the mediator, authenticated by the connection's key (RFC 0019)."""
@@ -190,6 +186,8 @@ class Connection2:
     http_url: str
     ws_url: str
     is_known: bool = False
+    media_type: ClassVar[str] = MEDIA_TYPE_2
+    """The media type of envelopes over HTTP."""
 
     @cached_property
     def own(self) -> OwnDids:
@@ -202,11 +200,6 @@ class Connection2:
         if self.is_known and self.method == "peer4":
             return self.own.peer4_short
         return own_did(self.own, self.method)
-
-    @property
-    def media_type(self) -> str:
-        """The media type of envelopes over HTTP."""
-        return MEDIA_TYPE_2
 
     @cached_property
     def _version(self) -> V2:

@@ -71,7 +71,7 @@ class SpeaksMediation(ProtocolSession):
         Raises:
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
         """
-        grant = record_of(await _grant(self, _PROTOCOL), _Grant)
+        grant = record_of(await _granted(self, _PROTOCOL), _Grant)
         return Mediation(grant.endpoint, tuple(_routing_key(text) for text in grant.routing_keys))
 
     async def update_keylist(
@@ -96,7 +96,7 @@ class SpeaksMediation(ProtocolSession):
         return record_of(answer, Keylist)
 
 
-async def _grant(session: ProtocolSession, protocol: str, **members: object) -> Json:
+async def _granted(session: ProtocolSession, protocol: str, **members: object) -> Json:
     """Request mediation; return the grant. Raises: ProblemReported if the mediator denies it."""
     kind = f"{protocol}/mediate-request"
     answer = await session.request(kind, "mediate-grant|mediate-deny", **members)
@@ -174,7 +174,7 @@ class SpeaksMediation2(ProtocolSession):
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
         """
         thread = {"~thread": {"pthid": invitation_id}} if invitation_id else {}
-        granted = (await _grant(self, self._protocol, **thread)).get("routing_did")
+        granted = (await _granted(self, self._protocol, **thread)).get("routing_did")
         if isinstance(granted, list) and granted:
             granted = granted[0]
         if not isinstance(granted, str):

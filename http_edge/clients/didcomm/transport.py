@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import aiohttp
 
-from http_edge.clients.didcomm.connection import MEDIA_TYPE, MediatorConnection, Received
+from http_edge.clients.didcomm.connection import MediatorConnection, Received
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -27,6 +27,7 @@ from http_edge.clients.didcomm.errors import (
 from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 
 ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, in addition to the delay that the request allows."""
