@@ -171,19 +171,15 @@ class DidCommMediator:
         )
 
     def _refuse_loop(self, request: web.Request) -> web.Response | None:
-        if self._is_loop(request):
+        """Refuse a message that this mediator itself sent."""
+        headers = request.headers
+        if hdrs.VIA in headers and any(self._pseudonym in via for via in headers.getall(hdrs.VIA)):
             return self._refused(HTTPStatus.CONFLICT, "message-loop")
         return None
 
     def _refused(self, status: HTTPStatus, code: str) -> web.Response:
         self._refusals.count(DIDCOMM, "", code)
         return refusal(status, code)
-
-    def _is_loop(self, request: web.Request) -> bool:
-        """Say whether this mediator itself sent this message."""
-        if hdrs.VIA not in request.headers:
-            return False
-        return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))
 
 
 def _envelopes(own_dids: OwnDids, dependencies: DidCommDependencies) -> Envelopes:
