@@ -8,10 +8,10 @@ from typing import Final
 
 from aiohttp import web
 
-from actors.core.commands import EraseIdentity, FindAccount
+from actors.core.commands import EraseIdentity
 from actors.core.erasure import CONTINUED, OPERATOR
 from actors.core.refusals import Refusal
-from actors.core.replies import AccountFound, Erased
+from actors.core.replies import Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
 from http_edge.admin.operators import OperatorAccess, json_answer
@@ -80,9 +80,7 @@ class ErasureEndpoint:
 
     async def _is_freed(self, did: str, key: bytes) -> bool:
         """Release a DID that speaks for an account that no longer exists; was it one?"""
-        found = await self._identities.ask(
-            did, FindAccount([]), key, AccountFound, by_mediator=True
-        )
+        found = await self._identities.find_account(did, key)
         if isinstance(found, Refusal):
             return False
         return await self._erased.freed(did, found.account_did, key) is True

@@ -13,7 +13,7 @@ from eventstore.log.errors import RowsStay, SeamRefused, TurnLost
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportUnavailable
 from eventstore.parquet.files import open_place
 from http_edge.cli.keys import existing_keys, require_owner
-from http_edge.cli.output import json_option, of_databases, print_json, print_record, progress_bar
+from http_edge.cli.output import json_option, print_databases, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit, Stop
@@ -50,11 +50,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
     existing_keys(settings)  # they sign the seam
     require_owner(settings)
     records = [_archived(one) for one in settings.each_database()]
-    if as_json:
-        print_json(of_databases(records))
-    else:
-        for record in records:
-            print_record("Old rows have left the log", record)
+    print_databases("Old rows have left the log", records, as_json=as_json)
     return Exit.OK
 
 

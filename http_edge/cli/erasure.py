@@ -29,7 +29,7 @@ from http_edge.cli.keys import existing_keys
 from http_edge.cli.output import (
     counted,
     json_option,
-    of_databases,
+    print_databases,
     print_json,
     print_record,
     progress_bar,
@@ -37,7 +37,7 @@ from http_edge.cli.output import (
     write_file,
 )
 from http_edge.cli.public_key import public_key_option
-from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.running_mediator import ask_as_operator, unknown_identity, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
@@ -158,11 +158,7 @@ def erase_names(loaded: Loaded, *, as_json: bool) -> int:
     for one in settings.each_database():
         _refuse_archived(one)
     records = [_names_erased(one) for one in settings.each_database()]
-    if as_json:
-        print_json(of_databases(records))
-    else:
-        for record in records:
-            print_record("Names of erased identities have left the log", record)
+    print_databases("Names of erased identities have left the log", records, as_json=as_json)
     return Exit.OK
 
 
@@ -200,8 +196,7 @@ def _refuse(did: str, answer: dict[str, Any]) -> None:
         remedy = "Erase that account by its first DID. See: poste audit identity DID"
         raise Stop(Exit.USAGE, f"{did} belongs to the account of another DID", remedy)
     if not answer.get("known"):
-        why = "It has never registered or connected here. See all queues: poste queue show"
-        raise Stop(Exit.FINDING, f"this mediator knows no identity {did}", why)
+        raise unknown_identity(did)
 
 
 def _receipt(settings: Settings, did: str) -> tuple[ErasureReceipt, MediatorKeys]:

@@ -27,9 +27,7 @@ from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import (
     json_option,
-    of_databases,
-    print_json,
-    print_record,
+    print_databases,
     progress_bar,
     require_folder,
     speed_bar,
@@ -100,9 +98,8 @@ def export(
         _watch(each, _address(metrics), as_json=as_json)
         return Exit.OK
     with _explained():
-        records = [_export(one, compacting=compacting, is_quiet=as_json) for one in each]
-    if as_json:
-        print_json(of_databases(records))
+        records = (_export(one, compacting=compacting) for one in each)
+        print_databases("The log is exported", records, as_json=as_json)
     return Exit.OK
 
 
@@ -124,9 +121,8 @@ def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
     """
     target = to or loaded.settings.exported_place
     with _explained():
-        records = [_compacted(one, is_quiet=as_json) for one in _each(loaded.settings, target)]
-    if as_json:
-        print_json(of_databases(records))
+        records = map(_compacted, _each(loaded.settings, target))
+        print_databases("The export has no erased contents and names", records, as_json=as_json)
     return Exit.OK
 
 
@@ -137,8 +133,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
         Stop: no place is named, or the log or the key is missing.
     """
     if to is not None:
-        export = settings.export.model_copy(update={"to": to})
-        settings = settings.model_copy(update={"export": export})
+        settings = settings.exporting_to(to)
     if settings.export.to is None:
         raise Stop(Exit.USAGE, "no export target is named", "Name a folder or URI with --to.")
     require_existing(settings.log_dsn, to_read=True)
@@ -147,7 +142,7 @@ def _each(settings: Settings, to: str | None) -> list[Settings]:
     return settings.each_database()
 
 
-def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
+def _compacted(settings: Settings) -> dict[str, Any]:
     assert settings.export.to is not None
     place = open_place(settings.export.to)
     if place.read_if_there(HEAD) is None:
@@ -163,7 +158,7 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
         taken = exporter.take_out_erased(progress)
         exporter.sweep()
         catalog = exporter.catalog
-    record = {
+    return {
         "place": place.address(),
         "position": catalog.last,
         "contents_taken_out": taken.contents,
@@ -172,12 +167,9 @@ def _compacted(settings: Settings, *, is_quiet: bool) -> dict[str, Any]:
         "files_in_all": len(catalog.files),
         "bytes_in_all": sum(file.bytes for file in catalog.files),
     }
-    if not is_quiet:
-        print_record("The export has no erased contents and names", record)
-    return record
 
 
-def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str, Any]:
+def _export(settings: Settings, *, compacting: bool) -> dict[str, Any]:
     steps: list[Exported] = []
     assert settings.export.to is not None
     place = open_place(settings.export.to)
@@ -197,8 +189,6 @@ def _export(settings: Settings, *, compacting: bool, is_quiet: bool) -> dict[str
         record = _record(exporter, steps, seconds) | {"place": place.address()}
     if compacting:
         record["steps_put_together"] = fewer
-    if not is_quiet:
-        print_record("The log is exported", record)
     return record
 
 

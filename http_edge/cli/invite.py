@@ -19,6 +19,7 @@ import click
 import segno
 
 from actors.host.clock import new_id, system_clock
+from http_edge.cli.arguments import parsed
 from http_edge.cli.keys import existing_keys, served_url
 from http_edge.cli.output import json_option, print_json, print_record, write_file
 from http_edge.cli.running_mediator import exchange
@@ -47,24 +48,17 @@ _PNG_SCALE: Final = 6
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Period(click.ParamType[int]):
-    """A length of time: 7d, 12h, 90m, or seconds."""
+def _period_s(text: str) -> int:
+    """Read a length of time as seconds: 7d, 12h, 90m, or seconds.
 
-    name = "period"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The period in seconds."""
-        if isinstance(value, int):
-            return value
-        found = _PERIOD.fullmatch(value)
-        seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
-        if not 0 < seconds <= _PERIOD_S_MAX:
-            self.fail(
-                f"{value!r} is not a period up to ten years, such as 7d, 12h, 90m", param, ctx
-            )
-        return seconds
+    Raises:
+        ValueError: the text is none, or one of more than ten years.
+    """
+    found = _PERIOD.fullmatch(text)
+    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0
+    if not 0 < seconds <= _PERIOD_S_MAX:
+        raise ValueError(f"{text!r} is not a period up to ten years, such as 7d, 12h, 90m")
+    return seconds
 
 
 def _checked_label(_: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -75,7 +69,12 @@ def _checked_label(_: click.Context, param: click.Parameter, value: str | None) 
 
 @click.command()
 @click.option("--single-use", is_flag=True, help="Valid for one wallet; else for any number.")
-@click.option("--expires", type=Period(), help="Expire after 7d, 12h, 90m, or seconds; else never.")
+@click.option(
+    "--expires",
+    metavar="PERIOD",
+    type=parsed(_period_s),
+    help="Expire after 7d, 12h, 90m, or seconds; else never.",
+)
 @click.option("--label", callback=_checked_label, help="Name that the wallet shows to its owner.")
 @click.option(
     "--protocol",
@@ -162,7 +161,7 @@ def _record(invitation: MediatorInvitation, protocol: Protocol, base: str) -> di
         "url": invitation.url(base, protocol),
         "short_url": invitation.short_url(base, protocol),
         "invitation": invitation.message(protocol),
-        "invitation_2": invitation.out_of_band_2(),
+        "invitation_2": invitation.message("out-of-band-2"),
     }
 
 

@@ -40,6 +40,7 @@ from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import (
     counted,
     json_option,
+    of_databases,
     print_json,
     print_record,
     print_table,
@@ -52,8 +53,10 @@ from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
-_SHOWN_MAX: Final = 20
-_KEPT_MAX: Final = 10_000
+SHOWN_MAX: Final = 20
+"""Findings of a check that are shown in a table."""
+KEPT_MAX: Final = 10_000
+"""Findings of a check that are kept for its JSON; all are counted."""
 _UNPROVEN: Final = (
     "rows have left this log, but no key was named: the signer of their replacement is"
     " unknown, and their archive was not checked"
@@ -130,7 +133,7 @@ def verify(
         checked.append(
             {
                 "summary": _summary(summary),
-                "findings": list(map(_finding, findings)),
+                "findings": [*map(msgspec.to_builtins, findings)],
                 "made_from_rows": made,
                 "archive": archive,
                 "unproven": _UNPROVEN if summary.seam and key is None else None,
@@ -141,7 +144,7 @@ def verify(
             _print_made(made)
             _print_archive(archive)
     if as_json:
-        print_json(checked[0] if len(checked) == 1 else {"databases": checked})
+        print_json(of_databases(checked))
     if any(one["unproven"] for one in checked):
         click.echo(f"poste: {_UNPROVEN}\n  {NAME_IT}", err=True)
     wrong = any(map(_is_wrong, checked))
@@ -182,7 +185,7 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
         "rows": summary.rows,
         "verified_before_up_to": summary.verified_to,
         "pruned_up_to": summary.pruned_to,
-        "findings": [msgspec.to_builtins(one) for one in findings[:_KEPT_MAX]],
+        "findings": [msgspec.to_builtins(one) for one in findings[:KEPT_MAX]],
     }
 
 
@@ -191,7 +194,7 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
         return
     if archive["findings"]:
         columns = ("fault", "path", "explanation")
-        shown = [[one[name] for name in columns] for one in archive["findings"][:_SHOWN_MAX]]
+        shown = [[one[name] for name in columns] for one in archive["findings"][:SHOWN_MAX]]
         found = counted(len(archive["findings"]), "finding")
         print_table(f"{found} in the archive", columns, shown)
         return
@@ -208,13 +211,10 @@ def _check(
         for item in verification.verify(
             opened(store), known_heads=known_heads, key=key, progress=progress
         ):
-            match item:
-                case Finding() if len(findings) < _KEPT_MAX:
-                    findings.append(item)
-                case Summary():
-                    summary = item
-                case _:
-                    pass
+            if isinstance(item, Summary):
+                summary = item
+            elif len(findings) < KEPT_MAX:
+                findings.append(item)
     assert summary is not None
     return findings, summary
 
@@ -305,23 +305,11 @@ def _print(findings: list[Finding], summary: Summary, title: str) -> None:
                     finding.partition,
                     finding.explanation,
                 )
-                for finding in islice(findings, _SHOWN_MAX)
+                for finding in islice(findings, SHOWN_MAX)
             ],
         )
     title += "Something is wrong with this log" if findings else "Every row is as it was sealed"
     print_record(title, {name: v for name, v in _summary(summary).items() if name != "heads"})
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "fault": finding.fault.value,
-        "first_position": finding.first_position,
-        "last_position": finding.last_position,
-        "stream": str(finding.stream),
-        "version": finding.version,
-        "partition": finding.partition,
-        "explanation": finding.explanation,
-    }
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
@@ -335,10 +323,15 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "rows_left": summary.left,
         "known_heads_left": summary.older_heads,
         "findings": summary.findings,
-        "heads": {
-            partition: {"version": head.version, "digest": head.digest.hex()}
-            for partition, head in sorted(summary.heads.items())
-        },
+        "heads": heads_in_json(summary.heads),
+    }
+
+
+def heads_in_json(heads: Mapping[str, Head]) -> dict[str, Any]:
+    """The newest seal of each partition for the JSON of a check; ``heads_of_each`` reads it."""
+    return {
+        partition: {"version": head.version, "digest": head.digest.hex()}
+        for partition, head in sorted(heads.items())
     }
 
 

@@ -113,6 +113,15 @@ def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return records[0] if len(records) == 1 else {"databases": records}
 
 
+def print_databases(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the records of each database of a log: together as JSON, else each when it is made."""
+    if as_json:
+        print_json(of_databases(list(records)))
+        return
+    for record in records:
+        print_record(title, record)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the plural if needed."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

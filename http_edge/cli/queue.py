@@ -11,9 +11,8 @@ import click
 from http_edge.admin.operators import QUEUES_MAX
 from http_edge.cli.arguments import did_argument, require_consent, yes_option
 from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.running_mediator import ask_as_operator, url_option
+from http_edge.cli.running_mediator import ask_as_operator, unknown_identity, url_option
 from http_edge.cli.settings import with_settings
-from http_edge.server.exits import Exit, Stop
 from http_edge.settings.sources import Loaded
 
 _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
@@ -86,8 +85,4 @@ def _refuse_unknown(did: str, answer: Mapping[str, Any]) -> None:
         Stop: the mediator knows no such identity.
     """
     if not answer.get("known", True):
-        raise Stop(
-            Exit.FINDING,
-            f"this mediator knows no identity {did}",
-            "It has never registered or connected here. See all queues: poste queue show",
-        )
+        raise unknown_identity(did)

@@ -23,7 +23,7 @@ from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.opening import AsOf, point_in_log
 from eventstore.stores.restore import Restored
 from http_edge.cli.arguments import parsed
-from http_edge.cli.output import json_option, print_json, print_record, speed_bar
+from http_edge.cli.output import json_option, print_databases, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
@@ -100,10 +100,7 @@ def restore(  # noqa: PLR0913 - one for each option
             with speed_bar("Restoring", end) as shown:
                 restored = run(source, target, keys, lambda position, _rows: shown(position))
             record = _record(source, target, restored, time.monotonic() - started)
-    if as_json:
-        print_json(record)
-    else:
-        print_record("The log is restored", record)
+    print_databases("The log is restored", [record], as_json=as_json)
     if until is not None:
         click.echo(f"poste: {_ERASED}", err=True)
     return Exit.OK

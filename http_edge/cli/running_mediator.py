@@ -94,6 +94,12 @@ def ask_as_operator(
     return ask(method, address, path, token=token, seconds_max=seconds_max)
 
 
+def unknown_identity(did: str) -> Stop:
+    """The end of a command about an identity that the mediator does not know."""
+    remedy = "It has never registered or connected here. See all queues: poste queue show"
+    return Stop(Exit.FINDING, f"this mediator knows no identity {did}", remedy)
+
+
 def order(
     settings: Settings,
     url: str | None,

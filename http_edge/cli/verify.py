@@ -28,7 +28,13 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, fin
 from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.arguments import export_named, source_option
 from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
-from http_edge.cli.log import heads_of_each, known_option
+from http_edge.cli.log import (
+    KEPT_MAX,
+    SHOWN_MAX,
+    heads_in_json,
+    heads_of_each,
+    known_option,
+)
 from http_edge.cli.output import (
     counted,
     json_option,
@@ -49,8 +55,6 @@ from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
 _MS: Final = 1_000
-_SHOWN_MAX: Final = 20
-_KEPT_MAX: Final = 10_000
 _COLUMNS: Final = ("table", "identity", "key", "column", "live", "rebuilt")
 _NAMED: Final = {
     "verified_to": "verified_before_up_to",
@@ -197,8 +201,7 @@ def _databases(settings: Settings, target: str) -> list[Settings]:
     Raises:
         Stop: the place has other exports than those of this log.
     """
-    export = settings.export.model_copy(update={"to": target})
-    each = settings.model_copy(update={"export": export}).each_database()
+    each = settings.exporting_to(target).each_database()
     found = exports_in(target)
     if not {*found} <= {one.export.to for one in each}:
         is_one = found == [target]
@@ -283,7 +286,7 @@ def _check(
         ):
             if isinstance(item, ExportSummary):
                 summary = item
-            elif len(findings) < _KEPT_MAX:
+            elif len(findings) < KEPT_MAX:
                 findings.append(item)
     assert summary is not None
     if expected.marks is not None and (why := expected.marks.take_ignored()):
@@ -360,7 +363,7 @@ def _print(found: _Found) -> None:
     rows = [(one.name, finding) for one in found.checked for finding in one.findings]
     rows += [("", finding) for finding in found.wrong]
     if rows:
-        shown = [[name, *_shown(finding)][not several :] for name, finding in rows[:_SHOWN_MAX]]
+        shown = [[name, *_shown(finding)][not several :] for name, finding in rows[:SHOWN_MAX]]
         columns = ("export", *_FINDING)[not several :]
         print_table(f"{counted(found.findings, 'finding')} in the {exports}", columns, shown)
     if not found.is_sound:
@@ -388,7 +391,7 @@ def _print_live(compared: dict[str, Any] | None) -> None:
     title = "The live state matches the rebuilt state" if is_same else "The live state differs"
     print_table(title, ["table", "rows", "differences"], tables)
     if not is_same:
-        rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:_SHOWN_MAX]]
+        rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:SHOWN_MAX]]
         print_table(counted(compared["differences"], "difference"), _COLUMNS, rows)
     several = len(compared["positions"]) > 1
     figures = ("positions" if several else "position", "identities", "asleep", "differences")
@@ -408,10 +411,7 @@ def _shown(finding: ExportFinding) -> list[object]:
 
 
 def _summary(summary: ExportSummary) -> dict[str, Any]:
-    heads = {
-        partition: {"version": head.version, "digest": head.digest.hex()}
-        for partition, head in sorted(summary.heads.items())
-    }
+    heads = heads_in_json(summary.heads)
     tree = None if summary.tree is None else msgspec.structs.asdict(summary.tree)
     signer = {"signer": NAMED if summary.key_is_trusted else NOT_KNOWN}
     complete = {"complete_until": time_text(summary.complete_until_ms)}

@@ -19,7 +19,6 @@ from cachetools import LRUCache
 from actors.core.commands import (
     Connection,
     EndAccount,
-    FindAccount,
     NameSpeaker,
     QueryConnection,
     RotateAccount,
@@ -66,9 +65,7 @@ class ErasedAccounts:
         An account that has ended, or expired as idle, still knows its speaker, which may begin
         anew: that speaker is not released.
         """
-        found = await self._identities.ask(
-            account, FindAccount([]), command, AccountFound, by_mediator=True
-        )
+        found = await self._identities.find_account(account, command)
         if isinstance(found, Refusal):
             return found
         if found.connected or found.speaker_did != account:
@@ -115,7 +112,7 @@ class Accounts:
         """
         account = self._remembered.get(sender.did)
         if self.is_moved(sender):
-            found = await self._find(sender.did, command)
+            found = await self._identities.find_account(sender.did, command)
             if isinstance(found, Refusal):
                 return found
             account = found.account_did
@@ -204,11 +201,11 @@ class Accounts:
         ``names`` are the keys whose presence in the keylist the state is to show.
         """
         for did in rotation.prior_accounts:
-            found = await self._find(did, command, names)
+            found = await self._identities.find_account(did, command, names)
             account = did
             if not isinstance(found, Refusal) and found.account_did:
                 account = found.account_did
-                found = await self._find(account, command, names)
+                found = await self._identities.find_account(account, command, names)
             if isinstance(found, Refusal):
                 return found
             if found.connected:
@@ -229,12 +226,6 @@ class Accounts:
             endpoint=endpoint,
             routing_keys=routing_keys,
         )
-
-    async def _find(
-        self, did: str, command: bytes, names: list[str] | None = None
-    ) -> AccountFound | Refusal:
-        question = FindAccount(names or [])
-        return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
 
     def _remember(self, did: str, account: str) -> None:
         if account and account != did:

@@ -15,7 +15,7 @@ from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.delivery.waiting import Waiting
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, service_key
+from http_edge.didcomm.envelopes.keys import KeyPair, service_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
 from http_edge.didcomm.http_endpoint import DidCommEndpoint, refusal
@@ -27,13 +27,8 @@ from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.protocols import notifications, pickup, push_notifications, trust_ping
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.connections import Connections
-from http_edge.didcomm.protocols.coordinate_mediation import (
-    FORMS as MEDIATIONS,
-)
-from http_edge.didcomm.protocols.coordinate_mediation import (
-    CoordinateMediation,
-    MediationTerms,
-)
+from http_edge.didcomm.protocols.coordinate_mediation import FORMS as MEDIATIONS
+from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation
 from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
 from http_edge.didcomm.protocols.enrolment import Enrolment
@@ -41,6 +36,7 @@ from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDo
 from http_edge.didcomm.protocols.invitations import INVITATION_PATH, Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
 from http_edge.didcomm.protocols.protocol import ProtocolTable
 from http_edge.didcomm.protocols.queue_1 import Queue1
@@ -112,52 +108,38 @@ class DidCommMediator:
     def __init__(self, keys: MediatorKeys, dependencies: DidCommDependencies) -> None:
         """Mediate with the DIDComm key derived from ``keys``."""
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
-        key = service_key(keys)
+        identities, clock = dependencies.identities, dependencies.clock
         self.own_dids = own_dids_of(settings, keys)
-        envelopes = _envelopes(key, self.own_dids, dependencies)
+        own = OwnAddress(settings.url + PATH, self.own_dids)
+        envelopes = _envelopes(self.own_dids, dependencies)
         waiting = Waiting(
             dependencies.hub,
-            dependencies.identities,
+            identities,
             waiters_max=didcomm.waiters_max,
             per_identity_max=settings.limits.sockets_per_identity_max,
         )
-        invitations = invitations_of(settings, key)
-        admission = Admission(
-            didcomm, invitations, dependencies.identities, clock=dependencies.clock
+        invitations = invitations_of(settings, self.own_dids.key)
+        admission = Admission(didcomm, invitations, identities, clock=clock)
+        unknown_dids = UnknownDids(identities, envelopes.seen, dependencies.fetched)
+        enrolment = Enrolment(
+            identities, admission, dependencies.keylists, unknown_dids.service_of, own
         )
-        own_names = self.own_dids.names | {base58(key.public)}
-        unknown_dids = UnknownDids(dependencies.identities, envelopes, dependencies.fetched)
-        enrolment = _enrolment(admission, unknown_dids, own_names, dependencies)
-        inbound = Inbound(
-            didcomm,
+        inbound = _inbound(
             envelopes,
             MessageReader(didcomm, envelopes, unknown_dids),
-            _table(key, self.own_dids, admission, enrolment, waiting, dependencies),
-            dependencies.identities,
-            Forwarding(
-                dependencies.identities,
-                owners_remembered_max=didcomm.owners_remembered_max,
-                outbound=dependencies.workers.wake,
-                push=None if dependencies.push is None else dependencies.push.wake,
-            ),
-            accounts=_accounts(enrolment, dependencies),
-            traffic=_traffic(dependencies),
-            clock=dependencies.clock,
-            new_id=dependencies.new_id,
-            senders=dependencies.senders,
-            sender_seen=dependencies.workers.sender_seen,
-            refusals=dependencies.refusals,
-            measures=dependencies.measures,
+            _table(own, admission, enrolment, waiting, dependencies),
+            enrolment,
+            dependencies,
         )
         self.endpoint = DidCommEndpoint(
-            didcomm, inbound, envelopes, dependencies.identities, new_id=dependencies.new_id
+            didcomm, inbound, envelopes, identities, new_id=dependencies.new_id
         )
         self.sockets = DidCommSockets(
             SocketDependencies(
                 didcomm,
                 envelopes,
                 inbound,
-                dependencies.identities,
+                identities,
                 dependencies.hub,
                 waiting,
                 dependencies.new_id,
@@ -168,7 +150,7 @@ class DidCommMediator:
             )
         )
         self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)
-        self.page = InvitationPage(invitations, settings.url, clock=dependencies.clock)
+        self.page = InvitationPage(invitations, settings.url, clock=clock)
 
     def routes(self) -> RouteGroup:
         """Return the DIDComm routes; the listener writes its errors on them as on all others."""
@@ -189,7 +171,9 @@ class DidCommMediator:
         )
 
     def _refuse_loop(self, request: web.Request) -> web.Response | None:
-        if self._is_loop(request):
+        """Refuse a message that this mediator itself sent."""
+        headers = request.headers
+        if hdrs.VIA in headers and any(self._pseudonym in via for via in headers.getall(hdrs.VIA)):
             return self._refused(HTTPStatus.CONFLICT, "message-loop")
         return None
 
@@ -197,57 +181,57 @@ class DidCommMediator:
         self._refusals.count(DIDCOMM, "", code)
         return refusal(status, code)
 
-    def _is_loop(self, request: web.Request) -> bool:
-        """Say whether this mediator itself sent this message."""
-        if hdrs.VIA not in request.headers:
-            return False
-        return any(self._pseudonym in via for via in request.headers.getall(hdrs.VIA))
 
-
-def _envelopes(key: KeyPair, own_dids: OwnDids, dependencies: DidCommDependencies) -> Envelopes:
+def _envelopes(own_dids: OwnDids, dependencies: DidCommDependencies) -> Envelopes:
     clock, fetched = dependencies.clock, dependencies.fetched
     known = None if fetched is None else fetched.known
-    return Envelopes(key, own_dids, lambda: clock() // 1000, known)
+    return Envelopes(own_dids, lambda: clock() // 1000, known)
 
 
-def _enrolment(
-    admission: Admission,
-    unknown_dids: UnknownDids,
-    own_names: frozenset[str],
+def _inbound(
+    envelopes: Envelopes,
+    reader: MessageReader,
+    table: ProtocolTable,
+    enrolment: Enrolment,
     dependencies: DidCommDependencies,
-) -> Enrolment:
-    return Enrolment(
-        dependencies.identities,
-        admission,
-        dependencies.keylists,
-        unknown_dids.service_of,
-        own_url=dependencies.settings.url + PATH,
-        own_names=own_names,
-    )
-
-
-def _accounts(enrolment: Enrolment, dependencies: DidCommDependencies) -> Accounts:
-    return Accounts(
-        dependencies.identities,
-        dependencies.keylists,
-        enrolment.reach,
-        accounts_remembered_max=dependencies.settings.didcomm.accounts_remembered_max,
-    )
-
-
-def _traffic(dependencies: DidCommDependencies) -> Traffic:
-    settings = dependencies.settings
-    return Traffic(
-        dependencies.identities,
-        idle_agents_s=settings.retention.idle_agents_s,
-        remembered_max=settings.didcomm.accounts_remembered_max,
-        clock=dependencies.clock,
+) -> Inbound:
+    settings, didcomm = dependencies.settings, dependencies.settings.didcomm
+    identities, clock = dependencies.identities, dependencies.clock
+    return Inbound(
+        didcomm,
+        envelopes,
+        reader,
+        table,
+        identities,
+        Forwarding(
+            identities,
+            owners_remembered_max=didcomm.owners_remembered_max,
+            outbound=dependencies.workers.wake,
+            push=None if dependencies.push is None else dependencies.push.wake,
+        ),
+        accounts=Accounts(
+            identities,
+            dependencies.keylists,
+            enrolment.reach,
+            accounts_remembered_max=didcomm.accounts_remembered_max,
+        ),
+        traffic=Traffic(
+            identities,
+            idle_agents_s=settings.retention.idle_agents_s,
+            remembered_max=didcomm.accounts_remembered_max,
+            clock=clock,
+        ),
+        clock=clock,
+        new_id=dependencies.new_id,
+        senders=dependencies.senders,
+        sender_seen=dependencies.workers.sender_seen,
+        refusals=dependencies.refusals,
+        measures=dependencies.measures,
     )
 
 
 def _table(
-    key: KeyPair,
-    own_dids: OwnDids,
+    own: OwnAddress,
     admission: Admission,
     enrolment: Enrolment,
     waiting: Waiting,
@@ -255,26 +239,22 @@ def _table(
 ) -> ProtocolTable:
     settings, identities = dependencies.settings.didcomm, dependencies.identities
     clock, push = dependencies.clock, dependencies.push
-    endpoint = dependencies.settings.url + PATH
-    own = MediatorDocuments(key, endpoint, "ws" + endpoint.removeprefix("http"))
-
-    handshake = HandshakeResponder(identities, admission, own_key=key.public, own_url=endpoint)
+    key = own.dids.key
+    documents = MediatorDocuments(key, own.endpoint)
+    handshake = HandshakeResponder(identities, admission, own)
     table = ProtocolTable()
     taken_bytes = min(settings.message_bytes_max, dependencies.settings.limits.body_bytes_max)
     features = DiscoverFeatures(table.families, taken_bytes)
-    terms = MediationTerms(
-        endpoint, key.public, own_dids.names | {base58(key.public)}, own_dids.did_key
-    )
     table.add(
-        Connections(handshake, own, key, clock=clock).family(),
-        DidExchange(handshake, own, key).family(),
+        Connections(handshake, documents, key, clock=clock).family(),
+        DidExchange(handshake, documents, key).family(),
         OutOfBand(admission).family(),
         *trust_ping.families(),
         *features.families(),
         *notifications.families(),
         *(
             CoordinateMediation(
-                form, identities, enrolment, dependencies.keylists, terms, settings
+                form, identities, enrolment, dependencies.keylists, own, settings
             ).family()
             for form in MEDIATIONS
         ),

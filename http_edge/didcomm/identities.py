@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
@@ -18,6 +19,7 @@ from actors.core.commands import (
     CheckKeys,
     Command,
     DeliverMessages,
+    FindAccount,
     Page,
     QueueEnvelopes,
     RemoveMessages,
@@ -25,7 +27,14 @@ from actors.core.commands import (
 )
 from actors.core.cost import cost, source_key, turn_cost
 from actors.core.refusals import Refusal
-from actors.core.replies import DeliveredMessage, Delivery, MessagesPage, Refused, Reply
+from actors.core.replies import (
+    AccountFound,
+    DeliveredMessage,
+    Delivery,
+    MessagesPage,
+    Refused,
+    Reply,
+)
 from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.packed_page import unpack_page
 from http_edge.dispatch.gateway import Gateway
@@ -123,6 +132,16 @@ class Identities:
             return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
+
+    async def find_account(
+        self, did: str, command: bytes, names: Sequence[str] = ()
+    ) -> AccountFound | Refusal:
+        """Ask the identity of a DID for its account: is it one, or which one does it speak for?
+
+        The reply says which of the ``names`` are in the keylist; ``command`` is the key in the log.
+        """
+        question = FindAccount(list(names))
+        return await self.ask(did, question, command, AccountFound, by_mediator=True)
 
     async def _in_turn(self, submission: Submission) -> Reply:
         """Lease a large delivery and read it, outside of the commands and of the event loop.

@@ -38,7 +38,7 @@ from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import TO_RETRY, Identities, speak_as
 from http_edge.didcomm.inbound_transport import InboundTransport, ReturnScope
 from http_edge.didcomm.protocols.notifications import acknowledged
-from http_edge.didcomm.protocols.problems import Problem, is_problem_report, report_of
+from http_edge.didcomm.protocols.problems import Problem, report_of
 from http_edge.didcomm.protocols.protocol import (
     NOTHING,
     Outcome,
@@ -240,7 +240,7 @@ class Inbound:
                 await asyncio.sleep(self._times.left_as_stored_s(arrived_s))
                 return ReceivedMessage()
             case "report" if found.forward is not None:
-                report, _ = report_of(Problem.UNKNOWN_RECIPIENT)
+                report = report_of(Problem.UNKNOWN_RECIPIENT)
                 version = self._envelopes.of(found.forward.version)
                 written = version.report_openly(found.forward, report, self._new_id())
                 return MessageRejection(unknown, open_report=written)
@@ -356,7 +356,7 @@ class Inbound:
     async def _outcome(self, request: Request) -> Outcome:
         kind = request.message.type
         # Before a handler is looked for: pickup 1.0 answers every unknown name with a report.
-        if is_problem_report(kind) or kind.name == "ack":
+        if kind.is_problem_report or kind.name == "ack":
             return NOTHING
         handler = self._table.find(kind)
         if isinstance(handler, Problem):
@@ -406,7 +406,7 @@ class Inbound:
         message is itself a problem report; and if the sender has had too many reports.
         """
         message, sender = rejection.message, rejection.sender
-        if message is None or sender is None or is_problem_report(message.type):
+        if message is None or sender is None or message.type.is_problem_report:
             return None
         refused = refusal(REPORTED.get(rejection.reason, Problem.TRY_AGAIN))
         limited = self._reports.limited(sender.did, refused, self._clock() / 1000)

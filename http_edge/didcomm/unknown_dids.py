@@ -20,11 +20,11 @@ from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
     MessagingService,
+    SeenDids,
     read_agent_document,
 )
 from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import TO_RETRY, Identities, key_target
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
@@ -63,14 +63,15 @@ def methods(clock: Clock) -> Mapping[str, FetchedMethod[AgentDocument]]:
 
 
 class UnknownDids:
-    """Learns DIDs for the envelopes of one edge."""
+    """Learns DIDs for the messages of one edge."""
 
-    def __init__(
-        self, identities: Identities, envelopes: Envelopes, fetched: AgentDids | None
-    ) -> None:
-        """Ask ``identities`` for hashed DIDs, and ``fetched``, unless None, for web documents."""
+    def __init__(self, identities: Identities, seen: SeenDids, fetched: AgentDids | None) -> None:
+        """Learn DIDs for ``seen``.
+
+        Ask ``identities`` for hashed DIDs, and ``fetched``, unless None, for web documents.
+        """
         self._identities = identities
-        self._envelopes = envelopes
+        self._seen = seen
         self._fetched = fetched
         self._waiting = 0
 
@@ -85,16 +86,15 @@ class UnknownDids:
         if isinstance(whole, Refusal):
             is_over = whole not in TO_RETRY
             return RejectionReason.UNDECRYPTABLE if is_over else RejectionReason.TRY_AGAIN
-        self._envelopes.learn(whole)
+        self._seen.learn(whole)
         return None
 
     async def service_of(self, message: Message) -> MessagingService | None:
         """Return the service of a message's sender from its document or its mediator's document."""
-        version = self._envelopes.of(message.version)
-        mediator = version.unknown_mediator(message.sender_did)
+        mediator = self._seen.mediator_to_learn(message.sender_did)
         if mediator:
             await self._fetch(mediator)
-        return version.service_of(message.sender_did)
+        return self._seen.service_of(message.sender_did)
 
     async def _whole(self, did: str, command: bytes) -> str | Refusal:
         """Return the long form of the hashed ``did``, as its account has stored it.

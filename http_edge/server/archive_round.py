@@ -138,8 +138,7 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     never reach it. After the erasure of an identity it gets all rows, so that names can leave.
     """
     bound_ms = until_ms if settings.export.to is None else None
-    export = settings.export.model_copy(update={"to": settings.archive_place})
-    settings = settings.model_copy(update={"export": export})
+    settings = settings.exporting_to(settings.archive_place)
     try:
         if takes_out_erased and bound_ms is not None:
             with (
@@ -153,7 +152,7 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
         ):
             while (step := exporter.step()) is not None and step.is_full:
                 after_step()
-            exporter.compact(files_min=export.compact_files_min)
+            exporter.compact(files_min=settings.export.compact_files_min)
             if takes_out_erased and bound_ms is not None:
                 exporter.take_out_erased(lambda _position, _end: after_step())
             if prunes:

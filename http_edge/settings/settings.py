@@ -188,6 +188,10 @@ class Settings(Section):
         log = self.log or (f"sqlite://{path}" if path.startswith("/") else f"sqlite:{path}")
         return (log,) if log.startswith("sqlite:") else tuple(log.split())
 
+    def exporting_to(self, place: str) -> Settings:
+        """These settings with the export at this place."""
+        return self.model_copy(update={"export": self.export.model_copy(update={"to": place})})
+
     def each_database(self) -> list[Settings]:
         """These settings for each database of the log; unchanged if the log has one database.
 

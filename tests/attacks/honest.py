@@ -37,11 +37,11 @@ from http_edge.clients.didcomm import (
     WalletError,
     fetch_invitation,
 )
-from http_edge.clients.didcomm.connection import MEDIA_TYPE
 from http_edge.clients.load.agents import MESSAGE_BYTES
 from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents
 from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.dids.contract_profile import ContractRequest, accept_request, new_request
 from tests.attacks.target import JSON, Acquaintance
 from tests.bench.load import connect

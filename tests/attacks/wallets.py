@@ -11,13 +11,14 @@ from typing import Final
 import orjson
 
 from http_edge.clients.didcomm import Live, Recipient, Wallet, fetch_invitation, forward, post
-from http_edge.clients.didcomm.connection import MEDIA_TYPE, agreement_key
+from http_edge.clients.didcomm.connection import agreement_key
 from http_edge.clients.didcomm.invitation import fetch_invitation_2
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2 import envelope
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from tests.attacks.attack import Attack, Bounds

@@ -20,6 +20,7 @@ from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Json, Unpacked
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.public_keys import Curve, write_jwk
 from http_edge.didcomm.envelopes.v1 import envelope as v1
 from http_edge.didcomm.envelopes.v2.envelope import (
@@ -123,9 +124,10 @@ def _works(message: bytes) -> Mapping[str, Callable[[], bytes | None]]:
 def _whole(message: bytes) -> Mapping[str, Callable[[], bytes | None]]:
     """The same with everything that the mediator does to open one, in both versions."""
     mediator, agent = KeyPair.new(), KeyPair.new()
-    envelopes, alice = Envelopes(mediator), V2Agent(agent)
+    own_dids = OwnDids(mediator)
+    envelopes, alice = Envelopes(own_dids), V2Agent(agent)
     did = alice.dids.peer4
-    to = recipient(envelopes.own_dids, envelopes.own_dids.peer2)
+    to = recipient(own_dids, own_dids.peer2)
     plain = alice.plaintext(did, body={"text": message.decode()})
 
     def v2() -> bytes:

@@ -29,11 +29,12 @@ from http_edge.clients.didcomm import (
     forward_2,
     post,
 )
-from http_edge.clients.didcomm.connection import MEDIA_TYPE, seal_for
+from http_edge.clients.didcomm.connection import seal_for
 from http_edge.clients.didcomm.protocol_session import new_id
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from tests.crash.pickup_ledger import Fate, PickupLedger, Sent
 

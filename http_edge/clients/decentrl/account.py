@@ -7,6 +7,7 @@ section 8. It verifies everything that comes from a mediator before it returns i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 from http_edge.clients.decentrl import contracts, events
 from http_edge.clients.decentrl.backoff import PATIENT, Backoff
@@ -114,11 +115,7 @@ class Account(Commands):
 
     def contract_requests(self) -> AsyncIterator[PendingContractRequest]:
         """Iterate over waiting contract requests, oldest first; acknowledge none meanwhile."""
-        return each(
-            lambda page, size: self.query_pending_communication_contract_requests(
-                page=page, page_size=size
-            )
-        )
+        return each(self.query_pending_communication_contract_requests)
 
     def read_contract_request(self, waiting: PendingContractRequest) -> ContractRequest:
         """Read a waiting request: the verified requestor, and the expiry.
@@ -154,11 +151,8 @@ class Account(Commands):
             NotAuthentic: the mediator returned a contract that does not verify.
         """
         now_s = self._now_s()
-        async for stored in each(
-            lambda page, size: self.query_communication_contracts(
-                did=did, expires_after_s=now_s, page=page, page_size=size
-            )
-        ):
+        query = partial(self.query_communication_contracts, did=did, expires_after_s=now_s)
+        async for stored in each(query):
             yield contracts.verified(stored.signed)
 
     # Private events: section 7, 8.7, 8.8.
@@ -206,12 +200,8 @@ class Account(Commands):
 
     def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
         """Iterate over the waiting events, and acknowledge each page after it; see ``drained``."""
-        return drained(
-            lambda page, size: self.query_pending_events(
-                sender_did=sender_did, page=page, page_size=size
-            ),
-            self.acknowledge_pending_events,
-        )
+        query = partial(self.query_pending_events, sender_did=sender_did)
+        return drained(query, self.acknowledge_pending_events)
 
     def socket(self, *, backoff: Backoff = PATIENT) -> NoticeSocket:
         """A socket for live notices (section 10): ``async with account.socket() as notices``.
@@ -257,16 +247,13 @@ class Account(Commands):
 
         With ``unprocessed_only`` update no tags meanwhile: the iteration would skip events.
         """
-        return each(
-            lambda page, size: self.query_events(
-                encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
-                participant_did=participant_did,
-                unprocessed_only=unprocessed_only,
-                page=page,
-                page_size=size,
-            ),
-            page_size,
+        query = partial(
+            self.query_events,
+            encrypted_tags=[self.identity.encrypt_tag(tag) for tag in tags],
+            participant_did=participant_did,
+            unprocessed_only=unprocessed_only,
         )
+        return each(query, page_size)
 
     def open_saved(self, saved: SavedEvent) -> Envelope:
         """Decrypt the event in a saved record, and verify its author.

@@ -102,15 +102,18 @@ class Commands:
         ``repeat``, since each forwarded request waits as a record of its own. ``invitation`` is the
         id of an invitation, for a registration with a mediator that asks for one.
         """
-        payload = {
-            "type": "REQUEST_COMMUNICATION_CONTRACT",
+        members = {
             "encrypted_contract_request": encrypted_contract_request,
             "requestor_ephemeral_public_key": requestor_ephemeral_public_key,
+            "invitation": invitation,
         }
-        if invitation is not None:
-            payload["invitation"] = invitation
-        where = at or await self.mediator.of(recipient_did)
-        return await self._direct(payload, recipient_did=recipient_did, at=where, repeat=repeat)
+        return await self._direct(
+            "REQUEST_COMMUNICATION_CONTRACT",
+            members,
+            recipient_did=recipient_did,
+            at=at,
+            repeat=repeat,
+        )
 
     async def communication_contract_response(
         self,
@@ -120,12 +123,10 @@ class Commands:
         at: Mediator | None = None,
     ) -> None:
         """Hand a signed contract to the mediator of its other participant (8.2)."""
-        payload = {
-            "type": "COMMUNICATION_CONTRACT_RESPONSE",
-            "signed_communication_contract": signed_contract,
-        }
-        where = at or await self.mediator.of(recipient_did)
-        await self._direct(payload, recipient_did=recipient_did, at=where)
+        members = {"signed_communication_contract": signed_contract}
+        await self._direct(
+            "COMMUNICATION_CONTRACT_RESPONSE", members, recipient_did=recipient_did, at=at
+        )
 
     async def query_pending_communication_contract_requests(
         self, *, page: int = 0, page_size: int = PAGE_SIZE
@@ -140,19 +141,15 @@ class Commands:
     ) -> None:
         """Drop waiting contract requests; unknown ids are ignored (8.4)."""
         # The protocol calls the ids of requests "communication_contract_ids".
-        payload = {
-            "type": "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS",
-            "communication_contract_ids": list(request_ids),
-        }
-        await self._direct(payload)
+        await self._direct(
+            "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS",
+            {"communication_contract_ids": list(request_ids)},
+        )
 
     async def save_communication_contract(self, signed_contract: Mapping[str, object]) -> None:
         """Store a signed contract as this identity's own (8.5)."""
-        payload = {
-            "type": "SAVE_COMMUNICATION_CONTRACT",
-            "signed_communication_contract": signed_contract,
-        }
-        await self._direct(payload)
+        members = {"signed_communication_contract": signed_contract}
+        await self._direct("SAVE_COMMUNICATION_CONTRACT", members)
 
     async def query_communication_contracts(
         self,
@@ -184,9 +181,8 @@ class Commands:
 
         The payload goes to ``at``, else to the recipient's mediator. ``repeat`` can queue it twice.
         """
-        where = at or await self.mediator.of(recipient_did)
         answer = await self._issue(
-            Channel.TWO_WAY_PRIVATE, recipient_did, payload, at=where, repeat=repeat
+            Channel.TWO_WAY_PRIVATE, recipient_did, payload, at=at, repeat=repeat
         )
         return member(answer, "pendingEventId", str)
 
@@ -200,13 +196,12 @@ class Commands:
 
     async def acknowledge_pending_events(self, event_ids: Sequence[str]) -> None:
         """Remove waiting events; unknown ids are ignored (8.8)."""
-        payload = {"type": "ACKNOWLEDGE_PENDING_EVENTS", "event_ids": list(event_ids)}
-        await self._direct(payload)
+        await self._direct("ACKNOWLEDGE_PENDING_EVENTS", {"event_ids": list(event_ids)})
 
     async def save_events(self, events: Sequence[EventToSave], *, repeat: bool = False) -> None:
         """Save storage-encrypted events, all or none (8.9). ``repeat`` can save them twice."""
-        payload = {"type": "SAVE_EVENTS", "events": msgspec.to_builtins(list(events))}
-        await self._direct(payload, repeat=repeat)
+        members = {"events": msgspec.to_builtins(list(events))}
+        await self._direct("SAVE_EVENTS", members, repeat=repeat)
 
     async def query_events(  # noqa: PLR0913 - the filter of 8.10 has these members
         self,
@@ -239,7 +234,7 @@ class Commands:
             {"event_id": event_id, "encrypted_tags": list(tags)}
             for event_id, tags in encrypted_tags.items()
         ]
-        await self._direct({"type": "UPDATE_EVENT_TAGS", "events": events})
+        await self._direct("UPDATE_EVENT_TAGS", {"events": events})
 
     async def publish_public_event(
         self,
@@ -257,14 +252,9 @@ class Commands:
             "tags": list(tags),
             "timestamp": timestamp_s,
         }
-        payload = {
-            "type": "PUBLISH_PUBLIC_EVENT",
-            **signed,
-            "event_signature": self.identity.sign(signed),
-        }
-        mediator_did = (await self.mediator.document()).did
-        answer = await self._issue(
-            Channel.ONE_WAY_PUBLIC, mediator_did, payload, at=self.mediator, repeat=repeat
+        members = {**signed, "event_signature": self.identity.sign(signed)}
+        answer = await self._direct(
+            "PUBLISH_PUBLIC_EVENT", members, channel=Channel.ONE_WAY_PUBLIC, repeat=repeat
         )
         return member(answer, "publicEventId", str)
 
@@ -272,48 +262,40 @@ class Commands:
         self, event_ids: Sequence[str], *, channel_id: str | None = None
     ) -> None:
         """Withdraw public events; unknown and foreign ids are ignored (DCTRL-0007 7)."""
-        payload = _without_none(
-            {
-                "type": "DELETE_PUBLIC_EVENT",
-                "event_ids": list(event_ids),
-                "channel_id": channel_id,
-            }
-        )
-        mediator_did = (await self.mediator.document()).did
-        await self._issue(
-            Channel.ONE_WAY_PUBLIC, mediator_did, payload, at=self.mediator, repeat=True
-        )
+        members = {"event_ids": list(event_ids), "channel_id": channel_id}
+        await self._direct("DELETE_PUBLIC_EVENT", members, channel=Channel.ONE_WAY_PUBLIC)
 
     async def erase_identity(self) -> None:
         """Have the mediator erase all data of this identity; Poste's own command.
 
         This ends the registration. The identity may register again, and then begins anew.
         """
-        await self._direct({"type": "ERASE_IDENTITY", "did": self.identity.did}, repeat=False)
+        await self._direct("ERASE_IDENTITY", {"did": self.identity.did}, repeat=False)
 
     async def _query(
         self, name: str, where: Mapping[str, object], page: int, page_size: int
     ) -> Mapping[str, object]:
-        payload = {
-            "type": name,
-            "filter": _without_none(where),
-            "pagination": {"page": page, "page_size": page_size},
-        }
-        return await self._direct(payload)
+        pagination = {"page": page, "page_size": page_size}
+        return await self._direct(name, {"filter": _without_none(where), "pagination": pagination})
 
     async def _direct(
         self,
-        payload: Mapping[str, object],
+        name: str,
+        members: Mapping[str, object],
         *,
+        channel: Channel = Channel.DIRECT_AUTHENTICATED,
         recipient_did: str | None = None,
         at: Mediator | None = None,
         repeat: bool = True,
     ) -> Mapping[str, object]:
-        where = at or self.mediator
-        recipient = recipient_did or (await where.document()).did
-        return await self._issue(
-            Channel.DIRECT_AUTHENTICATED, recipient, payload, at=where, repeat=repeat
-        )
+        """Issue a command to ``recipient_did``, by default the identity's own mediator.
+
+        Members that are None are left out.
+        """
+        payload = {"type": name, **_without_none(members)}
+        if recipient_did is None:
+            recipient_did, at = (await self.mediator.document()).did, self.mediator
+        return await self._issue(channel, recipient_did, payload, at=at, repeat=repeat)
 
     async def _issue(
         self,
@@ -321,10 +303,12 @@ class Commands:
         recipient_did: str,
         payload: Mapping[str, object] | str,
         *,
-        at: Mediator,
+        at: Mediator | None,
         repeat: bool,
     ) -> Mapping[str, object]:
+        """Sign and send a command to ``at``, else to the mediator of ``recipient_did``."""
         sources = self.mediator.sources
+        where = at or await self.mediator.of(recipient_did)
 
         async def once() -> Mapping[str, object]:
             command = signed_command(
@@ -335,7 +319,7 @@ class Commands:
                 now_ms=sources.now_ms(),
                 nonce=sources.new_nonce(),
             )
-            return await at.transport.post(command)
+            return await where.transport.post(command)
 
         return await repeated(once, self.mediator.backoff, sources, repeat=repeat)
 

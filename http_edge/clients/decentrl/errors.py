@@ -138,14 +138,5 @@ class NotRegistered(SocketRefused):
 
 
 SOCKET_REFUSALS: Final[dict[int, type[SocketRefused]]] = {
-    kind.close_code: kind
-    for kind in (
-        AuthenticationTimedOut,
-        MessageMalformed,
-        TimestampOutOfRange,
-        DidNotFound,
-        SigningKeyNotFound,
-        SignatureInvalid,
-        NotRegistered,
-    )
+    kind.close_code: kind for kind in SocketRefused.__subclasses__()
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -166,11 +167,7 @@ class Mediator:
         An event published meanwhile shifts the later pages by one: it may be missed, and another
         event may come twice.
         """
-        return each(
-            lambda page, size: self.read_public(
-                did, channel_id=channel_id, page=page, page_size=size
-            )
-        )
+        return each(partial(self.read_public, did, channel_id=channel_id))
 
     async def _repeated(self, read: Callable[[], Awaitable[Answer]]) -> Answer:
         return await repeated(read, self.backoff, self.sources, repeat=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -122,8 +122,11 @@ def member(answer: Mapping[str, object], name: str, kind: type[Item]) -> Item:
         raise UnexpectedAnswer(f"member {name!r}: {error}") from error
 
 
-ReadPage: TypeAlias = Callable[[int, int], Awaitable[Page[Item]]]
-"""Reads a page by its number, from 0, and its size."""
+class ReadPage(Protocol[Item]):
+    """A query that returns one page of its records."""
+
+    def __call__(self, *, page: int, page_size: int) -> Awaitable[Page[Item]]:
+        """Read a page by its number, from 0, and its size."""
 
 
 Waiting = TypeVar("Waiting", PendingEvent, PendingContractRequest)
@@ -182,7 +185,7 @@ async def _fitting(
     """
     while True:
         try:
-            return await read(number, page_size), number, page_size
+            return await read(page=number, page_size=page_size), number, page_size
         except CommandRefused as refused:
             if refused.code != _TOO_LARGE or page_size == 1:
                 raise

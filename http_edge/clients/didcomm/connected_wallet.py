@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Literal
+from copy import copy
+from typing import Final, Literal, Self
 
 import aiohttp
 import msgspec
@@ -36,7 +37,7 @@ class PushDevice(msgspec.Struct, frozen=True):
 
 
 class ConnectedWallet(SpeaksPickup):
-    """A wallet connected to one mediator, over HTTP or another transport.
+    """A wallet connected to one mediator, over HTTP unless ``over`` a socket.
 
     ``ping_protocol`` and ``ping_response`` name the ping of its generation. The session stays open.
     """
@@ -44,15 +45,15 @@ class ConnectedWallet(SpeaksPickup):
     ping_protocol = "trust_ping/1.0"
     ping_response = "ping_response"
 
-    def __init__(
-        self,
-        connection: MediatorConnection,
-        *,
-        session: aiohttp.ClientSession,
-        transport: Transport | None = None,
-    ) -> None:
-        super().__init__(connection, transport or Http(connection, session))
+    def __init__(self, connection: MediatorConnection, *, session: aiohttp.ClientSession) -> None:
+        super().__init__(connection, Http(connection, session))
         self.session: Final = session
+
+    def over(self, transport: Transport) -> Self:
+        """The same wallet over a socket."""
+        wallet = copy(self)
+        wallet.transport = transport
+        return wallet
 
     @asynccontextmanager
     async def socket(self) -> AsyncIterator[Socket]:

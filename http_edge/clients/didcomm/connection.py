@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import orjson
 
+from http_edge.clients.didcomm.documents import first_of_each
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer, UnusableInvitation
 from http_edge.clients.didcomm.flat_messages import from_flat, to_flat
 from http_edge.crypto.strict_json import JsonRefused, parse, parse_answer
@@ -30,8 +31,9 @@ from http_edge.didcomm.envelopes.messages import (
     UnpackRefusal,
 )
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids
-from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey
+from http_edge.didcomm.envelopes.public_keys import PublicKey
 from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 from http_edge.didcomm.envelopes.v2.version import V2, agent_account
@@ -41,8 +43,6 @@ Received: TypeAlias = Json | bytes
 
 Key: TypeAlias = bytes | str
 """A public key: 32 bytes, sent as did:key, or a text, sent as it is."""
-MEDIA_TYPE: Final = "application/didcomm-envelope-enc"
-"""The media type of envelopes of DIDComm v1 (RFC 0044)."""
 
 
 class Opened(NamedTuple):
@@ -66,11 +66,8 @@ class Connection:
     mediator_key: bytes
     http_url: str
     ws_url: str
-
-    @property
-    def media_type(self) -> str:
-        """The media type of envelopes over HTTP."""
-        return MEDIA_TYPE
+    media_type: ClassVar[str] = MEDIA_TYPE
+    """The media type of envelopes over HTTP."""
 
     def pack(self, message: Json) -> bytes:
         """Pack a message for the mediator, authenticated by the connection's key (RFC 0019)."""
@@ -168,10 +165,9 @@ def agreement_key(did: str) -> tuple[str, PublicKey]:
         UnusableInvitation: the DID carries no such key.
     """
     keys = resolve_document(did)
-    if keys is None or not keys.agreement:
+    name = None if keys is None else keys.preferred_agreement()
+    if keys is None or name is None:
         raise UnusableInvitation(f"{did} carries no key agreement key")
-    of_25519 = (name for name, key in keys.agreement.items() if key.curve is Curve.X25519)
-    name = next(of_25519, next(iter(keys.agreement)))
     return f"{did}#{name}", keys.agreement[name]
 
 
@@ -190,6 +186,8 @@ class Connection2:
     http_url: str
     ws_url: str
     is_known: bool = False
+    media_type: ClassVar[str] = MEDIA_TYPE_2
+    """The media type of envelopes over HTTP."""
 
     @cached_property
     def own(self) -> OwnDids:
@@ -202,11 +200,6 @@ class Connection2:
         if self.is_known and self.method == "peer4":
             return self.own.peer4_short
         return own_did(self.own, self.method)
-
-    @property
-    def media_type(self) -> str:
-        """The media type of envelopes over HTTP."""
-        return MEDIA_TYPE_2
 
     @cached_property
     def _version(self) -> V2:
@@ -308,7 +301,6 @@ def open_for_did(version: V2, body: bytes) -> Unpacked | None:
 def endpoints_of(did: str) -> tuple[str, str]:
     """The first HTTP and the first WebSocket endpoint in the document that a DID carries."""
     document = own_document(did)
-    found = [] if document is None else [each.uri for each in messaging_services(document)]
-    http = [url for url in found if url.startswith(("http://", "https://"))]
-    websocket = [url for url in found if url.startswith(("ws://", "wss://"))]
-    return (http or [""])[0], (websocket or [""])[0]
+    return first_of_each(
+        [] if document is None else [each.uri for each in messaging_services(document)]
+    )

@@ -20,9 +20,9 @@ def from_flat(message: Json) -> Json:
     body = {name: value for name, value in message.items() if name not in _DECORATORS}
     written: Json = {"id": message["@id"], "type": message["@type"], "body": body}
     for name in ("thid", "pthid"):
-        if (value := _member(message, "~thread").get(name)) is not None:
+        if (value := member(message, "~thread").get(name)) is not None:
             written[name] = value
-    transport = _member(message, "~transport")
+    transport = member(message, "~transport")
     written |= {name: transport[name] for name in _ROUTES if name in transport}
     if "~please_ack" in message:
         written["please_ack"] = [""]
@@ -34,7 +34,7 @@ def from_flat(message: Json) -> Json:
 
 def to_flat(message: Json) -> Json:
     """Convert a message of DIDComm v2 to a flat one."""
-    body = _member(message, "body")
+    body = member(message, "body")
     thread = {name: message[name] for name in ("thid", "pthid") if name in message}
     flat: Json = {"@type": message.get("type"), "@id": message.get("id"), **body}
     if thread:
@@ -55,6 +55,7 @@ def to_flat(message: Json) -> Json:
 _ROUTES: Final = ("return_route", "return_route_thread")
 
 
-def _member(message: Json, name: str) -> Mapping[str, object]:
+def member(message: Json, name: str) -> Mapping[str, object]:
+    """The member of a message that is an object; empty if there is none."""
     found = message.get(name)
     return found if isinstance(found, dict) else {}

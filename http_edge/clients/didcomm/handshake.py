@@ -14,14 +14,16 @@ from typing import Final, Literal, TypeAlias
 import orjson
 
 from http_edge.clients.didcomm.connection import Connection, Opened
-from http_edge.clients.didcomm.documents import QUEUE, OwnDocuments, document_in, endpoints
+from http_edge.clients.didcomm.documents import QUEUE, OwnDocuments, endpoints
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
+from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.didcomm.invitation import Invitation
 from http_edge.clients.didcomm.protocol_session import expected, new_id
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.documents import read_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
+from http_edge.didcomm.envelopes.peer_dids import peer2_document, peer4_document
 from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment, verify_member
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
@@ -88,8 +90,7 @@ class Handshake:
             UnexpectedAnswer: the answer is no response to this request.
         """
         response = expected(answer.message, f"{self.protocol}/request", "response")
-        thread = response.get("~thread")
-        if not isinstance(thread, dict) or thread.get("thid") != self.id:
+        if member(response, "~thread").get("thid") != self.id:
             raise UnexpectedAnswer("a response to another request")
         if self.protocol == CONNECTIONS:
             did, shown = self._connection_document(response)
@@ -146,7 +147,7 @@ class Handshake:
                 raise NotAuthentic("another DID is signed than the one in the response")
         else:
             self._check_signers([sender_key])
-        return _shown(did, document_in(did) if isinstance(did, str) else None)
+        return _shown(did, _carried(did) if isinstance(did, str) else None)
 
     def _signed(self, attachment: object) -> bytes:
         """The content of an attachment, signed by the invitation's key. Raises: NotAuthentic."""
@@ -159,6 +160,11 @@ class Handshake:
     def _check_signers(self, signers: Sequence[bytes | None]) -> None:
         if self.invitation.key not in signers:
             raise NotAuthentic("the response is not proven by the key of the invitation")
+
+
+def _carried(did: str) -> Json | None:
+    """The document in a did:peer:2 or a long did:peer:4; None for another DID."""
+    return peer4_document(did) or peer2_document(did)
 
 
 def _shown(did: object, document: object) -> tuple[str, Json]:

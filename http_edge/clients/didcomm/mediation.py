@@ -5,7 +5,7 @@ Version 1.0 (RFC 0211), and 2.0 and 3.0 (didcomm.org).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from http_edge.clients.didcomm.connection import Key, spelled
 from http_edge.clients.didcomm.errors import ProblemReported, UnexpectedAnswer
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, record_of
 from http_edge.didcomm.envelopes.keys import curve_public, read_key
+from http_edge.didcomm.envelopes.messages import Json
 
 _PROTOCOL = "coordinate-mediation/1.0"
 
@@ -70,10 +71,7 @@ class SpeaksMediation(ProtocolSession):
         Raises:
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
         """
-        answer = await self.request(f"{_PROTOCOL}/mediate-request", "mediate-grant|mediate-deny")
-        if str(answer["@type"]).endswith("/mediate-deny"):
-            raise ProblemReported("mediate-deny", "the mediator denies mediation", answer)
-        grant = record_of(answer, _Grant)
+        grant = record_of(await _granted(self, _PROTOCOL), _Grant)
         return Mediation(grant.endpoint, tuple(_routing_key(text) for text in grant.routing_keys))
 
     async def update_keylist(
@@ -84,19 +82,36 @@ class SpeaksMediation(ProtocolSession):
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
         """
-        changes = [(key, "add") for key in add] + [(key, "remove") for key in remove]
         answer = await self.request(
             f"{_PROTOCOL}/keylist-update",
             "keylist-update-response",
-            updates=[{"recipient_key": spelled(key), "action": action} for key, action in changes],
+            updates=_updates("recipient_key", map(spelled, add), map(spelled, remove)),
         )
         return record_of(answer.get("updated"), list[KeylistResult])
 
     async def query_keylist(self, limit: int | None = None, offset: int = 0) -> Keylist:
         """Query the registered keys, all or up to ``limit`` of them from ``offset`` on."""
-        page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
+        page = _page(limit, offset)
         answer = await self.request(f"{_PROTOCOL}/keylist-query", "keylist", **page)
         return record_of(answer, Keylist)
+
+
+async def _granted(session: ProtocolSession, protocol: str, **members: object) -> Json:
+    """Request mediation; return the grant. Raises: ProblemReported if the mediator denies it."""
+    kind = f"{protocol}/mediate-request"
+    answer = await session.request(kind, "mediate-grant|mediate-deny", **members)
+    if str(answer["@type"]).endswith("/mediate-deny"):
+        raise ProblemReported("mediate-deny", "the mediator denies mediation", answer)
+    return answer
+
+
+def _updates(member: str, add: Iterable[str], remove: Iterable[str]) -> list[Json]:
+    changes = [*((name, "add") for name in add), *((name, "remove") for name in remove)]
+    return [{member: name, "action": action} for name, action in changes]
+
+
+def _page(limit: int | None, offset: int) -> Json:
+    return {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
 
 
 def _routing_key(text: str) -> bytes:
@@ -159,12 +174,7 @@ class SpeaksMediation2(ProtocolSession):
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
         """
         thread = {"~thread": {"pthid": invitation_id}} if invitation_id else {}
-        answer = await self.request(
-            f"{self._protocol}/mediate-request", "mediate-grant|mediate-deny", **thread
-        )
-        if str(answer["@type"]).endswith("/mediate-deny"):
-            raise ProblemReported("mediate-deny", "the mediator denies mediation", answer)
-        granted = answer.get("routing_did")
+        granted = (await _granted(self, self._protocol, **thread)).get("routing_did")
         if isinstance(granted, list) and granted:
             granted = granted[0]
         if not isinstance(granted, str):
@@ -179,19 +189,17 @@ class SpeaksMediation2(ProtocolSession):
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
         """
-        changes = [(did, "add") for did in add] + [(did, "remove") for did in remove]
         name = self._names.update
         answer = await self.request(
             f"{self._protocol}/{name}",
             f"{name}-response",
-            updates=[{"recipient_did": did, "action": action} for did, action in changes],
+            updates=_updates("recipient_did", add, remove),
         )
         return record_of(answer.get("updated"), list[RecipientResult])
 
     async def query_recipients(self, limit: int | None = None, offset: int = 0) -> RecipientList:
         """Query the registered recipients, all or up to ``limit`` of them from ``offset`` on."""
-        page = {} if limit is None else {"paginate": {"limit": limit, "offset": offset}}
-        names = self._names
+        page, names = _page(limit, offset), self._names
         answer = await self.request(f"{self._protocol}/{names.query}", names.listing, **page)
         return record_of({**answer, "dids": answer.get(names.listed)}, RecipientList)
 

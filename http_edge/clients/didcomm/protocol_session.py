@@ -18,7 +18,6 @@ Record = TypeVar("Record")
 
 new_id: Final[Callable[[], str]] = Sources().new_nonce
 """Makes a fresh id for a message."""
-_REPORTS: Final = {"problem-report", "problem_report"}
 
 
 class ProtocolSession:
@@ -29,7 +28,7 @@ class ProtocolSession:
 
     def __init__(self, connection: MediatorConnection, transport: Transport) -> None:
         self.connection = connection
-        self.transport: Final = transport
+        self.transport = transport
 
     async def ask(self, message: Json, *, return_route: ReturnRoute = "all") -> Json | None:
         """Send any message and return its answer as it is, also a problem report.
@@ -93,7 +92,7 @@ def expected(answer: Received | None, kind: str, names: str) -> Json:
 def check_problem(message: Json) -> None:
     """Raise ProblemReported if this is a problem report in any of its forms (RFC 0035, 0212)."""
     kind = read_type(message.get("@type"))
-    if kind is None or kind.name not in _REPORTS:
+    if kind is None or not kind.is_problem_report:
         return
     description = message.get("description")
     if isinstance(description, dict):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 import aiohttp
 
-from http_edge.clients.didcomm.connection import MEDIA_TYPE, MediatorConnection, Received
+from http_edge.clients.didcomm.connection import MediatorConnection, Received
 from http_edge.clients.didcomm.errors import (
     ConnectionLost,
     MediatorRefused,
@@ -24,8 +24,10 @@ from http_edge.clients.didcomm.errors import (
     UnexpectedAnswer,
     WalletError,
 )
+from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.retry_after import retry_after_s
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 
 ANSWER_S_MAX: Final = 30.0
 """How long an answer may take, in addition to the delay that the request allows."""
@@ -381,29 +383,23 @@ def _opened(connection: MediatorConnection, body: bytes) -> Received:
 
 def _thread_of_question(message: Json) -> str:
     """The thread of the answer to a request; the parent thread is another one."""
-    thread = message.get("~thread")
-    named = thread.get("thid") if isinstance(thread, dict) else None
-    return str(named or message["@id"])
+    return str(member(message, "~thread").get("thid") or message["@id"])
 
 
 def _answers_another(answer: Json, question: Json) -> bool:
     """Whether an answer is in the thread of another request; an answer may have no thread."""
-    thread = answer.get("~thread")
-    names = [thread.get("thid"), thread.get("pthid")] if isinstance(thread, dict) else []
-    named = {str(name) for name in names if name}
+    thread = member(answer, "~thread")
+    named = {str(name) for name in (thread.get("thid"), thread.get("pthid")) if name}
     return bool(named) and named.isdisjoint({_thread_of_question(question), str(question["@id"])})
 
 
 def _thread(message: Json) -> str:
     """The thread of a message, else its parent thread, as a problem report may have."""
-    thread = message.get("~thread")
-    if not isinstance(thread, dict):
-        return ""
+    thread = member(message, "~thread")
     return str(thread.get("thid") or thread.get("pthid") or "")
 
 
 def _delay_s(message: Json) -> float:
     """The delay in seconds that a request allows for its answer (RFC 0032)."""
-    timing = message.get("~timing")
-    delay_ms = timing.get("delay_milli") if isinstance(timing, dict) else None
+    delay_ms = member(message, "~timing").get("delay_milli")
     return delay_ms / 1000 if isinstance(delay_ms, int | float) else 0.0

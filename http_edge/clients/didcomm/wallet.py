@@ -35,7 +35,7 @@ from http_edge.clients.didcomm.pickup_1 import SpeaksPickup1
 from http_edge.clients.didcomm.protocol_session import check_registered
 from http_edge.clients.didcomm.queue_1 import SpeaksQueue1
 from http_edge.clients.didcomm.recipients import Recipient, Recipient2
-from http_edge.clients.didcomm.transport import Socket, Transport, post
+from http_edge.clients.didcomm.transport import post
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Json
 
@@ -53,10 +53,9 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         connection: Connection,
         *,
         session: aiohttp.ClientSession,
-        transport: Transport | None = None,
         mediation: Mediation | None = None,
     ) -> None:
-        super().__init__(connection, session=session, transport=transport)
+        super().__init__(connection, session=session)
         self.mediation = mediation
 
     @classmethod
@@ -98,12 +97,6 @@ class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
         wallet = cls(shaking.accept(answer), session=session)
         await wallet.ask(shaking.completion(), return_route="none")
         return wallet
-
-    def over(self, socket: Socket) -> Wallet:
-        """The same wallet over a socket."""
-        return Wallet(
-            self.connection, session=self.session, transport=socket, mediation=self.mediation
-        )
 
     # ---- recipients
 
@@ -148,12 +141,11 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         connection: Connection2,
         *,
         session: aiohttp.ClientSession,
-        transport: Transport | None = None,
         pickup: PickupVersion = PICKUP_3,
         mediation: MediationVersion = "2.0",
         routing_did: str = "",
     ) -> None:
-        super().__init__(connection, session=session, transport=transport)
+        super().__init__(connection, session=session)
         self.pickup = pickup
         self.mediation_version = mediation
         self.routing_did = routing_did
@@ -197,17 +189,6 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
             pickup=pickup,
             mediation=mediation,
             routing_did=granted,
-        )
-
-    def over(self, socket: Socket) -> Wallet2:
-        """The same wallet over a socket."""
-        return Wallet2(
-            self.connection,
-            session=self.session,
-            transport=socket,
-            pickup=self.pickup,
-            mediation=self.mediation_version,
-            routing_did=self.routing_did,
         )
 
     async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:

@@ -21,7 +21,6 @@ from http_edge.clients.didcomm import (
     forward_2,
 )
 from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
-from http_edge.clients.didcomm.connection import MEDIA_TYPE
 from http_edge.clients.load.agents import (
     MESSAGE_BYTES,
     PAGE_SIZE,
@@ -36,6 +35,7 @@ from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
+from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2 import envelope, plaintext
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
 

@@ -20,8 +20,14 @@ from typing import Final, TypeAlias
 import msgspec
 from cachetools import LRUCache
 
-from http_edge.didcomm.envelopes.documents import ENDPOINT_CHARS_MAX, as_list, is_url
-from http_edge.didcomm.envelopes.keys import curve_public, did_key, read_key
+from http_edge.didcomm.envelopes.documents import (
+    ENDPOINT_CHARS_MAX,
+    METHODS_MAX,
+    SERVICES_MAX,
+    as_list,
+    is_url,
+)
+from http_edge.didcomm.envelopes.keys import DID_KEY, curve_public, did_key, read_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
@@ -42,14 +48,10 @@ from http_edge.didcomm.envelopes.public_keys import (
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.dids.document import Fetch
 
-METHODS_MAX: Final = 64
-"""Keys of one document that are read; those of a did:peer:2 count threefold."""
 KEYS_MAX: Final = 12
 """Different keys that are taken from one document, and unreadable methods that are skipped; the
 rest of the document's keys are left out. A stranger's envelope may name any DID, and checking a
 point of a NIST curve takes 0.2 ms, even if it is not on the curve. Agents list two to nine."""
-SERVICES_MAX: Final = 16
-"""Services, and endpoints of one service, that are read."""
 SERVICES_CHARS_MAX: Final = 16_384
 """Characters of the services that are taken from one document. A fetched document may be much
 larger, and a stranger can have thousands of them cached."""
@@ -57,7 +59,6 @@ FRAGMENT_CHARS_MAX: Final = 128
 """Longest fragment in the id of a key; that of a key of P-521 has 96 characters."""
 ROUTING_KEYS_MAX: Final = 8
 """Each key adds an envelope around every message; a service with more keys is not used."""
-_DID_KEY: Final = "did:key:"
 _REMEMBERED_MAX: Final = 2048
 """DIDs with remembered documents, most of them 2 KiB each."""
 _REMEMBERED_CHARS_MAX: Final = 768
@@ -102,13 +103,18 @@ class AgentDocument(msgspec.Struct, frozen=True):
         signing = (one.raw for one in self.authentication.values() if one.curve is Curve.ED25519)
         return next((raw for raw in signing if curve_public(raw) == key.raw), None)
 
+    def preferred_agreement(self) -> str | None:
+        """Return the fragment of the key to encrypt to: X25519 if there is one, else the first."""
+        of_25519 = (name for name, key in self.agreement.items() if key.curve is Curve.X25519)
+        return next(of_25519, next(iter(self.agreement), None))
+
 
 def own_document(did: str) -> Json | None:
     """Return the DID document that a DID contains, with relative ids; None if it contains none."""
     if len(did) > DID_CHARS_MAX:
         return None
-    if did.startswith(_DID_KEY):
-        return _key_document(did, did.removeprefix(_DID_KEY))
+    if did.startswith(DID_KEY):
+        return _key_document(did, did.removeprefix(DID_KEY))
     if did.startswith(PEER_0):
         return _key_document(did, did.removeprefix(PEER_0))
     if did.startswith(PEER_2):
@@ -199,6 +205,12 @@ class SeenDids:
         urls = (each.uri for each in mediator.services if is_url(each.uri))
         uri, keys = next(urls, ""), [service.uri, *service.routing_keys]
         return MessagingService(uri, keys) if uri else None
+
+    def learn(self, did: str) -> None:
+        """Remember a DID that contains its document, so that its short form resolves, too."""
+        document = self.resolve(did)
+        if document is not None:
+            self.remember(document)
 
     def remember(self, keys: AgentDocument) -> None:
         """Remember the document of a DID that has a short form, under the short form."""

@@ -1,4 +1,4 @@
-"""Reading of agents' DID documents: their recipient keys and endpoint (DIDComm v1).
+"""DID documents of DIDComm v1: recipient keys and endpoints, as agents write them and as we do.
 
 Agents of ten years write documents in many ways: ``publicKey`` or ``verificationMethod``; keys in
 base58, as did:key or by reference; services of type ``IndyAgent`` (RFC 0160) or
@@ -12,7 +12,7 @@ that packed the message; no module checks the hash in a did:peer:1.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, b64decode, multibase_decode
-from http_edge.didcomm.envelopes.keys import curve_public, read_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.messages import AgentAccount, Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
@@ -33,7 +33,7 @@ from http_edge.didcomm.envelopes.peer_dids import (
 )
 
 SERVICES_MAX: Final = 16
-"""Services that are read; wallets list one or two."""
+"""Services, and endpoints of one service, that are read; wallets list one or two."""
 KEYS_MAX: Final = 8
 """Recipient keys, and routing keys, of one service. Each recipient key costs the sender an
 encryption, each routing key an envelope around every message. A service with more is not used."""
@@ -42,11 +42,16 @@ METHODS_MAX: Final = 64
 list one to three; those of a did:peer:2 count threefold, once for each spelling of their id."""
 ENDPOINT_CHARS_MAX: Final = 2048
 """A longer endpoint counts as none; servers refuse request lines of such length."""
+KEY_ID: Final = "#key-1"
+"""The relative id of the only key of a document that we write; did:peer:2 prescribes this form."""
+LEGACY_CONTEXT: Final = "https://w3id.org/did/v1"
+"""Credo refuses a connections 1.0 document with any other context."""
 
+_LEGACY_DID_BYTES: Final = 16
+"""An unqualified did:sov is the first half of its key."""
 _V1_TYPES: Final = frozenset({"did-communication", "IndyAgent"})
 _KEY_LISTS: Final = ("publicKey", "verificationMethod", "authentication", "keyAgreement")
 _SOV: Final = "did:sov:"
-_DID_KEY: Final = "did:key:"
 _DID: Final = re.compile(r"[!-~]+\Z")
 _URL: Final = re.compile(r"(?:https?|wss?)://[!-~]+\Z", re.IGNORECASE)
 
@@ -69,6 +74,53 @@ class PeerDocument(msgspec.Struct, frozen=True):
         return account.address in self.recipient_keys
 
 
+def legacy_did(key: bytes) -> str:
+    """Return the unqualified DID of connections 1.0; it must be sent with its document."""
+    return base58(key[:_LEGACY_DID_BYTES])
+
+
+def legacy_document(did: str, key: bytes, endpoints: Sequence[str]) -> Json:
+    """Return the DIDDoc of a legacy DID (RFC 0160), in the form of agents of that time."""
+    key_id = f"{did}#1"
+    return {
+        "@context": LEGACY_CONTEXT,
+        "id": did,
+        "publicKey": [
+            {
+                "id": key_id,
+                "type": "Ed25519VerificationKey2018",
+                "controller": did,
+                "publicKeyBase58": base58(key),
+            }
+        ],
+        "authentication": [{"type": "Ed25519SignatureAuthentication2018", "publicKey": key_id}],
+        "service": [
+            {
+                **service,
+                "id": f"{did};indy{priority or ''}",
+                "type": "IndyAgent",
+                "recipientKeys": [base58(key)],
+            }
+            for priority, service in enumerate(write_services(endpoints))
+        ],
+    }
+
+
+def write_services(endpoints: Sequence[str]) -> list[Json]:
+    """Return services at these endpoints, the first preferred, with ``KEY_ID`` as their key."""
+    return [
+        {
+            "id": f"#didcomm-{priority}",
+            "type": "did-communication",
+            "priority": priority,
+            "recipientKeys": [KEY_ID],
+            "routingKeys": [],
+            "serviceEndpoint": endpoint,
+        }
+        for priority, endpoint in enumerate(endpoints)
+    ]
+
+
 def read_document(did: str, document: object) -> PeerDocument | None:
     """Read a document of ``did``, an agent's DID of any method, qualified or not.
 
@@ -84,8 +136,8 @@ def read_document(did: str, document: object) -> PeerDocument | None:
 
 def resolve(did: str) -> PeerDocument | None:
     """Read the document in a did:peer:0, did:peer:2, long did:peer:4 or did:key; else None."""
-    if did.startswith((_DID_KEY, PEER_0)):
-        key = _usable(read_key(_DID_KEY + did.removeprefix(_DID_KEY).removeprefix(PEER_0)))
+    if did.startswith((DID_KEY, PEER_0)):
+        key = _usable(read_key(DID_KEY + did.removeprefix(DID_KEY).removeprefix(PEER_0)))
         return None if key is None else PeerDocument(did, (key,), (), "")
     if did.startswith(PEER_2):
         return read_document(did, peer2_document(did))

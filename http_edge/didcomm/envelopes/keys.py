@@ -25,7 +25,7 @@ from nacl.exceptions import CryptoError
 from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, multibase_decode, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys, service_seed
 
-_DID_KEY: Final = "did:key:"
+DID_KEY: Final = "did:key:"
 _TEXT_CHARS_MAX: Final = 160
 """did:key and its fragment have 105 characters; a much longer text is not read."""
 _BASE58_KEY: Final = re.compile(r"[1-9A-HJ-NP-Za-km-z]{32,44}\Z")
@@ -91,13 +91,13 @@ def base58(key: bytes) -> str:
 @lru_cache(_CACHED_MAX)
 def did_key(key: bytes) -> str:
     """Return a key as ``did:key:z…`` (RFC 0360)."""
-    return _DID_KEY + multibase_encode(ED25519_PREFIX, key)
+    return DID_KEY + multibase_encode(ED25519_PREFIX, key)
 
 
 def did_key_reference(key: bytes) -> str:
     """Return a key as ``did:key:z…#z…``: the DID and the key in its document."""
     did = did_key(key)
-    return f"{did}#{did.removeprefix(_DID_KEY)}"
+    return f"{did}#{did.removeprefix(DID_KEY)}"
 
 
 @lru_cache(_CACHED_MAX)
@@ -116,8 +116,8 @@ def curve_public(key: bytes) -> bytes | None:
 
 @lru_cache(_CACHED_MAX)
 def _read(text: str) -> bytes | None:
-    named = text.startswith(_DID_KEY)
-    key = text.removeprefix(_DID_KEY).partition("#")[0] if named else text
+    named = text.startswith(DID_KEY)
+    key = text.removeprefix(DID_KEY).partition("#")[0] if named else text
     try:
         if _BASE58_KEY.match(key):
             decoded: bytes = b58decode(key)

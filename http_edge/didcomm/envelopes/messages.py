@@ -78,6 +78,14 @@ class MessageType(msgspec.Struct, frozen=True):
         """Return the type of another message of the same protocol, in the same spelling."""
         return f"{self.protocol}/{name}"
 
+    @property
+    def is_problem_report(self) -> bool:
+        """Whether it is a problem report of any protocol, never answered with another.
+
+        Older protocols spell its name with an underscore.
+        """
+        return self.name in {"problem-report", "problem_report"}
+
     def capped(self, minor_max: int) -> MessageType:
         """Return the type with its minor version capped."""
         if self.minor <= minor_max:

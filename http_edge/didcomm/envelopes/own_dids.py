@@ -17,7 +17,7 @@ import msgspec
 
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
-from http_edge.didcomm.envelopes.keys import KeyPair, did_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.peer_dids import PEER_2, encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, x25519_name
@@ -56,7 +56,7 @@ class OwnDids:
         web_did: str = "",
         other_keys: Mapping[str, PrivateKey] | None = None,
     ) -> None:
-        """Make the DIDs of ``key``; their documents have ``services`` (``mediator_services``).
+        """Make the DIDs of ``key``; their documents have ``services`` (``own_services``).
 
         ``web_did`` is a DID whose document another module serves (``merged``), or empty.
         ``other_keys`` are the other key agreement keys in that document, by fragment: a sender may
@@ -133,7 +133,7 @@ class OwnDids:
     def _fragments(self, did: str) -> Sequence[str]:
         """Return the fragments in use for the agreement key of one of our DIDs."""
         image = self.x25519.split(":")[2]
-        if did.startswith("did:key:"):
+        if did.startswith(DID_KEY):
             return ["", f"#{image}", f"#{did.split(':')[2]}"]
         older = [f"#{image}", f"#{image[1:]}"] if did.startswith(PEER_2) else []
         return ["", _AGREEMENT, *older]
@@ -160,18 +160,21 @@ class OwnDids:
         ]
 
 
-def mediator_services(http_url: str, ws_url: str) -> Sequence[Json]:
-    """Return a mediator's services: HTTP first, because some agents read only the first."""
+def own_endpoints(url: str) -> tuple[str, str]:
+    """Return the mediator's endpoints at one http(s) URL: HTTP first, then WebSocket.
+
+    Some agents read only the first, and ACA-Py takes the first that it can send to.
+    """
+    return url, "ws" + url.removeprefix("http")
+
+
+def own_services(url: str) -> Sequence[Json]:
+    """Return a mediator's services at one http(s) URL, over HTTP and WebSocket."""
     return [
         {
             "id": f"#didcomm-{scheme}",
             "type": "DIDCommMessaging",
-            "serviceEndpoint": {"uri": url, "accept": [PROFILE], "routingKeys": []},
+            "serviceEndpoint": {"uri": endpoint, "accept": [PROFILE], "routingKeys": []},
         }
-        for scheme, url in (("http", http_url), ("ws", ws_url))
+        for scheme, endpoint in zip(("http", "ws"), own_endpoints(url), strict=True)
     ]
-
-
-def own_services(endpoint: str) -> Sequence[Json]:
-    """Return a mediator's services with one http(s) ``endpoint`` for HTTP and WebSocket."""
-    return mediator_services(endpoint, "ws" + endpoint.removeprefix("http"))

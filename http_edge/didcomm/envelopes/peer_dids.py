@@ -78,8 +78,8 @@ def peer4_short(did: str) -> str:
 
 
 def multihash(text: str) -> str:
-    """Return the hash that a did:peer:3 or did:peer:4 has for its content: ``z`` and base58."""
-    return _multihash(sha256(text.encode("ascii")).digest())
+    """Return the hash that a did:peer:1, 3 or 4 has for its content: ``z`` and base58."""
+    return _multihash(sha256(text.encode()).digest())
 
 
 def peer4_document(did: str) -> Json | None:

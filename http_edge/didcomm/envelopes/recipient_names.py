@@ -33,7 +33,7 @@ from http_edge.crypto.encoding import (
     multibase_decode,
     multibase_encode,
 )
-from http_edge.didcomm.envelopes.keys import base58, curve_public, read_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, PEER_0, PEER_2, PEER_4, multihash
 
 NAME_CHARS_MAX: Final = 255
@@ -45,7 +45,6 @@ NO_NAME: Final = "none"
 _FRAGMENT_CHARS_MAX: Final = 256
 _REMEMBERED_MAX: Final = 8_192
 """Spellings of at most ``NAME_CHARS_MAX`` characters with a remembered name."""
-_DID_KEY: Final = "did:key:"
 _PEER_3: Final = "did:peer:3"
 _ED25519: Final = "did:key:z6Mk"
 _X25519: Final = "did:key:z6LS"
@@ -70,7 +69,7 @@ def canonical_name(text: object) -> str | None:
 
 def x25519_name(key: bytes) -> str:
     """Return the name of an X25519 key of 32 bytes."""
-    return _DID_KEY + multibase_encode(X25519_PREFIX, key)
+    return DID_KEY + multibase_encode(X25519_PREFIX, key)
 
 
 def twins(name: str) -> Sequence[str]:
@@ -80,7 +79,7 @@ def twins(name: str) -> Sequence[str]:
     name that is no key has none.
     """
     if name.startswith(_X25519):
-        key = multibase_decode(name.removeprefix(_DID_KEY), X25519_PREFIX)
+        key = multibase_decode(name.removeprefix(DID_KEY), X25519_PREFIX)
         return [base58(point) for point in _edwards(key) if curve_public(point) == key]
     if name.startswith("did:"):
         return []
@@ -120,7 +119,7 @@ def _name(text: str) -> str | None:
     """Return the name, by the form of the DID before the fragment."""
     did = text.partition("#")[0]
     if did.startswith(PEER_0):
-        did = _DID_KEY + did.removeprefix(PEER_0)
+        did = DID_KEY + did.removeprefix(PEER_0)
     key = read_key(did)
     if key is not None:
         return base58(key)
@@ -149,7 +148,7 @@ def _short_peer_4(did: str) -> str | None:
 
 def _x25519(did: str) -> str | None:
     try:
-        return x25519_name(multibase_decode(did.removeprefix(_DID_KEY), X25519_PREFIX))
+        return x25519_name(multibase_decode(did.removeprefix(DID_KEY), X25519_PREFIX))
     except ValueError:
         return None
 

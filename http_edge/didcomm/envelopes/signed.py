@@ -18,7 +18,7 @@ import orjson
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.signatures import sign, verify
 from http_edge.crypto.strict_json import parse
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, read_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58, did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Attachment, Json, read_type
 
 JSON_TYPE: Final = "application/json"
@@ -175,7 +175,7 @@ def _signer(signature: Signature, content: bytes) -> bytes | None:
         return None
     jwk, header = protected.jwk, signature.header
     kids = [protected.kid, jwk.kid if jwk else None, header.kid if header else None]
-    keys = {read_key(kid) for kid in kids if kid is not None and kid.startswith("did:key:")}
+    keys = {read_key(kid) for kid in kids if kid is not None and kid.startswith(DID_KEY)}
     if jwk is not None:
         keys.add(b64decode(jwk.x))
     key = keys.pop() if len(keys) == 1 else None

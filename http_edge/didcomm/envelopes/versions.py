@@ -15,8 +15,8 @@ from typing import Final, Protocol
 import msgspec
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.did_documents import Fetched, MessagingService
-from http_edge.didcomm.envelopes.keys import KeyPair, read_key
+from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
+from http_edge.didcomm.envelopes.keys import read_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -85,15 +85,6 @@ class MessageVersion(Protocol):
     ) -> OpenReport:
         """Write a problem report on a message whose sender is not proven."""
 
-    def learn(self, did: str) -> None:
-        """Learn a DID, so that its short form can be resolved, too."""
-
-    def service_of(self, did: str) -> MessagingService | None:
-        """Return an agent's service, if this version finds it in the documents known here."""
-
-    def unknown_mediator(self, did: str) -> str:
-        """Return the mediator's DID to learn before ``service_of`` can answer; empty for none."""
-
     def media_type(self, used: str) -> str:
         """Return the media type for an answer to an envelope that came with the type ``used``."""
 
@@ -116,20 +107,19 @@ class Envelopes:
 
     def __init__(
         self,
-        key: KeyPair,
-        own_dids: OwnDids | None = None,
+        own_dids: OwnDids,
         now_s: Callable[[], int] | None = None,
         fetched: Fetched | None = None,
     ) -> None:
-        """Pack and unpack with the mediator's one key.
+        """Pack and unpack with the mediator's one key, that of ``own_dids``.
 
-        ``own_dids`` are the DIDs of this key, by default without services; ``now_s`` returns Unix
-        seconds for versions that write the time into messages; ``fetched`` returns the fetched
-        document of a web DID, or is None if fetching is not allowed.
+        ``now_s`` returns Unix seconds for versions that write the time into messages; ``fetched``
+        returns the fetched document of a web DID, or is None if fetching is not allowed.
         """
-        self.own_dids = own_dids or OwnDids(key)
+        self.seen = SeenDids(fetched=fetched)
+        """The DIDs of agents, as far as they are known without asking others."""
         # The version that recognizes its envelopes fastest is first.
-        versions = (v2.V2(self.own_dids, now_s, fetched), v1.V1(key))
+        versions = (v2.V2(own_dids, now_s, self.seen), v1.V1(own_dids.key))
         self._versions: Mapping[str, MessageVersion] = {each.name: each for each in versions}
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
@@ -160,11 +150,6 @@ class Envelopes:
         """Write and pack an unsolicited message for an agent."""
         version = self._versions[to.version]
         return version.pack(version.write(message, to, message_id), to)
-
-    def learn(self, did: str) -> None:
-        """Learn the short form of a DID, too: an account has stored the DID, so it was proven."""
-        for version in self._versions.values():
-            version.learn(did)
 
 
 def media_type_of(envelope: bytes) -> str:

@@ -17,6 +17,7 @@ from http_edge.didcomm.protocols.handshake import (
     HandshakeRejection,
     HandshakeResponder,
     MediatorDocuments,
+    refused,
 )
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
@@ -44,15 +45,12 @@ class Connections:
         )
 
     async def _request(self, request: Request) -> Outcome:
-        document = _document(request.message)
-        if isinstance(document, HandshakeRejection):
-            return self._handshake.refuse(document)
-        rejection = await self._handshake.connect(request, document)
+        rejection = await self._handshake.connect(request, _document(request.message))
         if rejection is not None:
-            return self._handshake.refuse(rejection)
+            return refused(rejection)
         connection: Json = {"DID": self._own.legacy_did, "DIDDoc": self._own.legacy_document()}
         signed = SignedValue(connection, self._key, self._clock() // 1000)
-        return self._handshake.accept(Reply("response", signed={"connection": signed}))
+        return Outcome(Reply("response", signed={"connection": signed}, names_parent=True))
 
 
 def _document(request: Message) -> PeerDocument | HandshakeRejection:

@@ -28,6 +28,7 @@ from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import Identities, speaker
 from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal
 from http_edge.settings.settings import DidComm
@@ -40,26 +41,13 @@ _CLIENT_ERROR: Final = "client_error"
 _NO_LIMIT: Final = -1
 
 
-class MediationTerms(msgspec.Struct, frozen=True):
-    """The address for mediated agents' messages: our endpoint, and the key that forwards are for.
-
-    ``own_names`` are all names of the mediator itself (``envelopes.recipient_names``); ``own_did``
-    is the DID to grant if the message does not name the DID of ours that it was addressed to.
-    """
-
-    endpoint: str
-    routing_key: bytes
-    own_names: frozenset[str]
-    own_did: str
-
-
 class MediationForm(msgspec.Struct, frozen=True):
     """The differences between the versions of coordinate mediation.
 
     ``recipient`` is the member that names a recipient; ``name_of`` reads it. ``update``, ``query``
     and ``listing`` are names of messages; ``listed`` is the list member of a listing.
     ``repeated_add`` is the result of adding a recipient that is already in the keylist. ``grant``
-    writes the body of a grant from the terms and the DID that the mediator was addressed by.
+    writes the body of a grant from our address and the DID that the mediator was addressed by.
     """
 
     major: int
@@ -70,7 +58,7 @@ class MediationForm(msgspec.Struct, frozen=True):
     listing: str
     listed: str
     repeated_add: Result
-    grant: Callable[[MediationTerms, str], Json]
+    grant: Callable[[OwnAddress, str], Json]
 
 
 def _key_name(text: str) -> str | None:
@@ -78,16 +66,16 @@ def _key_name(text: str) -> str | None:
     return None if key is None else keys.base58(key)
 
 
-def _endpoint_and_key(terms: MediationTerms, _addressed_to: str) -> Json:
-    return {"endpoint": terms.endpoint, "routing_keys": [keys.did_key(terms.routing_key)]}
+def _endpoint_and_key(own: OwnAddress, _addressed_to: str) -> Json:
+    return {"endpoint": own.endpoint, "routing_keys": [own.dids.did_key]}
 
 
-def _one_did(_terms: MediationTerms, addressed_to: str) -> Json:
+def _one_did(_: OwnAddress, addressed_to: str) -> Json:
     # The specification's example has a list of DIDs, but the clients read a text.
     return {"routing_did": addressed_to}
 
 
-def _list_of_dids(_terms: MediationTerms, addressed_to: str) -> Json:
+def _list_of_dids(_: OwnAddress, addressed_to: str) -> Json:
     return {"routing_did": [addressed_to]}
 
 
@@ -158,13 +146,13 @@ class CoordinateMediation:
         identities: Identities,
         enrolment: Enrolment,
         keylists: Keylists,
-        terms: MediationTerms,
+        own: OwnAddress,
         settings: DidComm,
     ) -> None:
         self._form = form
         self._identities = identities
         self._enrolment = enrolment
-        self._terms = terms
+        self._own = own
         self._settings = settings
         self._keylists = keylists
 
@@ -189,8 +177,8 @@ class CoordinateMediation:
                 may_wait=refused.is_connected,
                 refused=refused.refused,
             )
-        addressed_to = request.message.addressed_to or self._terms.own_did
-        return Outcome(reply=Reply("mediate-grant", self._form.grant(self._terms, addressed_to)))
+        addressed_to = request.message.addressed_to or self._own.dids.did_key
+        return Outcome(reply=Reply("mediate-grant", self._form.grant(self._own, addressed_to)))
 
     async def _update(self, request: Request) -> Outcome:
         """Add and remove recipients.
@@ -226,7 +214,7 @@ class CoordinateMediation:
         """Return the name that a change is about, or None if the change is invalid."""
         name = self._form.name_of(update.recipient)
         # No agent may own a name of ours: it would receive the forwards for all others.
-        if name in self._terms.own_names or update.action not in {_ADD, _REMOVE}:
+        if name in self._own.dids.names or update.action not in {_ADD, _REMOVE}:
             return None
         return name
 
@@ -270,9 +258,7 @@ class CoordinateMediation:
         limit, offset = page
         most = self._settings.keylist_page_max
         query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
-        part = await self._identities.ask(
-            request.sender.did, query, request.command, KeylistPart, by_owner=True
-        )
+        part = await request.ask_account(self._identities, query, KeylistPart)
         if isinstance(part, Refusal):
             return _report(problem_of(part))
         count = len(part.keys)

@@ -10,32 +10,33 @@ before it, and some agents cannot send it.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final
 
 import orjson
-from base58 import b58encode
 
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import PeerDocument, read_document, resolve
-from http_edge.didcomm.envelopes.keys import KeyPair, base58
+from http_edge.didcomm.envelopes.documents import (
+    KEY_ID,
+    LEGACY_CONTEXT,
+    PeerDocument,
+    read_document,
+    resolve,
+)
+from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply
-from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, peer4_document
+from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, multihash
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
 from http_edge.didcomm.protocols.handshake import (
-    LEGACY_CONTEXT,
     PROBLEM_REPORT,
     HandshakeRejection,
     HandshakeResponder,
     MediatorDocuments,
+    refused,
 )
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
 _PEER_1: Final = "did:peer:1"
-_DID_KEY: Final = "did:key:"
 _SOV: Final = "did:sov:"
-_SHA2_256: Final = b"\x12\x20"
-"""Multihash: SHA2-256, of 32 bytes."""
 
 
 class DidExchange:
@@ -67,20 +68,13 @@ class DidExchange:
         )
 
     async def _request(self, request: Request) -> Outcome:
-        did = request.message.text("did")
-        if not did:
-            return self._handshake.refuse(HandshakeRejection.NO_DID)
-        document = _document(did, request.message)
-        if isinstance(document, HandshakeRejection):
-            return self._handshake.refuse(document)
-        rejection = await self._handshake.connect(request, document)
-        if rejection is not None:
-            return self._handshake.refuse(rejection)
-        return self._handshake.accept(self._response(did))
+        did = request.message.text("did") or ""
+        rejection = await self._handshake.connect(request, _document(did, request.message))
+        return Outcome(self._response(did)) if rejection is None else refused(rejection)
 
     def _response(self, did: str) -> Reply:
         """Return the mediator's DID in the form of the agent's own DID."""
-        if did.startswith((PEER_4, _DID_KEY)):
+        if did.startswith((PEER_4, DID_KEY)):
             return self._peer4
         if did.startswith((PEER_0, PEER_2)):
             return self._peer2
@@ -94,7 +88,9 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
     packed the request (``HandshakeResponder.connect``), which proves as much as a signature. For
     the same reason the hash in a did:peer:1 is not checked; agents differ in what they hash.
     """
-    if did.startswith((PEER_0, PEER_2, PEER_4, _DID_KEY)):
+    if not did:
+        return HandshakeRejection.NO_DID
+    if did.startswith((PEER_0, PEER_2, PEER_4, DID_KEY)):
         return resolve(did) or HandshakeRejection.NO_DOCUMENT
     if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
         return HandshakeRejection.UNKNOWN_DID
@@ -117,13 +113,17 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
 def _rotated(did: str, key: KeyPair) -> Reply:
     """Return a response with a DID that contains its document, signed by the invitation's key."""
     signed = sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)
-    return Reply("response", {"did": did}, member_attachments={"did_rotate": signed})
+    return Reply(
+        "response", {"did": did}, member_attachments={"did_rotate": signed}, names_parent=True
+    )
 
 
 def _attached(did: str, document: Json, key: KeyPair) -> Reply:
     """Return a response with a DID and its document, signed by the invitation's key."""
     signed = sign_attachment(orjson.dumps(document), key)
-    return Reply("response", {"did": did}, member_attachments={"did_doc": signed})
+    return Reply(
+        "response", {"did": did}, member_attachments={"did_doc": signed}, names_parent=True
+    )
 
 
 def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
@@ -133,20 +133,16 @@ def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
     The DID is the hash of the stored variant, which has no ``id``, and ``#id`` as controller
     (did:peer method, numalgo 1).
     """
-    modern = peer4_document(own.peer4)
-    assert modern is not None, "it is our own"
-    key_id = "#key-1"  # as the services name it
     method = {
-        "id": key_id,
+        "id": KEY_ID,
         "type": "Ed25519VerificationKey2018",
         "publicKeyBase58": base58(public_key),
     }
     document: Json = {
         "@context": [LEGACY_CONTEXT],
         "verificationMethod": [{**method, "controller": "#id"}],
-        "authentication": [key_id],
-        "service": modern["service"],
+        "authentication": [KEY_ID],
+        "service": own.services,
     }
-    digits: bytes = b58encode(_SHA2_256 + sha256(orjson.dumps(document)).digest())
-    did = f"{_PEER_1}z{digits.decode('ascii')}"
+    did = _PEER_1 + multihash(orjson.dumps(document).decode())
     return {**document, "id": did, "verificationMethod": [{**method, "controller": did}]}

@@ -23,8 +23,8 @@ from http_edge.didcomm.envelopes.messages import Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
-from http_edge.didcomm.protocols.handshake import authority_of
 from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Request
 
@@ -48,17 +48,14 @@ class Enrolment:
         admission: Admission,
         keylists: Keylists,
         services: Services,
-        *,
-        own_url: str,
-        own_names: frozenset[str],
+        own: OwnAddress,
     ) -> None:
-        """Enrol agents; none can be reached by ``own_url`` or ``own_names``, the mediator's own."""
+        """Enrol agents, of which none can be reached by our ``own`` address."""
         self._identities = identities
         self._admission = admission
         self._keylists = keylists
         self._services = services
-        self._own_names = own_names
-        self._own_authority = authority_of(own_url)
+        self._own = own
 
     async def grant(self, request: Request) -> NotEnrolled | Problem | None:
         """Grant mediation to the sender; return None, or the reason for the denial."""
@@ -71,20 +68,18 @@ class Enrolment:
 
         The keys are DIDs or ids of DIDs' keys, in the order from the agent outwards. Endpoint and
         keys are empty for an agent that fetches its messages, and for an agent whose document leads
-        back to this mediator: a message sent there would be queued for the agent again, for ever.
+        back to this mediator.
         """
         service = await self._services(message)
-        if service is None or authority_of(service.uri) == self._own_authority:
+        if service is None or self._own.is_at(service.uri):
             return "", []
-        if any(canonical_name(key) in self._own_names for key in service.routing_keys):
+        if any(canonical_name(key) in self._own.dids.names for key in service.routing_keys):
             return "", []
         # A document lists the keys from the outside inwards: the mediator reached first is first.
         return service.uri, list(reversed(service.routing_keys))
 
     async def _grant(self, request: Request) -> Refusal | None:
-        granted = await self._identities.ask(
-            request.sender.did, GrantMediation(), request.command, Done, by_owner=True
-        )
+        granted = await request.ask_account(self._identities, GrantMediation(), Done)
         return granted if isinstance(granted, Refusal) else None
 
     async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:

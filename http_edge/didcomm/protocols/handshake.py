@@ -3,27 +3,33 @@
 RFC 0160 (connections 1.0) and RFC 0023 (DID exchange) differ in how the agent and the mediator show
 their DID documents. In both, the key that packed the request identifies the agent from then on, so
 it must be a key of the document: no agent can connect in another's name. In both, a request may be
-repeated and gets a valid answer again.
+repeated and gets a valid answer again. Every answer repeats the parent thread: ACA-Py cannot
+complete a DID exchange without it.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import Final
-from urllib.parse import urlsplit
-
-import msgspec
 
 from actors.core.commands import Connect, Connection
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.crypto.encoding import ED25519_PREFIX, multibase_encode
-from http_edge.didcomm.envelopes.documents import PeerDocument
+from http_edge.didcomm.envelopes.documents import (
+    KEY_ID,
+    PeerDocument,
+    legacy_did,
+    legacy_document,
+    write_services,
+)
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Reply
+from http_edge.didcomm.envelopes.own_dids import own_endpoints
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 
@@ -31,16 +37,10 @@ PROBLEM_REPORT: Final = "problem_report"
 """The name in RFC 0160, RFC 0023 and RFC 0434, with an underscore (RFC 0035 has a hyphen)."""
 _LABEL_CHARS_MAX: Final = 128
 """A label is shown to persons and proves nothing; a longer one is cut."""
-LEGACY_CONTEXT: Final = "https://w3id.org/did/v1"
-"""Credo refuses a connections 1.0 document with any other context."""
 _CONTEXT: Final = (
     "https://www.w3.org/ns/did/v1",
     "https://w3id.org/security/suites/ed25519-2020/v1",
 )
-_KEY_ID: Final = "#key-1"
-"""A relative id; the did:peer:2 specification prescribes this form."""
-_LEGACY_DID_BYTES: Final = 16
-"""An unqualified did:sov is the first half of its key."""
 
 
 class HandshakeRejection(Enum):
@@ -102,61 +102,29 @@ def described(code: str, explanation: str) -> Json:
     return {"code": code, "en": explanation}
 
 
-def authority_of(url: str) -> str:
-    """Return host and port of an endpoint in a comparable form; empty if it has none."""
-    return urlsplit(url).netloc.lower()
-
-
 class MediatorDocuments:
-    """The mediator's own DIDs and documents, made once from its key and its two endpoints.
+    """The mediator's own DIDs and documents, made once from its key and its URL.
 
-    Each document holds one key, the service key, and two DIDComm v1 services: HTTP first, because
-    ACA-Py takes the first that it can send to; WebSocket second, where Credo finds it for live
-    mode. The key is written as ``Ed25519VerificationKey2020``, the form that both ACA-Py from 0.10
-    and Credo from 0.4 read. There is no key agreement key, because DIDComm v1 uses the signing key.
+    Each document holds one key, the service key, and two DIDComm v1 services: HTTP first;
+    WebSocket second, where Credo finds it for live mode. The key is written as
+    ``Ed25519VerificationKey2020``, the form that both ACA-Py from 0.10 and Credo from 0.4 read.
+    There is no key agreement key, because DIDComm v1 uses the signing key.
     """
 
-    def __init__(self, key: KeyPair, http_url: str, ws_url: str) -> None:
+    def __init__(self, key: KeyPair, url: str) -> None:
         """Make the documents with the public half of ``key``."""
         self._key = key.public
-        self._endpoints = (http_url, ws_url)
+        self._endpoints = own_endpoints(url)
+        self.services = write_services(self._endpoints)
         self.peer4 = encode_peer4(self._document())
         """The did:peer:4 in its long form, which contains its document."""
-        self.peer2 = encode_peer2([self._key], self._services())
+        self.peer2 = encode_peer2([self._key], self.services)
         """The same key and services as a did:peer:2."""
-        self.legacy_did = base58(self._key[:_LEGACY_DID_BYTES])
-        """The unqualified DID of connections 1.0; it must be sent with its document."""
+        self.legacy_did = legacy_did(self._key)
 
     def legacy_document(self) -> Json:
-        """Return the DIDDoc of ``legacy_did`` (RFC 0160), in the form of agents of that time."""
-        did = f"did:sov:{self.legacy_did}"
-        key_id = f"{did}#1"
-        return {
-            "@context": LEGACY_CONTEXT,
-            "id": did,
-            "publicKey": [
-                {
-                    "id": key_id,
-                    "type": "Ed25519VerificationKey2018",
-                    "controller": did,
-                    "publicKeyBase58": base58(self._key),
-                }
-            ],
-            "authentication": [{"type": "Ed25519SignatureAuthentication2018", "publicKey": key_id}],
-            "service": [
-                {
-                    "id": f"{did};{name}",
-                    "type": "IndyAgent",
-                    "priority": priority,
-                    "recipientKeys": [base58(self._key)],
-                    "routingKeys": [],
-                    "serviceEndpoint": endpoint,
-                }
-                for priority, (name, endpoint) in enumerate(
-                    zip(("indy", "indy1"), self._endpoints, strict=True)
-                )
-            ],
-        }
+        """Return the document of ``legacy_did``."""
+        return legacy_document(f"did:sov:{self.legacy_did}", self._key, self._endpoints)
 
     def _document(self) -> Json:
         """Return the document without the ``id`` and ``controller`` that a resolver adds."""
@@ -164,56 +132,38 @@ class MediatorDocuments:
             "@context": list(_CONTEXT),
             "verificationMethod": [
                 {
-                    "id": _KEY_ID,
+                    "id": KEY_ID,
                     "type": "Ed25519VerificationKey2020",
                     "publicKeyMultibase": multibase_encode(ED25519_PREFIX, self._key),
                 }
             ],
-            "authentication": [_KEY_ID],
-            "service": self._services(),
+            "authentication": [KEY_ID],
+            "service": self.services,
         }
-
-    def _services(self) -> list[Json]:
-        return [
-            {
-                "id": f"#didcomm-{priority}",
-                "type": "did-communication",
-                "priority": priority,
-                "recipientKeys": [_KEY_ID],
-                "routingKeys": [],
-                "serviceEndpoint": endpoint,
-            }
-            for priority, endpoint in enumerate(self._endpoints)
-        ]
 
 
 class HandshakeResponder:
-    """Connects agents and refuses them, for one protocol."""
+    """Connects agents, for both protocols."""
 
-    def __init__(
-        self,
-        identities: Identities,
-        admission: Admission,
-        *,
-        own_key: bytes,
-        own_url: str,
-    ) -> None:
-        """Answer handshakes.
-
-        ``own_key`` and ``own_url`` are the mediator's: an agent may not use them as routing key or
-        endpoint.
-        """
+    def __init__(self, identities: Identities, admission: Admission, own: OwnAddress) -> None:
+        """Answer handshakes of agents whose routing keys and endpoint are not our ``own``."""
         self._identities = identities
         self._admission = admission
-        self._own_key = own_key
-        self._own_authority = authority_of(own_url)
+        self._own = own
 
-    async def connect(self, request: Request, document: PeerDocument) -> HandshakeRejection | None:
-        """Admit and connect the agent that packed the request; return None, or the rejection."""
+    async def connect(
+        self, request: Request, document: PeerDocument | HandshakeRejection
+    ) -> HandshakeRejection | None:
+        """Admit and connect the agent that packed the request; return None, or the rejection.
+
+        ``document`` is a rejection if the request shows no usable document.
+        """
+        if isinstance(document, HandshakeRejection):
+            return document
         if not document.is_of(request.sender):
             return HandshakeRejection.NOT_PACKED
-        if self._own_key in document.routing_keys or self._is_own(document.endpoint):
-            # A message for the agent would come back and be queued for it again, for ever.
+        own_key = self._own.dids.key.public
+        if own_key in document.routing_keys or self._own.is_at(document.endpoint):
             return HandshakeRejection.LEADS_BACK
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
@@ -235,27 +185,17 @@ class HandshakeResponder:
             return _BY_PROBLEM.get(problem_of(connected), HandshakeRejection.UNAVAILABLE)
         return None
 
-    def _is_own(self, endpoint: str) -> bool:
-        return bool(endpoint) and authority_of(endpoint) == self._own_authority
 
-    def accept(self, response: Reply) -> Outcome:
-        """Answer with ``response``. It may wait in the queue, for delivery to an endpoint."""
-        return Outcome(reply=self._in_thread(response))
+def refused(rejection: HandshakeRejection) -> Outcome:
+    """Answer with the protocol's problem report. It does not wait: strangers have no queue.
 
-    def refuse(self, rejection: HandshakeRejection) -> Outcome:
-        """Answer with the protocol's problem report. It does not wait: strangers have no queue.
-
-        The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
-        ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
-        """
-        body: Json = {
-            "problem-code": rejection.code,
-            "explain": rejection.explanation,
-            "description": described(rejection.code, rejection.explanation),
-        }
-        report = self._in_thread(Reply(PROBLEM_REPORT, body))
-        return Outcome(reply=report, may_wait=False, refused=rejection.refused)
-
-    def _in_thread(self, reply: Reply) -> Reply:
-        """Repeat the parent thread in a reply; ACA-Py cannot complete a DID exchange without it."""
-        return msgspec.structs.replace(reply, names_parent=True)
+    The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and
+    ``explain``, ACA-Py and Credo read ``description`` (RFC 0035).
+    """
+    body: Json = {
+        "problem-code": rejection.code,
+        "explain": rejection.explanation,
+        "description": described(rejection.code, rejection.explanation),
+    }
+    report = Reply(PROBLEM_REPORT, body, names_parent=True)
+    return Outcome(reply=report, may_wait=False, refused=rejection.refused)

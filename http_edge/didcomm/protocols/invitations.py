@@ -73,11 +73,6 @@ _KINDS: Final[dict[Protocol, str]] = {
     "out-of-band-2": "out-of-band/2.0/invitation",
     "connections": "connections/1.0/invitation",
 }
-_FAMILIES: Final[dict[Protocol, tuple[str, int]]] = {
-    "out-of-band": ("out-of-band", 1),
-    "out-of-band-2": ("out-of-band", 2),
-    "connections": ("connections", 1),
-}
 
 
 class MediatorInvitation(msgspec.Struct, frozen=True):
@@ -89,54 +84,35 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
     endpoint: str
     did: str
 
-    def out_of_band(self) -> Json:
-        """Return an out-of-band 1.1 message with only one service, because ACA-Py refuses two."""
-        body: Json = {
-            "label": self.label,
-            "goal_code": GOAL_CODE,
-            "goal": GOAL,
-            "accept": list(_ACCEPT),
-            "handshake_protocols": list(HANDSHAKES),
-            "services": [
-                {
-                    "id": "#inline",
-                    "type": "did-communication",
-                    "recipientKeys": [did_key(self.key)],
-                    "serviceEndpoint": self.endpoint,
-                }
-            ],
-        }
-        return write_invitation(NewMessage(_KINDS["out-of-band"], body, id=self.terms.id))
-
-    def out_of_band_2(self) -> Json:
-        """Return an out-of-band 2.0 message. By its label we recognize the invitation later."""
-        body: Json = {
-            "label": self.label,
-            "goal_code": GOAL_CODE_2,
-            "goal": GOAL,
-            "accept": [PROFILE],
-        }
-        message = NewMessage(_KINDS["out-of-band-2"], body, id=self.terms.id)
-        return write_invitation(message, self.did)
-
-    def connections(self) -> Json:
-        """Return a connections 1.0 message, for wallets that know no other form."""
-        body: Json = {
-            "label": self.label,
-            "recipientKeys": [base58(self.key)],
-            "serviceEndpoint": self.endpoint,
-        }
-        return write_invitation(NewMessage(_KINDS["connections"], body, id=self.terms.id))
-
     def message(self, protocol: Protocol) -> Json:
-        """Return the invitation as a message of ``protocol``."""
+        """Return the invitation as a message of ``protocol``.
+
+        That of out-of-band 1.1 has only one service, because ACA-Py refuses two. By the label we
+        recognize an invitation later, also in out-of-band 2.0.
+        """
+        body: Json = {"label": self.label}
         match protocol:
             case "out-of-band":
-                return self.out_of_band()
+                body |= {
+                    "goal_code": GOAL_CODE,
+                    "goal": GOAL,
+                    "accept": list(_ACCEPT),
+                    "handshake_protocols": list(HANDSHAKES),
+                    "services": [
+                        {
+                            "id": "#inline",
+                            "type": "did-communication",
+                            "recipientKeys": [did_key(self.key)],
+                            "serviceEndpoint": self.endpoint,
+                        }
+                    ],
+                }
             case "out-of-band-2":
-                return self.out_of_band_2()
+                body |= {"goal_code": GOAL_CODE_2, "goal": GOAL, "accept": [PROFILE]}
             case "connections":
-                return self.connections()
+                body |= {"recipientKeys": [base58(self.key)], "serviceEndpoint": self.endpoint}
+        written = NewMessage(_KINDS[protocol], body, id=self.terms.id)
+        return write_invitation(written, self.did if protocol == "out-of-band-2" else "")
 
     def query(self, protocol: Protocol) -> str:
         """Return a query: ``oob=…&_oob=…``, ``_oob=…`` or ``c_i=…``, in base64url without padding.
@@ -229,7 +205,8 @@ class Invitations:
         if message is None:
             return None
         kind = message.type
-        if (kind.family, kind.major) != _FAMILIES[protocol] or kind.name != "invitation":
+        is_of_protocol = _KINDS[protocol].startswith(f"{kind.family}/{kind.major}.")
+        if not is_of_protocol or kind.name != "invitation":
             return None
         is_ours = self._key.public in map(read_key, _keys(message.body))
         if not is_ours and protocol != "out-of-band-2":

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import Context
-from typing import Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,8 +22,8 @@ from actors.core.commands import (
     CheckKeys,
     ClaimedKey,
     ClaimKey,
+    Command,
     Connection,
-    FindAccount,
     FindKeyOwner,
     GrantMediation,
     ReleaseKey,
@@ -36,11 +37,13 @@ from actors.core.replies import (
     KeylistChanged,
     KeyOwner,
     KeysKnown,
+    Reply,
 )
 from http_edge.didcomm.envelopes.did_documents import account_did
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target
 
+_R = TypeVar("_R", bound=Reply)
 Failure: TypeAlias = Literal["client_error", "server_error"]
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
@@ -110,11 +113,11 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
-        claims = await self._claim(owner, command, new, changed, wanted)
-        await self._look_for_others(owner, command, brief, changed, wanted)
-        add = [ClaimedKey(key, claims[key]) for key in new if key in claims]
-        removed = await self._update(owner, command, add, gone, changed)
-        await self._release(owner, command, removed)
+        claims = _Claims(self._identities, owner, command)
+        made = await claims.claim(new, changed, wanted)
+        await claims.look_for_others(brief, changed, wanted)
+        add = [ClaimedKey(key, made[key]) for key in new if key in made]
+        await self._release(claims, await claims.update(add, gone, changed))
         return changed
 
     async def enrol(
@@ -125,7 +128,7 @@ class Keylists:
         The sender has proven that it holds the names, so they become its own, even if another
         account has registered them. A repetition stores nothing. Return None, or the refusal.
         """
-        found = await self._find(owner, command, names)
+        found = await self._identities.find_account(owner, command, names)
         if isinstance(found, Refusal):
             return found
         own: list[ClaimedKey] | Refusal = []
@@ -145,7 +148,7 @@ class Keylists:
         """Claim names whose keys the owner is proven to hold, even from another account."""
         claims: list[ClaimedKey] = []
         for name in names:
-            claim = await self._claim_held(owner, command, name)
+            claim = await _Claims(self._identities, owner, command).claim_held(name)
             if isinstance(claim, Refusal):
                 return claim
             claims.append(ClaimedKey(name, claim.number))
@@ -157,91 +160,120 @@ class Keylists:
         If this process ends before all is released, the owner keeps some claims, but loses each to
         an account that proves to hold the key.
         """
+        claims = _Claims(self._identities, owner, command)
         for start in range(0, len(keys), _RELEASES_AT_ONCE):
-            await self._release(owner, command, keys[start : start + _RELEASES_AT_ONCE])
+            await self._release(claims, keys[start : start + _RELEASES_AT_ONCE])
 
-    async def _claim_held(self, owner: str, command: bytes, name: str) -> KeyClaim | Refusal:
+    async def _release(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
+        """Release claims; repeat later what was not answered, as far as there is room."""
+        left = await claims.release(keys)
+        left = left[: _UNRELEASED_MAX - self._unreleased]
+        if not left:
+            return
+        self._unreleased += len(left)
+        again = self._release_later(claims, left)
+        task = asyncio.get_running_loop().create_task(again, context=Context())
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release_later(self, claims: _Claims, keys: Sequence[ClaimedKey]) -> None:
+        left = keys
+        try:
+            for pause_s in _AGAIN_AFTER_S:
+                await asyncio.sleep(pause_s)
+                left = await claims.release(left)
+                if not left:
+                    return
+        finally:
+            self._unreleased -= len(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """The claims of ``owner`` on names, for the request with the key ``command`` in the log."""
+
+    identities: Identities
+    owner: str
+    command: bytes
+
+    async def claim_held(self, name: str) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of the account that owned it before.
 
         The opposite of a key leaves the account that has registered it, too. A key that an account
         has rotated away, and that may be stolen, takes nothing from it in any spelling.
         """
         for twin in twins(name):
-            if (refusal := await self._given_up(owner, command, twin)) is not None:
+            if (refusal := await self._given_up(twin)) is not None:
                 return refusal
-        claim = await self._take(owner, command, name, holds_key=False)
+        claim = await self._take(name, holds_key=False)
         if claim is Refusal.KEY_TAKEN:
-            refusal = await self._given_up(owner, command, name)
-            claim = refusal or await self._take(owner, command, name)
+            refusal = await self._given_up(name)
+            claim = refusal or await self._take(name)
         other = opposite(name)
         if isinstance(claim, Refusal) or other is None:
             return claim
-        if await self._is_anothers(owner, command, other):
-            taken = await self._take(owner, command, other)
+        if await self._is_anothers(other):
+            taken = await self._take(other)
             if isinstance(taken, Refusal):
                 return taken
         return claim
 
-    async def _given_up(self, owner: str, command: bytes, name: str) -> Refusal | None:
+    async def _given_up(self, name: str) -> Refusal | None:
         """Return why the holder of a key may not take its name from the account that has it.
 
         ``KEY_TAKEN``: as a DID of its own the key spoke for an account, and speaks no longer.
         """
         did = account_did(name)
-        if did == owner or not await self._is_anothers(owner, command, name):
+        if did == self.owner or not await self._is_anothers(name):
             return None
-        found = await self._find(did, command)
+        found = await self.identities.find_account(did, self.command)
         if isinstance(found, AccountFound) and found.account_did:
-            found = await self._find(found.account_did, command)
+            found = await self.identities.find_account(found.account_did, self.command)
         if isinstance(found, Refusal):
             return found
         return None if found.speaker_did == did else Refusal.KEY_TAKEN
 
-    async def _find(
-        self, did: str, command: bytes, names: Sequence[str] = ()
-    ) -> AccountFound | Refusal:
-        question = FindAccount(list(names))
-        return await self._identities.ask(did, question, command, AccountFound, by_mediator=True)
-
-    async def _take(
-        self, owner: str, command: bytes, name: str, *, holds_key: bool = True
-    ) -> KeyClaim | Refusal:
+    async def _take(self, name: str, *, holds_key: bool = True) -> KeyClaim | Refusal:
         """Claim a name, and remove it from the keylist of its former owner, if it had one."""
-        claim = await self._identities.ask(
-            key_target(name), ClaimKey(owner, holds_key=holds_key), command, KeyClaim
+        claim = await self._ask(
+            key_target(name), ClaimKey(self.owner, holds_key=holds_key), KeyClaim
         )
-        if isinstance(claim, Refusal) or claim.former_did in {"", owner}:
+        if isinstance(claim, Refusal) or claim.former_did in {"", self.owner}:
             return claim
         update = UpdateKeylist([], [name])
-        removed = await self._identities.ask(
-            claim.former_did, update, command, KeylistChanged, by_mediator=True
-        )
+        removed = await self._ask(claim.former_did, update, KeylistChanged, by_mediator=True)
         is_unknown = isinstance(removed, Refusal) and removed in _UNKNOWN
         return Refusal.TEMPORARILY_UNAVAILABLE if is_unknown else claim
 
-    async def _claim_free(
-        self, owner: str, command: bytes, name: str, *, with_twins: bool
-    ) -> KeyClaim | Refusal:
+    async def claim_free(self, name: str, *, with_twins: bool) -> KeyClaim | Refusal:
         """Claim a name that no other account has, by its twins and its opposite neither."""
         other = opposite(name)
         rivals = [*(twins(name) if with_twins else ()), *([] if other is None else [other])]
         for rival in rivals:
-            if await self._is_anothers(owner, command, rival):
+            if await self._is_anothers(rival):
                 return Refusal.KEY_TAKEN
-        return await self._identities.ask(key_target(name), ClaimKey(owner), command, KeyClaim)
+        return await self._ask(key_target(name), ClaimKey(self.owner), KeyClaim)
 
-    async def _is_anothers(self, owner: str, command: bytes, name: str) -> bool:
+    async def _is_anothers(self, name: str) -> bool:
         """Say whether another account is known to have registered a name."""
-        found = await self._identities.ask(key_target(name), FindKeyOwner(), command, KeyOwner)
-        return isinstance(found, KeyOwner) and found.owner_did != owner
+        found = await self._ask(key_target(name), FindKeyOwner(), KeyOwner)
+        return isinstance(found, KeyOwner) and found.owner_did != self.owner
 
-    async def _look_for_others(
-        self,
-        owner: str,
-        command: bytes,
-        names: Sequence[str],
-        changed: Changed,
-        wanted: KeyChanges,
+    async def release(self, keys: Sequence[ClaimedKey]) -> Sequence[ClaimedKey]:
+        """Release claims; return those of which it is not known that they are released."""
+        releases = [
+            self._ask(key_target(claimed.key), ReleaseKey(self.owner, claimed.claim), Done)
+            for claimed in keys
+        ]
+        answers = await asyncio.gather(*releases)
+        return [
+            claimed
+            for claimed, answer in zip(keys, answers, strict=True)
+            if isinstance(answer, Refusal)
+        ]
+
+    async def look_for_others(
+        self, names: Sequence[str], changed: Changed, wanted: KeyChanges
     ) -> None:
         """Mark names that the request adds and removes as failed if another account owns them.
 
@@ -252,23 +284,18 @@ class Keylists:
             if name in wanted.held:
                 continue
             spellings = [name, *twins(name)] if wanted.on_either_curve else [name]
-            if any([await self._is_anothers(owner, command, each) for each in spellings]):
+            if any([await self._is_anothers(each) for each in spellings]):
                 changed.failed[name] = "client_error"
 
-    async def _claim(
-        self,
-        owner: str,
-        command: bytes,
-        keys: Sequence[str],
-        changed: Changed,
-        wanted: KeyChanges,
+    async def claim(
+        self, keys: Sequence[str], changed: Changed, wanted: KeyChanges
     ) -> Mapping[str, int]:
         """Claim keys; return the numbers of the claims that were made."""
         answers = await asyncio.gather(
             *[
-                self._claim_held(owner, command, key)
+                self.claim_held(key)
                 if key in wanted.held
-                else self._claim_free(owner, command, key, with_twins=wanted.on_either_curve)
+                else self.claim_free(key, with_twins=wanted.on_either_curve)
                 for key in keys
             ]
         )
@@ -281,66 +308,28 @@ class Keylists:
                 claims[key] = answer.number
         return claims
 
-    async def _update(
-        self,
-        owner: str,
-        command: bytes,
-        add: Sequence[ClaimedKey],
-        remove: Sequence[str],
-        changed: Changed,
+    async def update(
+        self, add: Sequence[ClaimedKey], remove: Sequence[str], changed: Changed
     ) -> Sequence[ClaimedKey]:
         """Change the keylist in one step; return the claims that are now to be released."""
         if not add and not remove:
             return []
         update = UpdateKeylist(list(add), list(remove))
-        done = await self._identities.ask(owner, update, command, KeylistChanged)
+        done = await self._ask(self.owner, update, KeylistChanged)
         if not isinstance(done, Refusal):
             return done.removed
         added = [claimed.key for claimed in add]
         if done is Refusal.QUOTA_EXCEEDED and add:
             # Another change came in between. The adds fail together; still make the removals.
             changed.failed.update(dict.fromkeys(added, "client_error"))
-            return [*add, *await self._update(owner, command, [], remove, changed)]
+            return [*add, *await self.update([], remove, changed)]
         changed.failed.update(dict.fromkeys([*added, *remove], "server_error"))
         # If the outcome is unknown, the claims stay: the keys may be in the keylist.
         return [] if done is Refusal.TEMPORARILY_UNAVAILABLE else add
 
-    async def _release(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
-        """Release claims; repeat later what was not answered, as far as there is room."""
-        left = await self._try_to_release(owner, command, keys)
-        left = left[: _UNRELEASED_MAX - self._unreleased]
-        if not left:
-            return
-        self._unreleased += len(left)
-        again = self._release_later(owner, command, left)
-        task = asyncio.get_running_loop().create_task(again, context=Context())
-        self._releasing.add(task)
-        task.add_done_callback(self._releasing.discard)
-
-    async def _release_later(self, owner: str, command: bytes, keys: Sequence[ClaimedKey]) -> None:
-        left = keys
-        try:
-            for pause_s in _AGAIN_AFTER_S:
-                await asyncio.sleep(pause_s)
-                left = await self._try_to_release(owner, command, left)
-                if not left:
-                    return
-        finally:
-            self._unreleased -= len(keys)
-
-    async def _try_to_release(
-        self, owner: str, command: bytes, keys: Sequence[ClaimedKey]
-    ) -> Sequence[ClaimedKey]:
-        """Release claims; return those of which it is not known that they are released."""
-        releases = [
-            self._identities.ask(
-                key_target(claimed.key), ReleaseKey(owner, claimed.claim), command, Done
-            )
-            for claimed in keys
-        ]
-        answers = await asyncio.gather(*releases)
-        return [
-            claimed
-            for claimed, answer in zip(keys, answers, strict=True)
-            if isinstance(answer, Refusal)
-        ]
+    async def _ask(
+        self, target: str, question: Command, reply: type[_R], *, by_mediator: bool = False
+    ) -> _R | Refusal:
+        return await self.identities.ask(
+            target, question, self.command, reply, by_mediator=by_mediator
+        )

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 import msgspec
 
 from http_edge.didcomm.envelopes.messages import Acknowledgement, Message
-from http_edge.didcomm.protocols.problems import is_problem_report
 from http_edge.didcomm.protocols.protocol import Family, Outcome, no_answer
 
 
@@ -49,4 +48,4 @@ def families() -> Sequence[Family]:
 def _is_due(message: Message) -> bool:
     kind = message.type
     is_routing = message.is_forward or kind.family == "routing"
-    return message.wants_ack and not (is_routing or kind.name == "ack" or is_problem_report(kind))
+    return message.wants_ack and not (is_routing or kind.name == "ack" or kind.is_problem_report)

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from actors.core.commands import (
     Command,
-    DeliverMessages,
     EndLive,
     QueryQueue,
     RemoveMessages,
@@ -61,13 +60,8 @@ class OwnQueue:
         self, request: Request, command: Command, *, can_linger: bool = False
     ) -> QueueState | Refusal:
         """Run a command and return the queue's state after it."""
-        return await self._identities.ask(
-            request.sender.did,
-            command,
-            request.command,
-            QueueState,
-            can_linger=can_linger,
-            by_owner=True,
+        return await request.ask_account(
+            self._identities, command, QueueState, can_linger=can_linger
         )
 
     async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
@@ -95,19 +89,14 @@ class OwnQueue:
         command = delivery_to(request.session, self._channel, limit, self._settings)
         least = min(at_least, self._settings.delivery_messages_max)
         command = replace(command, recipient_key=recipient_key, at_least=least)
-        return await self._deliver(request, command)
+        return await request.ask_account(self._identities, command, Delivery)
 
     async def show(self, request: Request, message_ids: Sequence[str]) -> Delivery | Refusal:
         """Return the messages with these ids, leased or not, in that order; change nothing."""
         limit = self._settings.delivery_messages_max
         command = delivery_to(request.session, self._channel, limit, self._settings)
         command = replace(command, lease_ms=0, message_ids=_possible(message_ids))
-        return await self._deliver(request, command)
-
-    async def _deliver(self, request: Request, command: DeliverMessages) -> Delivery | Refusal:
-        return await self._identities.ask(
-            request.sender.did, command, request.command, Delivery, by_owner=True
-        )
+        return await request.ask_account(self._identities, command, Delivery)
 
 
 def _possible(message_ids: Sequence[str]) -> list[str]:

@@ -43,6 +43,7 @@ from http_edge.didcomm.protocols.protocol import (
     Outcome,
     Request,
     refusal,
+    with_route,
 )
 from http_edge.settings.settings import DidComm
 
@@ -170,24 +171,20 @@ class Pickup:
     def family(self) -> Family:
         """Return the protocol with its handlers."""
         handlers = {
-            "status-request": self._status,
-            "delivery-request": self._deliver,
+            "status-request": with_route(self._status),
+            "delivery-request": with_route(self._deliver),
             "messages-received": self._received,
-            _LIVE: self._live,
+            _LIVE: with_route(self._live),
         }
         return Family(self._form.family, self._form.major, (0,), ("mediator",), handlers)
 
     async def _status(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         narrowed = self._narrowed(request.message)
         if isinstance(narrowed, InvalidMember):
             return self._refused(narrowed)
         return await self._status_reply(request, narrowed)
 
     async def _deliver(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         limit = request.message.count(self._form.limit)
         narrowed = self._narrowed(request.message)
         if isinstance(limit, InvalidMember):
@@ -227,8 +224,6 @@ class Pickup:
         return _answer(self._written(state, _Narrowed(self._form.recipient)))
 
     async def _live(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         everything = _Narrowed(self._form.recipient)
         wanted = request.message.flag("live_delivery")
         if isinstance(wanted, InvalidMember):

@@ -29,7 +29,7 @@ from http_edge.didcomm.protocols.own_queue import (
     last_times,
 )
 from http_edge.didcomm.protocols.problems import Problem, problem_of
-from http_edge.didcomm.protocols.protocol import NOTHING, Family, Outcome, Request, no_answer
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, with_route
 from http_edge.settings.settings import DidComm
 
 CHANNEL: Final = "pickup/1.0"
@@ -66,26 +66,22 @@ class Pickup1:
     def family(self) -> Family:
         """Return the protocol; every name without a handler is an ``invalid_request``."""
         handlers = {
-            "status-request": self._status,
-            "batch-pickup": self._batch,
-            "list-pickup": self._list,
-            "noop": self._noop,
+            "status-request": with_route(self._status),
+            "batch-pickup": with_route(self._batch),
+            "list-pickup": with_route(self._list),
+            "noop": with_route(self._noop),
             "problem_report": no_answer,
         }
         roles = ("message_holder", "batch_sender")
-        return Family("messagepickup", 1, (0,), roles, handlers, self._unexpected)
+        return Family("messagepickup", 1, (0,), roles, handlers, with_route(_unexpected))
 
     async def _status(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         state = await self._queue.state(request)
         if not isinstance(state, QueueState):
             return _refused(state)
         return _answer(Reply("status", status_of(state, self._clock())))
 
     async def _batch(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         size = request.message.count("batch_size")
         if isinstance(size, InvalidMember):
             return _problem(INVALID_REQUEST, size.sentence)
@@ -96,8 +92,6 @@ class Pickup1:
         return _answer(_messages("batch", found), handed_over=handed_over)
 
     async def _list(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         ids = request.message.texts("message_ids", IDS_MAX)
         if isinstance(ids, InvalidMember):
             return _problem(INVALID_REQUEST, ids.sentence)
@@ -108,8 +102,6 @@ class Pickup1:
 
     async def _noop(self, request: Request) -> Outcome:
         """Send one message unchanged; neither start nor end implicit pickup on a socket."""
-        if not request.routable:
-            return NOTHING
         found = await self._collect(request, 1)
         if not isinstance(found, Delivery):
             return _refused(found)
@@ -118,11 +110,6 @@ class Pickup1:
             return Outcome(envelope=message.payload, handed_over=[message.message_id])
         code = EMPTY_QUEUE if request.message.delay_ms is None else TIMEOUT_OCCURRED
         return _problem(code, _EXPLAIN[code])
-
-    async def _unexpected(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
-        return _problem(INVALID_REQUEST, "Unknown request type")
 
     async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
         """Lease up to ``size`` messages: at once if that many wait, else when the delay is over."""
@@ -143,6 +130,10 @@ class Pickup1:
                     break
                 found = await self._queue.deliver(request, size, at_least=size)
         return await self._queue.deliver(request, size) if _nothing_yet(found) else found
+
+
+async def _unexpected(_request: Request) -> Outcome:
+    return _problem(INVALID_REQUEST, "Unknown request type")
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:

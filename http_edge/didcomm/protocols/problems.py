@@ -12,12 +12,9 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import (
     QUESTION_TYPE,
     InvalidMember,
-    MessageType,
     ProblemReport,
     WhoRetries,
 )
-
-_REPORT_NAMES: Final = frozenset({"problem-report", "problem_report"})
 
 
 class Problem(Enum):
@@ -143,10 +140,8 @@ def problem_of(refusal: Refusal) -> Problem:
     return _BY_REFUSAL.get(refusal, Problem.INVALID_MESSAGE)
 
 
-def report_of(
-    problem: Problem | InvalidMember, *, is_own: bool = False
-) -> tuple[ProblemReport, str]:
-    """Return the report of a problem, and its name for the operator; ``is_own`` as in the report.
+def report_of(problem: Problem | InvalidMember, *, is_own: bool = False) -> ProblemReport:
+    """Return the report of a problem; ``is_own`` as in the report.
 
     The comment names a member that breaks a rule, and the rule, but never the value: a report may
     end up in the logs of others.
@@ -155,15 +150,6 @@ def report_of(
     if isinstance(problem, InvalidMember):
         comment = f": {problem.sentence}"
         problem = Problem.INVALID_MESSAGE
-    report = ProblemReport(
+    return ProblemReport(
         problem.value, problem.sentence + comment, problem.who_retries, problem.code_2, is_own
     )
-    return report, problem.refused
-
-
-def is_problem_report(kind: MessageType) -> bool:
-    """Say whether a message is a problem report of any protocol, never answered with another.
-
-    Older protocols spell its name with an underscore.
-    """
-    return kind.name in _REPORT_NAMES

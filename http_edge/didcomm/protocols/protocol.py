@@ -10,10 +10,13 @@ Message types are versioned as in RFC 0003; the two spellings of a type (RFC 034
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from actors.core.commands import Command
+from actors.core.refusals import Refusal
+from actors.core.replies import Reply
 from http_edge.didcomm.delivery.pump import LiveDelivery
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -22,7 +25,10 @@ from http_edge.didcomm.envelopes.messages import (
     Message,
     MessageType,
 )
+from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.problems import Problem, report_of
+
+_R = TypeVar("_R", bound=Reply)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -45,6 +51,13 @@ class Request(msgspec.Struct, frozen=True):
     open_route: bool = False
     patient: bool = True
     live: bool = False
+
+    async def ask_account(
+        self, identities: Identities, command: Command, reply: type[_R], *, can_linger: bool = False
+    ) -> _R | Refusal:
+        """Send a command to the sender's own account, which its host charges for the work."""
+        did, key = self.sender.did, self.command
+        return await identities.ask(did, command, key, reply, can_linger=can_linger, by_owner=True)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -115,6 +128,15 @@ async def no_answer(_request: Request) -> Outcome:
     return NOTHING
 
 
+def with_route(handler: Handler) -> Handler:
+    """Return a handler that does nothing unless its answer can go back at once."""
+
+    async def handle(request: Request) -> Outcome:
+        return await handler(request) if request.routable else NOTHING
+
+    return handle
+
+
 def refusal(
     problem: Problem | InvalidMember,
     *,
@@ -127,13 +149,12 @@ def refusal(
     The report names a member that breaks a rule, and the rule. ``is_own``: the report is a message
     of the protocol itself.
     """
-    report, refused = report_of(problem, is_own=is_own)
     known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
     return Outcome(
-        reply=report,
+        reply=report_of(problem, is_own=is_own),
         may_wait=may_wait,
         explicit=explicit,
-        refused=refused,
+        refused=known.refused,
         to_retry=known if known.who_retries == "you" else None,
     )
 

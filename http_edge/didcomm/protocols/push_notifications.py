@@ -83,9 +83,7 @@ class PushNotifications:
 
     async def _find(self, request: Request) -> PushDevice | Refusal | None:
         """Return the device at this push service."""
-        found = await self._identities.ask(
-            request.sender.did, QueryPushDevice(), request.command, PushDeviceFound, by_owner=True
-        )
+        found = await request.ask_account(self._identities, QueryPushDevice(), PushDeviceFound)
         if isinstance(found, Refusal):
             return found
         device = found.device
@@ -102,13 +100,8 @@ class PushNotifications:
     async def _ask(
         self, request: Request, device: PushDevice | None, instead_of: str | None = None
     ) -> PushDeviceFound | Refusal:
-        return await self._identities.ask(
-            request.sender.did,
-            SetPushDevice(device, instead_of),
-            request.command,
-            PushDeviceFound,
-            by_owner=True,
-        )
+        change = SetPushDevice(device, instead_of)
+        return await request.ask_account(self._identities, change, PushDeviceFound)
 
 
 def families(identities: Identities, channels: Collection[str]) -> Sequence[Family]:

@@ -24,7 +24,7 @@ from http_edge.didcomm.protocols.own_queue import (
     time_text,
 )
 from http_edge.didcomm.protocols.problems import problem_of
-from http_edge.didcomm.protocols.protocol import NOTHING, Family, Outcome, Request, refusal
+from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal, with_route
 from http_edge.settings.settings import DidComm
 
 CHANNEL: Final = "queue/1.0"
@@ -44,7 +44,7 @@ class Queue1:
         handlers = {
             "status-request": self._status,
             "status-update-request": self._update,
-            "fetch-request": self._fetch,
+            "fetch-request": with_route(self._fetch),
         }
         return Family("queue", 1, (0,), (), handlers)
 
@@ -56,8 +56,6 @@ class Queue1:
         return self._status_reply(await self._queue.change(request, command))
 
     async def _fetch(self, request: Request) -> Outcome:
-        if not request.routable:
-            return NOTHING
         limit = request.message.count("message_count_limit", self._messages_max)
         if isinstance(limit, InvalidMember):
             return refusal(limit, explicit=True)

@@ -36,5 +36,5 @@ class ReportLimit:
             return refused
         if self._last.take(sender, now_s) is not None:
             return None
-        last, _ = report_of(Problem.TOO_MANY_ERRORS)
+        last = report_of(Problem.TOO_MANY_ERRORS)
         return msgspec.structs.replace(refused, reply=last, may_wait=False)

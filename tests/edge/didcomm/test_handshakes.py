@@ -59,7 +59,9 @@ def made(
 
 
 async def follow(network: WalletNetwork, invitation: MediatorInvitation, **options: Any) -> Wallet:
-    return await Wallet.connect(invitation.out_of_band(), session=network.session, **options)
+    return await Wallet.connect(
+        invitation.message("out-of-band"), session=network.session, **options
+    )
 
 
 async def refused(network: WalletNetwork, invitation: MediatorInvitation, **options: Any) -> str:
@@ -328,7 +330,7 @@ async def test_by_invitation_only_an_invitation_of_ours_is_needed(network: Walle
     genuine = made(network, "genuine")
     await follow(network, genuine)
     facts = network.mediator.facts()
-    message = genuine.out_of_band()
+    message = genuine.message("out-of-band")
     real_id = str(message["@id"])
     forged_id = real_id[:-1] + ("A" if real_id[-1] != "A" else "B")
     foreign = Invitations(KeyPair.new(), "x", genuine.endpoint).public()

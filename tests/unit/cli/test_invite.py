@@ -114,8 +114,8 @@ def test_json_holds_the_message_too(run: Run, tmp_path: Path) -> None:
         "protocol": "connections",
         "url": invitation.url(URL, "connections"),
         "short_url": invitation.short_url(URL, "connections"),
-        "invitation": invitation.connections(),
-        "invitation_2": invitation.out_of_band_2(),
+        "invitation": invitation.message("connections"),
+        "invitation_2": invitation.message("out-of-band-2"),
     }
 
 
@@ -124,7 +124,7 @@ def test_an_invitation_for_the_newer_generation_alone(run: Run, tmp_path: Path) 
     invitation = known(ran, tmp_path)
     said = json.loads(ran.out)
     assert said["url"] == f"{URL}/invitation?{invitation.query('out-of-band-2')}"
-    assert said["invitation"] == said["invitation_2"] == invitation.out_of_band_2()
+    assert said["invitation"] == said["invitation_2"] == invitation.message("out-of-band-2")
 
 
 def test_every_invitation_is_another_one(run: Run, tmp_path: Path) -> None:

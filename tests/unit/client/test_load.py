@@ -82,7 +82,7 @@ def test_a_sealed_message_is_for_its_recipient_and_as_long_as_was_wanted() -> No
 def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
     key = KeyPair.new()
     mediator = OwnDids(key, own_services("http://127.0.0.1:1/didcomm"))
-    envelopes = Envelopes(key, mediator)
+    envelopes = Envelopes(mediator)
     boxes = [Mailbox2(None, Recipient2(KeyPair.new(), mediator.peer2)) for _ in range(2)]  # type: ignore[arg-type]
     agents = DidComm2Agents(boxes)
     assert agents.endpoint == "http://127.0.0.1:1/didcomm"
@@ -94,7 +94,7 @@ def test_a_v2_message_is_for_its_recipient_and_as_long_as_was_wanted() -> None:
         forward = envelopes.of(message.version).read_forward(message, recipients_max=1)
         assert forward is not None
         recipient = boxes[number % 2].recipient
-        recipient.version.learn(agents.sender.peer4)
+        recipient.version.seen.learn(agents.sender.peer4)
         found, sender = recipient.unpack(forward.payloads[0])
         assert forward.recipients == [recipient.own.peer4_short]
         assert (found["@id"], sender) == (f"message-{number}", agents.sender.peer4_short)

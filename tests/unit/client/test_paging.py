@@ -20,12 +20,12 @@ class Shelf:
         self.reads: list[int] = []
         self.acknowledged: list[list[str]] = []
 
-    async def read(self, number: int, size: int) -> Page[PendingEvent]:
-        if size > self.fit:
+    async def read(self, *, page: int, page_size: int) -> Page[PendingEvent]:
+        if page_size > self.fit:
             raise CommandRefused("INVALID_COMMAND", 400)
-        self.reads.append(number)
-        items = self.waiting[number * size :][:size]
-        return Page(tuple(items), Pagination(number, size, len(self.waiting)))
+        self.reads.append(page)
+        items = self.waiting[page * page_size :][:page_size]
+        return Page(tuple(items), Pagination(page, page_size, len(self.waiting)))
 
     async def acknowledge(self, ids: Sequence[str]) -> None:
         self.acknowledged.append(list(ids))
@@ -42,7 +42,7 @@ async def test_a_set_that_stays_is_read_page_after_page(count: int, reads: list[
 
 
 async def test_any_other_refusal_of_a_page_is_raised() -> None:
-    async def read(_number: int, _size: int) -> Page[PendingEvent]:
+    async def read(*, page: int, page_size: int) -> Page[PendingEvent]:
         raise CommandRefused(code, 400, None)
 
     for code, size in (("UNAUTHORIZED_COMMAND", 100), ("INVALID_COMMAND", 1)):

@@ -14,8 +14,10 @@ import orjson
 from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
+from http_edge.clients.didcomm.documents import OwnDocuments
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.signed import sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.admission import Admission
@@ -24,6 +26,7 @@ from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
 from http_edge.settings.settings import DidComm
 from tests.edge.mediator import HandClock
@@ -44,7 +47,7 @@ class Wallet:
         self.did = did_key(self.key.public)
         self.unqualified = base58(self.key.public[:16])
         self._endpoint = endpoint
-        own = MediatorDocuments(self.key, endpoint, endpoint)
+        own = OwnDocuments(self.key, endpoint)
         self.peer4, self.peer2 = own.peer4, own.peer2
 
     def legacy_document(self) -> dict[str, Any]:
@@ -113,10 +116,9 @@ class Inviter:
         public = settings.registration in {"open", "allow_list"}
         self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
         self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
-        self.own = MediatorDocuments(SERVICE, HTTP_URL, WS_URL)
-        handshake = HandshakeResponder(
-            agents, self.admission, own_key=SERVICE.public, own_url=HTTP_URL
-        )
+        self.own = MediatorDocuments(SERVICE, HTTP_URL)
+        own = OwnAddress(HTTP_URL, OwnDids(SERVICE))
+        handshake = HandshakeResponder(agents, self.admission, own)
         self.families: dict[str, Family] = {
             family.name: family
             for family in (

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.coordinate_mediation import (
     CoordinateMediation,
     MediationForm,
-    MediationTerms,
 )
 from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Family
 from http_edge.didcomm.unknown_dids import UnknownDids
 from http_edge.settings.settings import DidComm
@@ -27,8 +27,7 @@ SERVICE_KEY: Final = SERVICE.public
 OWN_DID: Final = did_key(SERVICE_KEY)
 SETTINGS: Final = {"keylist_keys_max": 12, "keylist_updates_max": 10, "keylist_page_max": 5}
 OWN_DIDS: Final = OwnDids(SERVICE, own_services(ENDPOINT))
-OWN_NAMES: Final = OWN_DIDS.names | {base58(SERVICE_KEY)}
-TERMS: Final = MediationTerms(ENDPOINT, SERVICE_KEY, OWN_NAMES, OWN_DID)
+OWN: Final = OwnAddress(ENDPOINT, OWN_DIDS)
 
 
 def mediation_family(form: MediationForm, agents: Agents, **settings: object) -> Family:
@@ -37,13 +36,12 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
     invitations = Invitations(SERVICE, "Poste", ENDPOINT)
     admission = Admission(read, invitations, agents, clock=lambda: NOW_MS)
     keylists = Keylists(agents, keys_max=read.keylist_keys_max)
-    envelopes = Envelopes(SERVICE, OWN_DIDS)
+    envelopes = Envelopes(OWN_DIDS)
     enrolment = Enrolment(
         agents,
         admission,
         keylists,
-        UnknownDids(agents, envelopes, None).service_of,
-        own_url=ENDPOINT,
-        own_names=TERMS.own_names,
+        UnknownDids(agents, envelopes.seen, None).service_of,
+        OWN,
     )
-    return CoordinateMediation(form, agents, enrolment, keylists, TERMS, read).family()
+    return CoordinateMediation(form, agents, enrolment, keylists, OWN, read).family()

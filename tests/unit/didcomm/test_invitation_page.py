@@ -214,7 +214,7 @@ async def test_an_invitation_that_is_over_is_gone(client: Client, accept: str) -
 
 THEIRS = Invitations(KeyPair.from_seed(b"t" * 32), "Poste", f"{BASE}/didcomm").public()
 assert THEIRS is not None
-CHANGED = {**made().out_of_band(), "label": "Free money"}
+CHANGED = {**made().message("out-of-band"), "label": "Free money"}
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_without_a_public_invitation_its_id_is_unknown_wherever_it_was_printed()
 
 def test_the_out_of_band_invitation_has_one_service_and_all_handshakes() -> None:
     invitation = made(label="A café")
-    assert invitation.out_of_band() == {
+    assert invitation.message("out-of-band") == {
         "@type": "https://didcomm.org/out-of-band/1.1/invitation",
         "@id": invitation.terms.id,
         "label": "A café",
@@ -182,7 +182,7 @@ def test_the_out_of_band_invitation_has_one_service_and_all_handshakes() -> None
 
 def test_the_connections_invitation_has_its_key_in_base58() -> None:
     invitation = made()
-    assert invitation.connections() == {
+    assert invitation.message("connections") == {
         "@type": "https://didcomm.org/connections/1.0/invitation",
         "@id": invitation.terms.id,
         "label": "Poste",
@@ -193,7 +193,7 @@ def test_the_connections_invitation_has_its_key_in_base58() -> None:
 
 def test_the_newer_out_of_band_invitation_names_a_did_with_both_services() -> None:
     invitation = made(label="A café")
-    message = invitation.out_of_band_2()
+    message = invitation.message("out-of-band-2")
     did = message.pop("from")
     assert message == {
         "type": "https://didcomm.org/out-of-band/2.0/invitation",
@@ -222,8 +222,8 @@ def test_one_url_is_for_both_generations_and_each_finds_its_own() -> None:
     # Some wallets split the text at the newer parameter, so it stands last.
     assert [name for name, _ in named] == ["oob", "_oob"]
     first, second = (json.loads(b64decode(text)) for _, text in named)
-    assert first == invitation.out_of_band()
-    assert second == invitation.out_of_band_2()
+    assert first == invitation.message("out-of-band")
+    assert second == invitation.message("out-of-band-2")
 
 
 @pytest.mark.parametrize("label", ["Poste", "🐌" * LABEL_CHARS_MAX])
@@ -241,9 +241,9 @@ def test_a_qr_code_holds_the_long_url_unless_it_is_too_long(label: str) -> None:
 def test_urls_hold_the_whole_message_in_plain_ascii() -> None:
     invitation = made(label="A café 🐌")
     for url, parameter, message in (
-        (invitation.url(BASE, "out-of-band"), "oob", invitation.out_of_band()),
-        (invitation.url(BASE, "connections"), "c_i", invitation.connections()),
-        (invitation.url(BASE, "out-of-band-2"), "_oob", invitation.out_of_band_2()),
+        (invitation.url(BASE, "out-of-band"), "oob", invitation.message("out-of-band")),
+        (invitation.url(BASE, "connections"), "c_i", invitation.message("connections")),
+        (invitation.url(BASE, "out-of-band-2"), "_oob", invitation.message("out-of-band-2")),
     ):
         parts = urlsplit(url)
         assert parts.geturl().startswith(f"{BASE}/invitation?{parameter}=")
@@ -265,14 +265,14 @@ def test_an_invitation_of_ours_is_known_again_by_its_url(protocol: Protocol) -> 
 
 
 def test_older_spellings_of_an_invitation_are_read() -> None:
-    message = made().out_of_band()
+    message = made().message("out-of-band")
     message["@type"] = OLD_PREFIX + "out-of-band/1.0/invitation"
     message["services"] = [{"recipientKeys": [did_key_reference(KEY.public)]}]
     assert OURS.read("out-of-band", encoded(message)) == made()
 
 
 def test_nothing_that_others_write_into_an_invitation_is_kept() -> None:
-    message = made().out_of_band()
+    message = made().message("out-of-band")
     message |= {"goal": "Free money", "imageUrl": "https://evil.example"}
     message["services"] = [
         {"recipientKeys": [did_key(KEY.public)], "serviceEndpoint": "https://evil.example"}
@@ -302,7 +302,7 @@ def test_nothing_that_others_write_into_an_invitation_is_kept() -> None:
     ids=str,
 )
 def test_a_message_that_is_not_ours_is_none(change: dict[str, object]) -> None:
-    assert OURS.read("out-of-band", encoded(made().out_of_band() | change)) is None
+    assert OURS.read("out-of-band", encoded(made().message("out-of-band") | change)) is None
 
 
 @pytest.mark.parametrize(

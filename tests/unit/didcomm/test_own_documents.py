@@ -11,7 +11,7 @@ from http_edge.didcomm.protocols.handshake import MediatorDocuments
 KEY = KeyPair.from_seed(b"s" * 32)
 HTTP = "https://mediator.example/didcomm"
 WS = "wss://mediator.example/didcomm"
-OWN = MediatorDocuments(KEY, HTTP, WS)
+OWN = MediatorDocuments(KEY, HTTP)
 
 
 def test_all_documents_say_the_same() -> None:
@@ -86,8 +86,8 @@ def test_the_legacy_document_is_as_agents_of_its_time_write_it() -> None:
 
 
 def test_documents_outlive_restarts_and_differ_by_key() -> None:
-    again = MediatorDocuments(KeyPair.from_seed(b"s" * 32), HTTP, WS)
+    again = MediatorDocuments(KeyPair.from_seed(b"s" * 32), HTTP)
     assert (again.peer4, again.peer2) == (OWN.peer4, OWN.peer2)
-    other = MediatorDocuments(KeyPair.from_seed(b"t" * 32), HTTP, WS)
+    other = MediatorDocuments(KeyPair.from_seed(b"t" * 32), HTTP)
     assert other.peer4 != OWN.peer4
     assert other.legacy_did != OWN.legacy_did

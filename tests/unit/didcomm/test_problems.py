@@ -6,7 +6,6 @@ from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, read_type
 from http_edge.didcomm.protocols.problems import (
     Problem,
-    is_problem_report,
     problem_of,
     report_of,
 )
@@ -17,8 +16,7 @@ from tests.unit.didcomm.requests import NEW, OLD, message, written
 
 
 def problem_report(to: Message, problem: Problem | InvalidMember) -> Json:
-    report, _ = report_of(problem)
-    return written(report, to)
+    return written(report_of(problem), to)
 
 
 LIVE = message("messagepickup/2.0/live-delivery-change", live_delivery=True)
@@ -58,7 +56,7 @@ def test_every_problem_has_a_code_and_a_sentence_of_its_own() -> None:
 
 def test_a_code_of_report_problem_2_has_a_sorter_a_scope_and_descriptors() -> None:
     for problem in set(Problem) - {Problem.MISSING_VALUE, Problem.NOT_REGISTERED_FOR_PUSH}:
-        report, _ = report_of(problem)
+        report = report_of(problem)
         sorter, scope, *descriptors = report.code_of(LIVE).split(".")
         assert (sorter, scope) in {("e", "p"), ("e", "m")}
         assert all(descriptors)
@@ -66,12 +64,12 @@ def test_a_code_of_report_problem_2_has_a_sorter_a_scope_and_descriptors() -> No
 
 def test_the_code_of_an_invalid_member_names_the_type_of_its_message() -> None:
     asks = message("trust_ping/1.0/ping", OLD)
-    report, _ = report_of(InvalidMember("limit", "must be an integer, 0 or more"))
+    report = report_of(InvalidMember("limit", "must be an integer, 0 or more"))
     assert report.code_of(asks) == f"e.p.msg.{OLD}trust_ping/1.0/ping"
 
 
 def test_a_protocol_with_reports_of_its_own_writes_the_newer_code() -> None:
-    report, _ = report_of(Problem.NOT_CONNECTED, is_own=True)
+    report = report_of(Problem.NOT_CONNECTED, is_own=True)
     assert written(report, LIVE) == {
         "@type": "https://didcomm.org/messagepickup/2.0/problem-report",
         "@id": "reply-1",
@@ -105,7 +103,7 @@ def test_a_problem_report_is_known_in_every_protocol(kind: str, expected: bool) 
     for prefix in (NEW, OLD):
         read = read_type(prefix + kind)
         assert read is not None
-        assert is_problem_report(read) is expected
+        assert read.is_problem_report is expected
 
 
 def test_a_report_names_the_member_and_its_rule_and_nothing_of_the_value() -> None:
@@ -125,7 +123,7 @@ def test_what_is_only_to_be_sent_again_is_no_error_of_its_sender() -> None:
     assert limit.limited("me", wrong, 1.0) == wrong
     last = limit.limited("me", wrong, 1.0)
     assert last is not None
-    assert (last.reply, last.refused) == (report_of(Problem.TOO_MANY_ERRORS)[0], wrong.refused)
+    assert (last.reply, last.refused) == (report_of(Problem.TOO_MANY_ERRORS), wrong.refused)
     assert limit.limited("me", wrong, 1.0) is None
     assert limit.limited("me", passing, 1.0) == passing
     assert limit.limited("me", wrong, 61.0) == wrong

@@ -17,6 +17,7 @@ from http_edge.crypto.encoding import b64encode
 from http_edge.didcomm.envelopes import peer_dids
 from http_edge.didcomm.envelopes.did_documents import (
     KEYS_MAX,
+    AgentDocument,
     MessagingService,
     SeenDids,
     messaging_services,
@@ -25,7 +26,7 @@ from http_edge.didcomm.envelopes.did_documents import (
     resolve_document,
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
@@ -349,3 +350,18 @@ def test_a_did_that_names_the_did_of_its_mediator_is_remembered() -> None:
     own, version = dids.named(dids.peer2), V2(OWN)
     assert own is not None
     assert version._sender(own.agreement_kid) is version._sender(own.agreement_kid) is not None
+
+
+def test_of_the_keys_of_a_document_the_first_on_x25519_is_encrypted_to_else_the_first() -> None:
+    older, newer = key_of(Curve.P256), key_of(Curve.P384)
+    for keys, preferred in (
+        ({"a": older, "b": X, "c": key_of(Curve.X25519)}, "b"),
+        ({"a": newer, "b": older}, "a"),
+        ({}, None),
+    ):
+        document = AgentDocument(OWN.peer2, OWN.peer2, authentication={}, agreement=keys)
+        assert document.preferred_agreement() == preferred
+
+
+def test_the_names_of_the_mediator_have_its_signing_key_in_base58() -> None:
+    assert base58(OURS.public) in OWN.names

@@ -126,7 +126,7 @@ def test_an_envelope_is_wrapped_for_an_agent_behind_mediators_of_its_own() -> No
     envelope = ALICE.pack(ALICE.plaintext(None), recipient(OWN, OWN.peer2), None)
     wrapped = wrap(envelope, PEER4, PEER4, [inner.peer4, outer.did_key], lambda: "id-1")
     assert wrapped is not None
-    first = Envelopes(OTHER, outer)
+    first = Envelopes(outer)
     to_outer = read(wrapped, first)
     assert to_outer is not None
     found = first.of(to_outer.version).read_forward(to_outer, recipients_max=1)

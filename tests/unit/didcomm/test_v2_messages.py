@@ -162,7 +162,7 @@ def test_a_document_that_lists_the_keys_of_another_gives_no_account_of_it() -> N
 
 
 def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
-    envelopes, short = Envelopes(OURS, OWN), peer4_short(PEER4)
+    envelopes, short = Envelopes(OWN), peer4_short(PEER4)
     to, kid = recipient(OWN, OWN.peer2), f"{short}#key-2"
     by_short = ALICE.pack(ALICE.plaintext(short), to, PEER4, kid=kid)
     assert envelopes.unpack(by_short) == UnknownSender(short)
@@ -180,8 +180,8 @@ def test_a_short_did_is_known_once_its_long_form_was_proven() -> None:
     answer = envelopes.answer(question, Acknowledgement(), taken.sender, "1")
     assert ALICE.open(answer, keys_of(OWN, OWN.peer2))["to"] == [short]
     assert question.whole_did == PEER4
-    another = Envelopes(OURS, OWN)
-    another.learn(PEER4)
+    another = Envelopes(OWN)
+    another.seen.learn(PEER4)
     assert read(by_short, another) == question
 
 
@@ -196,7 +196,7 @@ def test_a_did_that_is_too_long_for_a_name_is_no_other_such_did(claimed: str) ->
     long = "did:web:a.example:" + "a" * 300
     key = {"id": f"{long}#1", "publicKeyMultibase": ALICE.dids.x25519.split(":")[2]}
     document = read_agent_document(long, {"keyAgreement": [key, key["id"]]})
-    envelopes = Envelopes(OURS, OWN, fetched={long: document}.get)
+    envelopes = Envelopes(OWN, fetched={long: document}.get)
     for sender, is_read in ((long, True), (claimed, False)):
         whole = ALICE.plaintext(sender)
         body = ALICE.pack(whole, recipient(OWN, OWN.peer2), long, kid=f"{long}#1")

@@ -117,7 +117,7 @@ def test_an_anonymous_envelope_that_does_not_open_costs_one_key_agreement(
 def test_a_conversation_costs_one_key_agreement_for_each_message(
     agreements: list[PublicKey],
 ) -> None:
-    envelopes, to = Envelopes(OURS, OWN), recipient(OWN, OWN.peer2)
+    envelopes, to = Envelopes(OWN), recipient(OWN, OWN.peer2)
     bodies = [ALICE.pack(ALICE.plaintext(PEER4), to, PEER4) for _ in range(3)]
     agreements.clear()
     senders = [unpacked(body, envelopes).sender for body in bodies]

@@ -21,13 +21,14 @@ from http_edge.didcomm.envelopes.messages import (
     Unpacked,
     UnpackRefusal,
 )
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack, recipients, unpack
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
 from tests.unit.didcomm.requests import NEW, OLD, message
 
 OURS, AGENT, OTHER = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
-ENVELOPES = Envelopes(OURS)
+ENVELOPES = Envelopes(OwnDids(OURS))
 PING = {"@type": f"{NEW}trust_ping/1.0/ping", "@id": "ping-1"}
 
 

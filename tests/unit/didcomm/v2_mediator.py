@@ -10,7 +10,7 @@ from http_edge.didcomm.envelopes.messages import (
     Message,
     Unpacked,
 )
-from http_edge.didcomm.envelopes.own_dids import OwnDids, mediator_services
+from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.versions import (
     Envelopes,
 )
@@ -19,10 +19,10 @@ from tests.unit.didcomm.v2_agent import V2Agent, recipient
 OURS, AGENT, OTHER = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 OWN = OwnDids(
     OURS,
-    mediator_services("https://m.example/didcomm", "wss://m.example/didcomm"),
+    own_services("https://m.example/didcomm"),
     web_did="did:web:m.example",
 )
-ENVELOPES = Envelopes(OURS, OWN, lambda: 1_700_000_000)
+ENVELOPES = Envelopes(OWN, lambda: 1_700_000_000)
 ALICE = V2Agent(AGENT)
 PEER4 = ALICE.dids.peer4
 OWN_DIDS = [OWN.did_key, OWN.x25519, OWN.peer2, OWN.peer4, OWN.peer4_short, OWN.web]

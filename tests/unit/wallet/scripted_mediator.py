@@ -77,7 +77,7 @@ class ScriptedMediator:
 
     @property
     def documents(self) -> MediatorDocuments:
-        return MediatorDocuments(SERVICE, self.url, self.url.replace("http", "ws", 1))
+        return MediatorDocuments(SERVICE, self.url)
 
     @property
     def names(self) -> list[str]:

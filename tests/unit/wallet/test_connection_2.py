@@ -94,6 +94,6 @@ class SaysNothing:
 async def test_a_did_of_which_the_mediator_says_nothing_is_no_recipient(
     session: aiohttp.ClientSession,
 ) -> None:
-    wallet = Wallet2(CONNECTION, session=session, transport=SaysNothing())
+    wallet = Wallet2(CONNECTION, session=session).over(SaysNothing())
     with pytest.raises(UnexpectedAnswer):
         await wallet.new_recipient()

@@ -78,7 +78,7 @@ def test_an_old_invitation_offers_connections_alone() -> None:
 
 
 def test_a_service_may_be_a_did_that_carries_it() -> None:
-    did = MediatorDocuments(SERVICE, ENDPOINT, "wss://mediator.example/didcomm").peer2
+    did = MediatorDocuments(SERVICE, ENDPOINT).peer2
     read = read_invitation({**OUT_OF_BAND, "services": ["did:web:elsewhere.example", did]})
     assert (read.key, read.endpoint) == (SERVICE.public, ENDPOINT)
 

@@ -6,7 +6,6 @@ from typing import Final
 
 import orjson
 
-from http_edge.didcomm.envelopes.did_documents import MessagingService
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -95,17 +94,6 @@ class V1:
         """Write a report in plaintext: agents of this version do not sign whole messages."""
         written = plaintext.write_answer(report, question, message_id)
         return OpenReport(orjson.dumps(written), "application/json")
-
-    def learn(self, did: str) -> None:
-        """Do nothing: agents of this version are known by their keys."""
-
-    def service_of(self, did: str) -> MessagingService | None:  # noqa: ARG002 - it has a handshake
-        """Return None: an agent of this version states its endpoint in its handshake."""
-        return None
-
-    def unknown_mediator(self, did: str) -> str:  # noqa: ARG002 - its handshake said all
-        """Return no DID: an agent of this version lists the keys of its mediators itself."""
-        return ""
 
     def media_type(self, used: str) -> str:
         """Return the media type that the sender ``used``, if valid: old agents know no other."""

@@ -17,7 +17,6 @@ from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import did_key, read_key
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Json, Message
 from http_edge.didcomm.envelopes.packed import read_packed
-from http_edge.didcomm.envelopes.public_keys import Curve
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v2.envelope import Recipient, seal
 
@@ -90,12 +89,10 @@ def _hop(text: str, known: SeenDids) -> Recipient | None:
     bare = read_key(text)
     did, _, fragment = (text if bare is None else did_key(bare)).partition("#")
     keys = known.resolve(did)
-    if keys is None or not keys.agreement:
+    if keys is None:
         return None
-    named = keys.agreement.get(fragment)
-    curve_25519 = (name for name, key in keys.agreement.items() if key.curve is Curve.X25519)
-    chosen = fragment if named else next(curve_25519, next(iter(keys.agreement)))
-    return Recipient(f"{did}#{chosen}", keys.agreement[chosen])
+    chosen = fragment if fragment in keys.agreement else keys.preferred_agreement()
+    return None if chosen is None else Recipient(f"{did}#{chosen}", keys.agreement[chosen])
 
 
 def _payload(attachment: object) -> bytes | None:

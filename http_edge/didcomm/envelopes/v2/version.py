@@ -18,15 +18,13 @@ from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
-    Fetched,
-    MessagingService,
     SeenDids,
     is_remembered,
     is_short,
     resolve_document,
 )
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
-from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.keys import DID_KEY, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -110,17 +108,17 @@ class V2:
         self,
         own: OwnDids,
         now_s: Callable[[], int] | None = None,
-        fetched: Fetched | None = None,
+        seen: SeenDids | None = None,
         parse_content: Callable[[bytes], object] = parse,
     ) -> None:
         """Pack and unpack with ``own``; with ``now_s``, our messages state their creation time.
 
-        ``fetched`` returns fetched documents of web DIDs; None if fetching is not permitted.
+        ``seen`` resolves the DIDs of agents, and remembers those that prove themselves.
         ``parse_content`` parses the JSON in envelopes; it raises ``JsonRefused``.
         """
         self._own = own
         self._secrets = StaticSecrets()
-        self._seen = SeenDids(fetched=fetched)
+        self.seen = seen or SeenDids()
         self._now_s = now_s
         self._parse_content = parse_content
 
@@ -145,7 +143,7 @@ class V2:
                 return UnpackRefusal.UNDECRYPTABLE
             opened = signed
         if opened.sender is not None:
-            self._seen.remember(opened.sender.keys)
+            self.seen.remember(opened.sender.keys)
         account = None if opened.sender is None else _account(opened.sender, opened.own.did)
         return Unpacked(self.name, opened.plaintext, account, opened.own.did, opened.value)
 
@@ -160,13 +158,13 @@ class V2:
         rotation = None
         if from_prior is not None:
             now_s = None if self._now_s is None else self._now_s()
-            rotation = read_from_prior(from_prior, self._seen, self._is_own_did, now_s)
+            rotation = read_from_prior(from_prior, self.seen, self._is_own_did, now_s)
         message = plaintext.read(value, unpacked.addressed_to, rotation)
         if message is None or not _is_consistent(message, unpacked.sender):
             return None
         if from_prior is not None and rotation is None:
             prior = signer_of(from_prior)
-            unknown = prior if self._seen.is_to_learn(prior) else ""
+            unknown = prior if self.seen.is_to_learn(prior) else ""
             message = msgspec.structs.replace(
                 message, is_prior_unproven=True, unknown_prior=unknown
             )
@@ -174,7 +172,9 @@ class V2:
             message = msgspec.structs.replace(message, names_another=True)
         if not is_short(message.sender_did):
             return message
-        return msgspec.structs.replace(message, whole_did=self._whole(message.sender_did))
+        known = self.seen.resolve(message.sender_did)
+        whole_did = message.sender_did if known is None else known.did
+        return msgspec.structs.replace(message, whole_did=whole_did)
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:  # noqa: ARG002 - it names one
         """Read a forward; None if it cannot be followed."""
@@ -219,25 +219,6 @@ class V2:
         signed = jws.write_signed(orjson.dumps({**head, **written}), kid, self._own.key)
         return OpenReport(orjson.dumps(signed), jws.MEDIA_TYPE)
 
-    def learn(self, did: str) -> None:
-        """Learn a DID that contains its document, so that its short form resolves, too."""
-        document = self._seen.resolve(did)
-        if document is not None:
-            self._seen.remember(document)
-
-    def _whole(self, did: str) -> str:
-        """Return the long form of a learned short DID; any other DID unchanged."""
-        document = self._seen.resolve(did) if is_short(did) else None
-        return did if document is None else document.did
-
-    def service_of(self, did: str) -> MessagingService | None:
-        """Return an agent's service from the documents known here, or None."""
-        return self._seen.service_of(did)
-
-    def unknown_mediator(self, did: str) -> str:
-        """Return the DID of the agent's mediator if it must be learned first; empty for none."""
-        return self._seen.mediator_to_learn(did)
-
     def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
         """Return the media type of envelopes, the same for every type that the sender ``used``."""
         return MEDIA_TYPE
@@ -275,7 +256,7 @@ class V2:
         sender = self._sender(sealed.sender_kid) if sealed.sender_kid else None
         if sealed.sender_kid and sender is None:
             did = sealed.sender_kid.partition("#")[0]
-            unknown = self._seen.is_to_learn(did)
+            unknown = self.seen.is_to_learn(did)
             return UnknownSender(did) if unknown else UnpackRefusal.UNDECRYPTABLE
         key = None if sender is None else sender.key
         opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
@@ -289,12 +270,12 @@ class V2:
         did = kid.partition("#")[0]
         if not did.startswith(FETCHED) and not is_short(did):
             return (_remembered_carried if is_remembered(kid) else _carried)(kid)
-        keys = self._seen.resolve(did)
+        keys = self.seen.resolve(did)
         return None if keys is None else _sender(kid, keys)
 
     def _signed(self, opened: _Opened) -> _Opened | None:
         """Return the signed message if the sender validly signed it and it names recipients."""
-        signed = read_signed(opened.value, self._seen)
+        signed = read_signed(opened.value, self.seen)
         value = None if signed is None else self._object(signed.payload)
         if signed is None or value is None:
             return None
@@ -340,7 +321,7 @@ def _sender(kid: str, keys: AgentDocument) -> _Sender | None:
     the DID, the identity is the DID in its short form.
     """
     did, _, fragment = kid.partition("#")
-    if not fragment and did.startswith("did:key:") and keys.agreement:
+    if not fragment and did.startswith(DID_KEY) and keys.agreement:
         fragment = next(iter(keys.agreement))
         kid = f"{did}#{fragment}"
     key = keys.agreement.get(fragment)
