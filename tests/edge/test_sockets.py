@@ -398,13 +398,13 @@ async def test_a_socket_that_is_refused_leaves_nothing_waiting(
 ) -> None:
     """Until the host refuses it, it gets what comes for other sockets of its identity."""
     edge = mediator.edges[0]
-    async with mediator.socket(BOB) as heard, mediator.upgrade() as refused:
+    async with mediator.socket(BOB) as listening, mediator.upgrade() as refused:
         opening = mediator.hosts.hold(b"OpenSession")
         await refused.say(mediator.authenticate(BOB))
         await opening.arrived.wait()
         message = WaitingMessage("id", ALICE.did, b"hi")
         edge._hub.push(Push(BOB.did, MessageArrived(message)))
-        assert await heard.hear() == pending(ALICE, "id", "hi")
+        assert await listening.hear() == pending(ALICE, "id", "hi")
         mediator.hosts.cut("host-0")
         opening.released.set()
         assert (await refused.hear())["code"] == "TEMPORARILY_UNAVAILABLE"
