@@ -447,6 +447,8 @@ class Host:
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
+        for did, message_ids in transaction.removed:
+            self._registry.leases.end(did, message_ids)
         for cached in transaction.touched.values():
             self.cache.settle(cached)
             snapshot = self.cache.snapshot_if_due(cached)

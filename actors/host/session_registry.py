@@ -20,7 +20,6 @@ from actors.core.commands import (
     Listen,
     OpenSession,
     ReleaseLeases,
-    RemoveMessages,
     RotateAccount,
     StartLive,
 )
@@ -41,7 +40,7 @@ from actors.core.submissions import Submission
 _ABOUT_SESSIONS: Final = frozenset(
     {
         *(CloseSession, DeliverMessages, EndAccount, EndLive, ExpireRecords, Listen, OpenSession),
-        *(ReleaseLeases, RemoveMessages, RotateAccount, StartLive),
+        *(ReleaseLeases, RotateAccount, StartLive),
     }
 )
 """The commands that ``follow`` handles; most commands are not among them."""
@@ -147,8 +146,6 @@ class SessionRegistry:
                 self.sessions.end_live(did, command.session)
                 self.sessions.end_implicit(did, command.session)
                 self.leases.release(did, command.session)
-            case RemoveMessages():
-                self.leases.end(did, command.message_ids)
             case _:
                 pass
 

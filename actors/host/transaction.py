@@ -15,7 +15,7 @@ from actors.core.submissions import Submission
 from actors.host.owned_partition import OwnedPartition
 from actors.host.state_cache import CachedIdentity
 from eventstore.log.event_log import QueueDepth
-from eventstore.log.events import Event
+from eventstore.log.events import Event, MessagesRemoved
 
 _REQUESTS_NAMED_MAX: Final = 20
 TOGETHER_BYTES_MAX: Final = 1_048_576
@@ -47,18 +47,24 @@ class Outcome(msgspec.Struct):
 class TransactionPart:
     """The part of a transaction that belongs to one partition."""
 
-    def __init__(self, touched: dict[str, CachedIdentity]) -> None:
-        """An empty part; ``touched`` collects the identities that the whole transaction changes."""
+    def __init__(
+        self, touched: dict[str, CachedIdentity], removed: list[tuple[str, list[str]]]
+    ) -> None:
+        """An empty part of a transaction, which collects what all parts touch and remove."""
         self.rows: list[StoredEvent] = []
         self.events: list[Event] = []
         self.nonces: list[tuple[bytes, int]] = []
         self._touched = touched
+        self._removed = removed
 
     def record(self, cached: CachedIdentity, events: Sequence[Event]) -> None:
         """Take the events of one accepted command and advance its identity."""
         self.rows += cached.advance(events)
         self.events += events
         self._touched[cached.did] = cached
+        for event in events:
+            if isinstance(event, MessagesRemoved):
+                self._removed.append((cached.did, event.message_ids))
 
 
 class Transaction:
@@ -85,6 +91,7 @@ class Transaction:
         self._parts: dict[OwnedPartition, TransactionPart] = {}
         self.touched: dict[str, CachedIdentity] = {}
         self.leased: list[tuple[str, Leasing]] = []
+        self.removed: list[tuple[str, list[str]]] = []
         self.log_failed = False
         self.has_claimed = False
         self.is_short_of_disk = False
@@ -101,7 +108,7 @@ class Transaction:
         """The part of a partition; the transaction counts only if the host owns that partition."""
         part = self._parts.get(partition)
         if part is None:
-            part = self._parts[partition] = TransactionPart(self.touched)
+            part = self._parts[partition] = TransactionPart(self.touched, self.removed)
         return part
 
     @property

@@ -149,35 +149,31 @@ def remove(cursor: sqlite3.Cursor, positions: Iterable[int]) -> int:
     ((size_bytes,),) = cursor.execute(_SIZE, (places,)).fetchall()
     cursor.execute(_DELETE, (places,))
     cursor.execute(_FORGET, (places,))
+    changed: list[tuple[bytes, int]] = []
     empty: list[tuple[int]] = []
     for page, those in pages.items():
-        is_empty = not list(cursor.execute(_LEFT, _ends(page)))
-        if _overwrite(cursor, page, None if is_empty else those) and is_empty:
+        keys = _keys_of(cursor, page)
+        if keys is None:
+            continue
+        if list(cursor.execute(_LEFT, _ends(page))):
+            changed.append((_without(keys, page, those), page))
+        else:
+            changed.append((bytes(len(keys)), page))
             empty.append((page,))
-    if empty:
-        _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
+    # As long as before, so SQLite overwrites them in place. Not by ``blobopen``: a connection of
+    # Python remembers each blob that it ever opened.
+    _overwriting(cursor, "UPDATE content_keys SET keys = ? WHERE page = ?", changed)
+    _overwriting(cursor, "DELETE FROM content_keys WHERE page = ?", empty)
     return int(size_bytes)
 
 
-def _overwrite(cursor: sqlite3.Cursor, page: int, positions: Sequence[int] | None) -> bool:
-    """Overwrite in place the keys at these positions, or all of a row; False if there is no row."""
-    try:
-        row = cursor.connection.blobopen("content_keys", "keys", page)
-    except sqlite3.OperationalError:
-        if list(cursor.execute("SELECT 1 FROM content_keys WHERE page = ?", (page,))):
-            raise
-        return False
-    with row:
-        keys = bytearray(row.read())
-        if positions is None:
-            keys = bytearray(len(keys))
-        elif (secret := _secret_in(bytes(keys))) is not None:
-            keys = bytearray(_made_of(secret, page))
-        for position in positions or ():
-            keys[_place(position)] = _NO_KEY
-        row.seek(0)
-        row.write(keys)
-    return True
+def _without(keys: bytes, page: int, positions: Sequence[int]) -> bytes:
+    """A row of keys, each by itself and without those at these positions."""
+    secret = _secret_in(keys)
+    changed = bytearray(keys if secret is None else _made_of(secret, page))
+    for position in positions:
+        changed[_place(position)] = _NO_KEY
+    return bytes(changed)
 
 
 def _made_of(secret: bytes, page: int) -> bytes:
@@ -187,15 +183,20 @@ def _made_of(secret: bytes, page: int) -> bytes:
 
 def _keys(cursor: sqlite3.Cursor, page: int) -> bytes:
     """A row of keys, made if there is none."""
-    found = list(cursor.execute("SELECT keys FROM content_keys WHERE page = ?", (page,)))
-    if found and len(found[0][0]) == ROW_BYTES:
-        keys: bytes = found[0][0]
-        return keys
+    found = _keys_of(cursor, page)
+    if found is not None and len(found) == ROW_BYTES:
+        return found
     keys = bytes(_OF_SALTS_BYTES) + os.urandom(KEY_BYTES)
     _overwriting(cursor, "REPLACE INTO content_keys (page, keys) VALUES (?, ?)", [(page, keys)])
-    if found:
-        _encrypt_anew(cursor, page, found[0][0], keys)
+    if found is not None:
+        _encrypt_anew(cursor, page, found, keys)
     return keys
+
+
+def _keys_of(cursor: sqlite3.Cursor, page: int) -> bytes | None:
+    """A row of keys as it is stored; None if there is none, or no keys in it."""
+    find = "SELECT keys FROM content_keys WHERE page = ? AND typeof(keys) = 'blob'"
+    return next((keys for (keys,) in cursor.execute(find, (page,)).fetchall()), None)
 
 
 def _encrypt_anew(cursor: sqlite3.Cursor, page: int, salts: bytes, keys: bytes) -> None:
@@ -238,6 +239,7 @@ def overwriting(cursor: sqlite3.Cursor, *, is_wanted: bool = True) -> Iterator[N
 def _overwriting(
     cursor: sqlite3.Cursor, statement: str, parameters: Sequence[tuple[object, ...]]
 ) -> None:
-    """Add or remove rows of keys, and have the pages that this empties overwritten."""
-    with overwriting(cursor):
-        cursor.executemany(statement, parameters)
+    """Add, change or remove rows of keys, and have the pages that this empties overwritten."""
+    if parameters:
+        with overwriting(cursor):
+            cursor.executemany(statement, parameters)

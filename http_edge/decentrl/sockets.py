@@ -132,6 +132,7 @@ class SocketEndpoint:
             return socket
         session = await self._begin(message.did, outgoing)
         if isinstance(session, AuthFailure):
+            outgoing.discard()  # what came for the identity's other sockets, too
             await self._refuse(socket, session, message.did)
             return socket
         outgoing.put_first(frames.AUTH_SUCCESS)

@@ -92,10 +92,14 @@ class Outgoing:
 
     def _drop(self, cause: Cut) -> None:
         """Drop the connection: a close frame would wait behind the bytes that are not read."""
-        self._frames.clear()
-        self._count(-self._bytes)
+        self.discard()
         self._close_code = 0
         self._peer.cut(cause)
+
+    def discard(self) -> None:
+        """Release the waiting frames without writing them."""
+        self._frames.clear()
+        self._count(-self._bytes)
 
     async def written(self) -> None:
         """Wait until every frame put so far is handed to the network."""
@@ -133,8 +137,7 @@ class Outgoing:
             self._peer.cut(Cut.SLOW)
             running.cancel()
             await asyncio.wait({running})
-        self._frames.clear()
-        self._count(-self._bytes)
+        self.discard()
         self._close_code = 0  # a frame that comes later, as it was long in the making, is dropped
 
     async def run(self) -> None:

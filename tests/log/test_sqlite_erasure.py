@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import sqlite3
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from multiprocessing import get_context
@@ -271,6 +273,24 @@ def test_a_removal_overwrites_few_rows_of_keys_at_a_time(
         append(log, OWNER, removed(range(1, 20 * KEYS, KEYS // 2), "id"))
         until(lambda: len(removals) == 2)
     assert [len(set(pages)) for pages in removals] == [16, 4]
+
+
+def test_a_removal_leaves_nothing_in_memory(path: Path) -> None:
+    """The connection that removes stays open as long as the mediator serves."""
+    with closing(SqliteStore(path, erased_within_s=1_000)) as store:
+        before = references()
+        for position in range(1, 200):
+            with store.writer.transaction() as cursor:
+                sqlite_contents.keep(cursor, [(position, b"content")])
+            with store.writer.transaction() as cursor:
+                sqlite_contents.remove(cursor, [position])
+        assert references() - before < 20
+
+
+def references() -> int:
+    """How many weak references exist, in whatever list of a library."""
+    gc.collect()
+    return sum(type(one) is weakref.ref for one in gc.get_objects())
 
 
 def test_a_removal_that_fails_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

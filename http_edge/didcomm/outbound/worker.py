@@ -50,6 +50,7 @@ from http_edge.didcomm.outbound.destinations import (
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids
 from http_edge.settings.settings import Outbound
+from http_edge.telemetry.line_pace import LinePace
 
 _LOG = logging.getLogger(__name__)
 CHANNEL: Final = "outbound"
@@ -93,6 +94,7 @@ class DeliveryQueue:
     fetched: FetchedDids[AgentDocument] | None = None
     """Fetcher of mediators' DID documents, if the operator allows fetching."""
     counts: Counter[str] = field(default_factory=Counter)
+    failure_lines: LinePace = field(default_factory=LinePace)
     paused: dict[DeliveryWorker, None] = field(default_factory=dict)
     """The workers that wait for their next try, the longest paused first."""
 
@@ -333,8 +335,9 @@ class DeliveryWorker:
         return outcome
 
     def _failed(self, host: str, reason: str) -> _Round:
-        if not self._failures:  # only the first in a row, so that a dead endpoint fills no log
-            _LOG.info("outbound delivery failed", extra={"host": host, "reason": reason})
+        if not self._failures:  # only the first in a row
+            level = self._queue.failure_lines.level(logging.INFO, self._queue.clock())
+            _LOG.log(level, "outbound delivery failed", extra={"host": host, "reason": reason})
         return _Round.FAILED
 
     # ---- the queue

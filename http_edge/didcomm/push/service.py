@@ -16,6 +16,7 @@ from actors.host.clock import Clock
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.settings.settings import Push
+from http_edge.telemetry.line_pace import LinePace
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -67,6 +68,7 @@ class PushService:
         self._paused_until_ms = 0
         self._is_closed = False
         self._is_failing = False
+        self._failure_lines = LinePace()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Post ``body``; no request is made while the service wants a pause."""
@@ -86,11 +88,15 @@ class PushService:
             await self._session.close()
 
     def report(self, outcome: PushOutcome, answer: Answer) -> PushOutcome:
-        """Log the first failure in a row, by its status alone; return the outcome."""
+        """Log the first failure in a row, by its status alone; return the outcome.
+
+        A service may refuse each notification of one device, whose wallet names whatever it likes.
+        """
         failed = outcome in {PushOutcome.REFUSED, PushOutcome.UNAVAILABLE}
         if failed and not self._is_failing:
             about = {"reason": outcome.value, "status": answer.status}
-            _LOG.warning("push notification failed", extra=about)
+            level = self._failure_lines.level(logging.WARNING, self._clock())
+            _LOG.log(level, "push notification failed", extra=about)
         self._is_failing = failed
         return outcome
 

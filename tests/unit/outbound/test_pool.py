@@ -221,3 +221,19 @@ async def test_the_log_names_the_host_and_nothing_else(
     assert vars(record)["reason"] == "unavailable"
     logged = " ".join(map(str, vars(record).values()))
     assert not any(word in logged for word in ("secret", "/in", "number", ALICE))
+
+
+async def test_endpoints_that_fail_for_ever_more_agents_write_few_lines(
+    network: DeliveryNetwork, agents: AgentHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="http_edge")
+    agents.answer = status(503)
+    workers = network.workers(agents.lookup)
+    for number in range(3):
+        did = did_key(raw_key(10 + number))
+        await network.connect(did, agents.url())
+        await network.queue(did, *envelopes(1, first=number))
+        workers.wake(did)
+        await agents.has(number + 1)
+    await workers.close(WAIT_S)
+    assert len([record for record in caplog.records if "outbound" in record.getMessage()]) == 1

@@ -12,6 +12,7 @@ from aiohttp import web
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.didcomm.push.notification import PushGateway, PushOutcome
 from http_edge.settings.settings import Push
+from http_edge.telemetry.line_pace import LINES_APART_MS
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, accept, status
 from tests.unit.push.devices import ANDROID, KEY, TOKEN, private
@@ -175,11 +176,24 @@ async def test_the_first_failure_in_a_row_is_logged_without_secrets(
     for answer in (explain, explain, accept, explain):
         host.answer = answer
         await gateway.send(ANDROID)
+        clock.now_ms += LINES_APART_MS // 2
     await gateway.close()
     lines = [record for record in caplog.records if record.name.startswith("http_edge")]
-    assert [(line.getMessage(), line.__dict__["status"]) for line in lines] == [
-        ("push notification failed", 403)
+    assert [(line.levelname, line.getMessage(), line.__dict__["status"]) for line in lines] == [
+        ("WARNING", "push notification failed", 403)
     ] * 2
     written = str([record.__dict__ for record in caplog.records if "access" not in record.name])
     for secret in (TOKEN, KEY.decode(), "text of an answer", "secret-path", "v1="):
         assert secret not in written
+
+
+async def test_a_service_that_fails_now_and_then_writes_few_lines(
+    host: AgentHost, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger can name a device that the service refuses, and make every other call fail."""
+    gateway = gateway_to(f"http://127.0.0.1:{host.port}", clock)
+    for answer in (status(403), accept) * 3:
+        host.answer = answer
+        await gateway.send(ANDROID)
+    await gateway.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -1,0 +1,53 @@
+"""The lease of a message ends with the message, for whatever reason that leaves the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.core.commands import (
+    Command,
+    Connect,
+    DeliverMessages,
+    EraseIdentity,
+    ExpireRecords,
+    GrantMediation,
+    PurgeQueue,
+    QueryQueue,
+    QueueEnvelopes,
+    UpdateKeylist,
+)
+from actors.core.limits import HostLimits, IdentityLimits
+from eventstore.log.event_log import EventLog
+from tests.unit.actors.didcomm import KEY, ME, claimed
+from tests.unit.actors.given import HandClock, connection, host, run, unclaimed
+
+AGE_S = 60
+
+
+@pytest.mark.parametrize(
+    ("command", "passed_s"),
+    [
+        (PurgeQueue(), 0),
+        (EraseIdentity("operator", 100), 0),
+        (ExpireRecords(100), AGE_S + 1),
+        (QueryQueue(), AGE_S + 1),
+    ],
+)
+def test_a_message_that_leaves_unacknowledged_takes_its_lease_with_it(
+    log: EventLog, clock: HandClock, command: Command, passed_s: int
+) -> None:
+    limits = HostLimits(identity=IdentityLimits(queue_age_s_max=AGE_S))
+    owner = host(log, clock=clock, limits=limits)
+    run(
+        owner,
+        unclaimed(ME, Connect(connection())),
+        unclaimed(ME, GrantMediation()),
+        unclaimed(ME, UpdateKeylist(claimed(KEY), [])),
+        unclaimed(ME, QueueEnvelopes(KEY, [b"1"])),
+        unclaimed(ME, DeliverMessages("phone", "live", 10, 1_000, lease_ms=10**9)),
+    )
+    assert owner.snapshot_stats().leases == 1
+    clock.now_ms += 1_000 * passed_s
+    run(owner, *[unclaimed(ME, command)] * 2)  # an erasure begins, and then removes
+    assert log.figures().queue_messages == 0
+    assert owner.snapshot_stats().leases == 0
