@@ -73,7 +73,7 @@ class Limits(Section):
     page_size_default: int = Field(default=10, ge=1, le=COUNT_MAX)
     """page_size of a query that does not set one."""
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
-    """Largest page_size of GET /public, which strangers send."""
+    """Largest page_size of GET /public, which strangers send; at least page_size_default."""
     page_bytes_max: int = Field(default=16 * MIB, ge=MIB, le=256 * MIB)
     """Bytes of a page, both as stored and as JSON. A larger page of several records is refused with
     INVALID_COMMAND, never cut short; the client has to ask for a smaller page_size. Holds ten of
@@ -250,6 +250,7 @@ class Limits(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         at_most(self, "page_size_default", "page_size_max")
+        at_most(self, "page_size_default", "public_page_size_max")
         at_most(self, "body_bytes_max", "queue_bytes_max")
         at_most(self, "body_bytes_max", "bodies_bytes_per_address_max")
         at_most(self, "body_bytes_max", "socket_buffer_bytes_max")
