@@ -21,11 +21,13 @@ from http_edge.settings.value_types import (
     Section,
     WebHost,
     at_most,
-    registers_only,
+    unused,
 )
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
+_ADMITTING_OTHERS: Final = frozenset({"open", "invitation"})
+"""The values of ``registration`` that admit others than those in a list."""
 
 
 class Protocol(Section):
@@ -59,7 +61,8 @@ class Protocol(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        registers_only(self, "allowed_dids", self.registration)
+        if self.allowed_dids and self.registration in _ADMITTING_OTHERS:
+            raise unused("allowed_dids", "registration allow_list")
         return self
 
 
@@ -223,7 +226,8 @@ class DidComm(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        registers_only(self, "allowed_keys", self.registration)
+        if self.allowed_keys and self.registration in _ADMITTING_OTHERS:
+            raise unused("allowed_keys", "registration allow_list")
         return self
 
 
@@ -440,9 +444,9 @@ class Archive(Section):
 
     enabled: bool | None = None
     """Let old rows leave the log while the mediator serves. Unset: only from a log in SQLite. On:
-    also from one in PostgreSQL, for export.to, which every node must be able to reach, also in
-    order to continue after an upgrade. Off: the log grows for ever, except for what poste log
-    archive removes."""
+    also from one in PostgreSQL, to export.to, which must be set and which every node must be able
+    to reach, also in order to continue after an upgrade. Off: the log grows for ever, except for
+    what poste log archive removes."""
     rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
     """Seconds after which rows may leave. A week is time to back up the archive before it holds the
     only copy of these rows."""

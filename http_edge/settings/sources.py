@@ -309,10 +309,9 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
             return SettingRefused(larger, sources[larger], f"at least {least}")
         most = larger if times == 1 else f"{larger} divided by {times}"
         return SettingRefused(smaller, sources[smaller], f"at most {most}")
-    if error["type"] == "unused_list":
-        listed = section + error["ctx"]["listed"]
-        expected = f"none, or {section}registration allow_list: it lets others register, too"
-        return SettingRefused(listed, sources[listed], expected)
+    if error["type"] == "unused":
+        name, needed = section + error["ctx"]["name"], section + error["ctx"]["needed"]
+        return SettingRefused(name, sources[name], f"none, or {needed} with it")
     if error["type"] == "exclusion":
         one, other = section + error["ctx"]["one"], section + error["ctx"]["other"]
         return SettingRefused(one, sources[one], f"it or {other}, but not both")

@@ -173,16 +173,10 @@ def contradiction(smaller: str, larger: str, times: int = 1) -> PydanticCustomEr
     return PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
 
 
-def registers_only(section: Section, listed: str, registration: str) -> None:
-    """Refuse a list of who may register if ``registration`` lets others register all the same.
-
-    Raises:
-        PydanticCustomError: the list has entries; its context names it.
-    """
-    if getattr(section, listed) and registration in {"open", "invitation"}:
-        raise PydanticCustomError(
-            "unused_list", "{listed} needs registration allow_list", {"listed": listed}
-        )
+def unused(name: str, needed: str) -> PydanticCustomError:
+    """The error of a section that sets ``name``, which without ``needed`` would have no effect."""
+    names: dict[str, object] = {"name": name, "needed": needed}
+    return PydanticCustomError("unused", "{name} needs {needed}", names)
 
 
 def not_both(section: Section, one: str, other: str) -> None:

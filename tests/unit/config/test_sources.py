@@ -54,7 +54,7 @@ def test_a_relative_data_directory_becomes_absolute(
     assert settings.log_dsn == f"sqlite://{tmp_path}/here/log.db"
 
 
-@pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.webhook_key_file"])
+@pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.fcm_credentials_file"])
 def test_a_relative_file_becomes_absolute_in_every_section(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +117,13 @@ def test_texts_of_environment_and_flags_become_values_alike(
         (
             '[protocol]\nallowed_dids = ["did:web:a"]',
             "protocol.allowed_dids",
-            "none, or protocol.registration allow_list",
+            "none, or protocol.registration allow_list with it",
+        ),
+        ('node = "a"', "node", "none, or node_address with it"),
+        (
+            '[push]\nwebhook_key_file = "/key"',
+            "push.webhook_key_file",
+            "none, or push.webhook_url with it",
         ),
         (
             "[limits]\npublic_page_size_max = 9",
