@@ -120,12 +120,42 @@ _EXPORT = ("--from", "export")
         ),
         (("audit", "refused", *_EXPORT, "--since", "9999-12-31T23:59:59-14:00"), "nor a time"),
         (("log", "verify", "--log", "postgresql://[bad"), "expected sqlite:///absolute/path.db"),
+        (("shards", "move", "\udcff", "host-0"), "is not UTF-8"),
+        (("shards", "move", "shard-0", "\udcff"), "is not UTF-8"),
+        (("shards", "drain", "\udcff"), "is not UTF-8"),
+        (("shards", "undrain", "\udcff"), "is not UTF-8"),
+        (("bench", "http://127.0.0.1:65536"), "is not an http or https URL"),
     ],
 )
 def test_what_cannot_be_meant_is_a_mistake_of_usage(
     run: Run, args: tuple[str, ...], said: str
 ) -> None:
     ran = run(*args)
+    assert (ran.code, said in ran.err) == (Exit.USAGE, True), ran.err
+
+
+PLACES = [
+    ("export", "--to"),
+    ("export", "compact", "--to"),
+    ("verify", "--from"),
+    ("proof", "consistency", "poste.toml", "poste.toml", "--from"),
+    ("audit", "message", "id", "--from"),
+    ("audit", "refused", "--from"),
+    ("restore", "--to", "data", "--from"),
+    ("restore", "--from", "export", "--to"),
+    ("restore", "--from", "export", "--to", "data", "--archive"),
+]
+
+
+@pytest.mark.parametrize("args", PLACES, ids=" ".join)
+@pytest.mark.parametrize(("place", "said"), [("", "names no place"), ("\udcff", "is not UTF-8")])
+def test_a_place_is_named_in_text(
+    run: Run, tmp_path: Path, args: tuple[str, ...], place: str, said: str
+) -> None:
+    """Empty would be the working directory: as of --to "$EXPORT" without an EXPORT."""
+    (tmp_path / "poste.toml").touch()
+    load_or_create(tmp_path / "data/mediator-keys.json")
+    ran = run(*args, place)
     assert (ran.code, said in ran.err) == (Exit.USAGE, True), ran.err
 
 
