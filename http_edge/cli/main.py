@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
@@ -126,6 +127,8 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit, without a traceback for a failure that a user can mend."""
+    if isinstance(sys.stdout, TextIOWrapper):  # as for stderr: the terminal may be older than UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = poste.main(args, prog_name="poste", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_arguments:

@@ -81,6 +81,26 @@ def test_a_summary_says_what_the_command_says_of_itself(name: str) -> None:
     assert (command.help or "").startswith(SUMMARIES[name])
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_older_than_utf_8_gets_other_characters(tmp_path: Path, encoding: str) -> None:
+    load_or_create(tmp_path / "mediator-keys.json")
+
+    def printed(*args: str) -> subprocess.CompletedProcess[bytes]:
+        run = "from http_edge.cli.main import main; main()"
+        command = [sys.executable, "-c", run, *args, "--data-dir", str(tmp_path)]
+        env = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+        return subprocess.run(command, env=env, capture_output=True, check=False)
+
+    table = printed("config", "show", "--set", f"push.text={'x' * 100}")
+    assert (table.returncode, table.stderr) == (0, b"")
+    assert b"\n ------" in table.stdout
+    assert b"\\u" not in table.stdout
+    invitation = printed("invite", "--qr", "--label", "\u2713")
+    assert (invitation.returncode, b"\\u2713" in invitation.stdout) == (0, True)
+    assert b"\\u2580" not in invitation.stdout
+    assert b"--png" in invitation.stderr
+
+
 def test_an_unknown_command_is_a_mistake_of_usage(run: Run) -> None:
     ran = run("stamp")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
