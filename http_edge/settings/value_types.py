@@ -92,7 +92,10 @@ Did: TypeAlias = Annotated[
 
 
 def _log_address(log: str) -> str:
-    for url in [log] if log.startswith("sqlite:") else log.split():
+    urls = [log] if log.startswith("sqlite:") else log.split()
+    if len(set(urls)) < len(urls):
+        raise ValueError(log)  # one database twice
+    for url in urls:
         parts = urlsplit(url)
         if parts.scheme == "sqlite" and parts.netloc:
             raise ValueError(log)  # sqlite://name/log.db: a host, where a directory was meant

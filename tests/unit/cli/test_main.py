@@ -190,6 +190,12 @@ def test_a_log_to_restore_from_is_named_by_a_url_and_never_shown(
     assert "secret" not in ran.err
 
 
+def test_a_log_that_cannot_be_reached_ends_with_how_to_name_it() -> None:
+    stop = explained(LogUnavailable("PostgreSQL: connection refused"))
+    assert stop is not None
+    assert "--log" in stop.remedy
+
+
 def test_a_file_of_another_user_is_named_with_what_to_do() -> None:
     stop = explained(PermissionError(13, "Permission denied", "/data/operators-token"))
     assert stop is not None

@@ -133,11 +133,13 @@ def test_every_port_of_every_kind_of_host_is_accepted(port: int, host: str) -> N
         ("sqlite:///srv/log.db?mode=ro", False),
         ("sqlite:///srv/log.db#old", False),
         ("sqlite:srv/log.db", False),
+        ("postgresql://a/log postgresql://b/log", True),
+        ("postgresql://a/log postgresql://a/log", False),
     ],
 )
 def test_no_part_of_the_address_of_a_log_is_ignored(log: str, *, fits: bool) -> None:
     if fits:
-        assert Settings(log=log).log_dsn == log
+        assert " ".join(Settings(log=log).log_dsns) == log
     else:
         with pytest.raises(ValidationError):
             Settings(log=log)
