@@ -12,19 +12,31 @@ from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
 
 _T = TypeVar("_T")
+_Text = TypeVar("_Text", str, str | None)
 
 
-def utf8(_: click.Context, param: click.Parameter, value: str) -> str:
+def utf8(_: click.Context, param: click.Parameter, value: _Text) -> _Text:
     """Check that an argument is UTF-8, as its callback; a word in a shell may be any bytes.
 
     Raises:
         BadParameter: the argument is not UTF-8.
     """
     try:
-        value.encode()
+        (value or "").encode()
     except UnicodeEncodeError as error:
         raise click.BadParameter(f"{value!r} is not UTF-8", param=param) from error
     return value
+
+
+def named_place(context: click.Context, param: click.Parameter, value: _Text) -> _Text:
+    """Check that an option names a folder, a URI or a log, as its callback.
+
+    Raises:
+        BadParameter: it is empty, which would be the working directory, or not UTF-8.
+    """
+    if value == "":
+        raise click.BadParameter("an empty text names no place", param=param)
+    return utf8(context, param, value)
 
 
 def parsed(
@@ -56,6 +68,7 @@ source_option = click.option(
     "--from",
     "source",
     metavar="DIR|URI",
+    callback=named_place,
     help="The export; else what export.to says, or the archive of data_dir.",
 )
 

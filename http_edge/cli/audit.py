@@ -46,7 +46,7 @@ from eventstore.parquet.opening import (
     position_text,
 )
 from eventstore.parquet.proofs import message_proof
-from http_edge.cli.arguments import parsed, utf8
+from http_edge.cli.arguments import named_place, parsed, utf8
 from http_edge.cli.output import json_option, print_json, print_record, print_table, write_file
 from http_edge.cli.projections_program import answer_of_program, spark_arguments, spark_options
 from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
@@ -140,6 +140,7 @@ def _query_options(
         click.option(
             "--from",
             "source",
+            callback=named_place,
             help="The export, or the place with the exports of all databases: a folder or a URI.",
         ),
     ):

@@ -24,6 +24,7 @@ from eventstore.parquet.errors import (
 )
 from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
+from http_edge.cli.arguments import named_place
 from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import (
     json_option,
@@ -53,7 +54,9 @@ from http_edge.settings.sources import Loaded
 _TWO: Final = 2
 
 
-_to: Final = click.option("--to", metavar="DIR|URI", help="Target; else the setting export.to.")
+_to: Final = click.option(
+    "--to", metavar="DIR|URI", callback=named_place, help="Target; else the setting export.to."
+)
 
 
 @click.group(invoke_without_command=True)

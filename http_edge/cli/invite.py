@@ -21,7 +21,7 @@ import segno
 from actors.host.clock import new_id, system_clock
 from http_edge.cli.arguments import parsed
 from http_edge.cli.keys import existing_keys, served_url
-from http_edge.cli.output import json_option, print_json, print_record, write_file
+from http_edge.cli.output import can_print, json_option, print_json, print_record, write_file
 from http_edge.cli.running_mediator import exchange
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import MediatorKeys
@@ -238,5 +238,8 @@ def _print_code(code: segno.QRCode) -> None:
         return
     text = StringIO()
     code.terminal(out=text, border=_BORDER, compact=True)
+    if not can_print(text.getvalue()):
+        click.echo("poste: this terminal cannot show a QR code; use --png FILE", err=True)
+        return
     for line in text.getvalue().splitlines():
         click.echo(click.style(line, fg="bright_white", bg="black"))

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
@@ -39,6 +40,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     **projections_program.SUMMARIES,
     "config": "Show the settings in force, and all available settings.",
 }
+_NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
@@ -110,10 +112,9 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
         case errors.LogUnfinished() | errors.LogOfLaterRelease():
             return unusable(error)
         case errors.LogMissing():
-            remedy = "Name the log with --log, --data-dir or --from."
-            return Stop(Exit.UNREACHABLE, str(error), remedy)
+            return Stop(Exit.UNREACHABLE, str(error), _NAME_THE_LOG)
         case errors.LogUnavailable():
-            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}")
+            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}", _NAME_THE_LOG)
         case errors.ReadModelsMissing():
             return Stop(Exit.UNSAFE, f"the log cannot be used: {error}")
         case errors.SeamRefused():
@@ -126,6 +127,8 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit, without a traceback for a failure that a user can mend."""
+    if isinstance(sys.stdout, TextIOWrapper):  # as for stderr: the terminal may be older than UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = poste.main(args, prog_name="poste", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_arguments:

@@ -7,6 +7,7 @@ terminal.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,15 @@ _MOVED: Final = "\u2193"
 def print_json(value: object) -> None:
     """Print a value as JSON in ASCII."""
     click.echo(json.dumps(value, indent=2, default=str))
+
+
+def can_print(text: str) -> bool:
+    """Has the encoding of stdout all characters of this text?"""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -62,10 +72,12 @@ def _print_rows(console: Console, heads: Sequence[str], values: Sequence[Sequenc
     ]
     if any(heads):
         _print_line(console, heads, widths, right, "bold")
-        console.print(f" {_RULE * (sum(widths) + len(_GAP) * (len(widths) - 1))}")
+        rule = _RULE if can_print(_RULE) else "-"
+        console.print(f" {rule * (sum(widths) + len(_GAP) * (len(widths) - 1))}")
     for cells in lines:
         fits = [cell_len(cell) <= width for cell, width in zip(cells, widths, strict=True)]
-        shown = [cell if fit else _MOVED for cell, fit in zip(cells, fits, strict=True)]
+        moved = _MOVED if can_print(_MOVED) else "v"
+        shown = [cell if fit else moved for cell, fit in zip(cells, fits, strict=True)]
         _print_line(console, shown, widths, right)
         for cell, fit in zip(cells, fits, strict=True):
             if not fit:

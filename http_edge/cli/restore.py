@@ -22,7 +22,7 @@ from eventstore.log.errors import (
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.opening import AsOf, point_in_log
 from eventstore.stores.restore import Restored
-from http_edge.cli.arguments import parsed
+from http_edge.cli.arguments import named_place, parsed
 from http_edge.cli.output import json_option, print_databases, speed_bar
 from http_edge.cli.settings import with_settings
 from http_edge.server.exits import Exit, Stop
@@ -41,6 +41,7 @@ _ERASED: Final = (
     "origin",
     required=True,
     metavar="DIR|URI|DSN",
+    callback=named_place,
     help="The export, or a log: a SQLite file or the URL of a log.",
 )
 @click.option(
@@ -48,6 +49,7 @@ _ERASED: Final = (
     "destination",
     required=True,
     metavar="DATA-DIR|DSN",
+    callback=named_place,
     help="An empty data directory, or the URL of an empty log.",
 )
 @click.option(
@@ -60,6 +62,7 @@ _ERASED: Final = (
 @click.option(
     "--archive",
     metavar="DIR|URI",
+    callback=named_place,
     help="Archive of rows that have left the log; else export.to, or archive beside its file.",
 )
 @click.option(

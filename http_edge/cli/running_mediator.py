@@ -208,6 +208,7 @@ def split_url(url: str) -> SplitResult:
     with suppress(ValueError):  # brackets that do not close, or what no request can carry
         parts = urlsplit(url)
         if parts.scheme in {"http", "https"} and parts.hostname:
+            _ = parts.port  # one beyond 65535
             parts.hostname.encode("idna")
             parts.path.encode("ascii")
             return parts

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from actors.placement.port import Placed
+from http_edge.cli.arguments import utf8
 from http_edge.cli.output import json_option, print_json, print_table, progress_bar
 from http_edge.cli.running_mediator import ask_as_operator, order, url_option
 from http_edge.cli.settings import with_settings
@@ -57,8 +58,8 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
 
 @shards.command()
-@click.argument("shard")
-@click.argument("host")
+@click.argument("shard", callback=utf8)
+@click.argument("host", callback=utf8)
 @url_option
 @with_settings("data_dir")
 def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
@@ -78,7 +79,7 @@ def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
 
 
 @shards.command()
-@click.argument("node")
+@click.argument("node", callback=utf8)
 @url_option
 @with_settings("data_dir")
 def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
@@ -94,7 +95,7 @@ def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
 
 
 @shards.command()
-@click.argument("node")
+@click.argument("node", callback=utf8)
 @url_option
 @with_settings("data_dir")
 def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:

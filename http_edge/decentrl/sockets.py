@@ -113,7 +113,8 @@ class SocketEndpoint:
             timeout=CLOSE_S_MAX,
             compress=False,
             writer_limit=0,  # wait until each frame is written, so that it counts
-            max_msg_size=self._limits.socket_frame_bytes_max,
+            # aiohttp refuses a message of exactly this size.
+            max_msg_size=self._limits.socket_frame_bytes_max + 1,
             autoping=False,  # a ping is a frame like any other, and counts
         )
         await socket.prepare(request)

@@ -66,7 +66,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         postgres=settings.postgres.bounds,
         allow_unsafe=settings.postgres.unsafe_ok,
         partitions=[] if settings.has_placer else placement.partitions_of(index),
-        node=(settings.node or "") if settings.node_address is not None else "",
+        node=settings.node or "",
         is_placed=settings.has_placer,
         lease_s=limits.host_lease_s,
         address=settings.host_address,

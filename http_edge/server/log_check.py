@@ -53,6 +53,12 @@ def check_log(settings: Settings) -> str:
     Raises:
         Stop: the log cannot be served with these settings; says why and what to do.
     """
+    if settings.archive.enabled and not settings.lets_rows_leave:
+        raise Stop(
+            Exit.USAGE,
+            "archive.enabled is on, but without export.to no row leaves a log in PostgreSQL.",
+            "Set export.to to a place that every node can reach, or remove archive.enabled.",
+        )
     postgres, dsns = settings.postgres, settings.log_dsns
     count = len(dsns)
     own = [shards_of_database(place, count, settings.shards) for place in range(count)]

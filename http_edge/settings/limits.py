@@ -17,8 +17,9 @@ class Limits(Section):
     """Size of a request body. Holds a message of 1 MiB less its envelope; each command in flight
     may need several times this much memory."""
     head_bytes_max: int = Field(default=32 * KIB, ge=KIB, le=MIB)
-    """Size of the request line and all headers together. A larger head is answered 400. More than
-    8 KiB plus an eighth of the body for chunk framing cuts the connection."""
+    """Size of the request line and all headers together, without the last read, of up to 16 KiB,
+    that completes them. A larger head is answered 400. More than 8 KiB plus an eighth of the body
+    for chunk framing cuts the connection."""
     head_s_max: float = Field(default=15, gt=0, le=600)
     """Time for a new connection to send the head of its first request."""
     connections_max: int = Field(default=24_000, ge=16, le=COUNT_MAX)
@@ -30,8 +31,8 @@ class Limits(Section):
     sockets_per_address_max plus some hundreds. The proxies in rates.trusted_proxies may have any
     number."""
     header_bytes_max: int = Field(default=16 * KIB, ge=KIB, le=256 * KIB)
-    """Size of the request line, and of each header field. Holds GET /public/ with the longest DID,
-    percent-encoded, and a few tags."""
+    """Size of the target in the request line, and of the value of each header field; above it 400.
+    Holds GET /public/ with the longest DID, percent-encoded, and a few tags."""
     bodies_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of request bodies and messages of WebSockets that one edge process holds at once,
     incomplete ones included. Beyond this, the edge cuts the newest incomplete body, or the newest
@@ -73,7 +74,7 @@ class Limits(Section):
     page_size_default: int = Field(default=10, ge=1, le=COUNT_MAX)
     """page_size of a query that does not set one."""
     public_page_size_max: int = Field(default=100, ge=1, le=10_000)
-    """Largest page_size of GET /public, which strangers send."""
+    """Largest page_size of GET /public, which strangers send; at least page_size_default."""
     page_bytes_max: int = Field(default=16 * MIB, ge=MIB, le=256 * MIB)
     """Bytes of a page, both as stored and as JSON. A larger page of several records is refused with
     INVALID_COMMAND, never cut short; the client has to ask for a smaller page_size. Holds ten of
@@ -141,7 +142,8 @@ class Limits(Section):
     """The id of a saved event or of its contract, as the client chose it; ids of this mediator have
     up to 28 characters. It is stored with its record and does not count towards a quota."""
     tag_bytes_max: int = Field(default=KIB, ge=128, le=64 * KIB)
-    """One tag. An encrypted tag is a signature in base64: 88 bytes."""
+    """One tag, and the channel_id of a public event. An encrypted tag is a signature in base64: 88
+    bytes."""
     public_events_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Public events of one identity. Their ids are in memory while the identity is active."""
     public_events_bytes_max: int = Field(default=128 * MIB, ge=MIB, le=COUNT_MAX)
@@ -250,6 +252,7 @@ class Limits(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         at_most(self, "page_size_default", "page_size_max")
+        at_most(self, "page_size_default", "public_page_size_max")
         at_most(self, "body_bytes_max", "queue_bytes_max")
         at_most(self, "body_bytes_max", "bodies_bytes_per_address_max")
         at_most(self, "body_bytes_max", "socket_buffer_bytes_max")

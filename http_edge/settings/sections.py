@@ -19,11 +19,15 @@ from http_edge.settings.value_types import (
     Listen,
     Origin,
     Section,
+    WebHost,
     at_most,
+    unused,
 )
 
 DAY_S: Final = 86_400
 AGE_S_MAX: Final = 100 * 365 * DAY_S
+_ADMITTING_OTHERS: Final = frozenset({"open", "invitation"})
+"""The values of ``registration`` that admit others than those in a list."""
 
 
 class Protocol(Section):
@@ -49,10 +53,17 @@ class Protocol(Section):
     invitation made by poste invite. allow_list: the DIDs in allowed_dids. closed: no new identity.
     Registered identities may always renew. For DIDComm wallets, see didcomm.registration."""
     allowed_dids: tuple[Did, ...] = ()
-    """Identities that may register with registration allow_list."""
+    """Identities that may register with registration allow_list; refused with open and
+    invitation, which let others register."""
     cors_allowed_origin: Origin = "*"
     """Access-Control-Allow-Origin (3.4). Commands carry their own signature and no cookie, so *
     gives a page no additional rights."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.allowed_dids and self.registration in _ADMITTING_OTHERS:
+            raise unused("allowed_dids", "registration allow_list")
+        return self
 
 
 class Rates(Section):
@@ -110,7 +121,7 @@ class DidWeb(Section):
     enabled: bool = False
     """Fetch documents of did:web, and of did:webvh for DIDComm v2. Off: such senders, and such
     recipients in Decentrl, are not found."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[WebHost, ...] = ()
     """The only hosts to fetch from, with :port unless it is 443. Empty: any host. Their addresses
     have to be public all the same."""
     bytes_max: int = Field(default=128 * KIB, ge=KIB, le=16 * MIB)
@@ -144,7 +155,8 @@ class DidComm(Section):
     poste invite. allow_list: the keys in allowed_keys. closed: no new wallet."""
     allowed_keys: tuple[AgentName, ...] = ()
     """Keys and DIDs that may connect with registration allow_list: the key of the wallet's
-    connection, or in DIDComm v2 the DID that it sends from, in any form."""
+    connection, or in DIDComm v2 the DID that it sends from, in any form. Refused with open and
+    invitation, which let others connect."""
     message_bytes_max: int = Field(default=512 * KIB, ge=4 * KIB, le=16 * MIB)
     """One DIDComm message, packed, over HTTP or WebSocket; disclosed as max_receive_bytes."""
     forward_depth_max: int = Field(default=3, ge=1, le=16)
@@ -211,6 +223,12 @@ class DidComm(Section):
     none is lost. A live wallet sends an acknowledgement for each delivery."""
     ping_interval_s: float = Field(default=20, gt=0, le=3_600)
     """Time between pings on a socket; load balancers cut idle sockets, some after 30 s."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.allowed_keys and self.registration in _ADMITTING_OTHERS:
+            raise unused("allowed_keys", "registration allow_list")
+        return self
 
 
 class Retention(Section):
@@ -426,9 +444,9 @@ class Archive(Section):
 
     enabled: bool | None = None
     """Let old rows leave the log while the mediator serves. Unset: only from a log in SQLite. On:
-    also from one in PostgreSQL, for export.to, which every node must be able to reach, also in
-    order to continue after an upgrade. Off: the log grows for ever, except for what poste log
-    archive removes."""
+    also from one in PostgreSQL, to export.to, which must be set and which every node must be able
+    to reach, also in order to continue after an upgrade. Off: the log grows for ever, except for
+    what poste log archive removes."""
     rows_age_s_min: float = Field(default=604_800, ge=0, le=3_153_600_000)
     """Seconds after which rows may leave. A week is time to back up the archive before it holds the
     only copy of these rows."""

@@ -45,6 +45,7 @@ from http_edge.settings.value_types import (
     contradiction,
     did_web,
     split_listen,
+    unused,
 )
 
 __all__ = [
@@ -109,7 +110,8 @@ class Settings(Section):
     that this machine uses towards the log's server. All nodes with an address and the same log in
     PostgreSQL are a cluster. Unset: this machine serves alone."""
     node: NodeName | None = None
-    """Name of this node, unique in its cluster. Unset: the name of the machine."""
+    """Name of this node, unique in its cluster; only with node_address. Unset: the name of the
+    machine."""
     keys_file: Path | None = None
     """File of the mediator's keys. Unset: mediator-keys.json in data_dir. In a cluster every node
     needs the same keys: give each the same file."""
@@ -135,6 +137,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if self.node is not None and self.node_address is None:
+            raise unused("node", "node_address")
         at_most(self, "hosts", "shards")
         if self.hosts * len(self.log_dsns) > self.shards:
             raise contradiction("hosts", "shards", len(self.log_dsns))

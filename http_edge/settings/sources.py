@@ -46,6 +46,8 @@ _PLAIN: Final[Mapping[str, TypeAdapter[Any]]] = {
     "integer": TypeAdapter(int),
     "number": TypeAdapter(float),
 }
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
+"""NUL, and what Python reads where bytes are not UTF-8."""
 _USER_PASSWORD: Final = re.compile(r"(://[^:/@?]*):.*@")
 _QUERY_PASSWORD: Final = re.compile(r"(password=)[^&]*")
 _S = TypeVar("_S", bound=Section)
@@ -113,14 +115,16 @@ def load_settings(
         SettingRefused: a source cannot be read or names an unknown setting, or a value is invalid.
     """
     in_order = [list(_from_environment(environ)), list(_from_flags(flags))]
-    path = config_path or Path(environ.get(CONFIG_VARIABLE, ""))
-    if path != Path():
-        in_order.insert(0, list(_from_file(path)))
+    if config_path is None and (named := environ.get(CONFIG_VARIABLE)):
+        config_path = Path(named)
+    if config_path is not None:
+        in_order.insert(0, list(_from_file(config_path)))
     values: dict[str, Any] = {}
     sources = dict.fromkeys(every_setting(), DEFAULT)
     notes: list[str] = []
     for source in in_order:
         for given in _by_present_names(source, notes):
+            _refuse_no_text(given)
             values[given.name] = given.value
             sources[given.name] = given.source
     settings = _validated(values, sources)
@@ -230,6 +234,17 @@ def _by_present_names(source: Sequence[_Given], notes: list[str]) -> Iterator[_G
         yield given._replace(name=present)
 
 
+def _refuse_no_text(given: _Given) -> None:
+    """Refuse bytes that are not UTF-8, which JSON cannot carry, and NUL, which no path has.
+
+    Raises:
+        SettingRefused: the value has such a character.
+    """
+    texts = given.value if isinstance(given.value, list) else [given.value]
+    if any(isinstance(text, str) and _NO_TEXT.search(text) for text in texts):
+        raise SettingRefused(given.name, given.source, "text in UTF-8 without NUL")
+
+
 def _known(name: str, source: str) -> Setting:
     """The setting of this name, perhaps a former one.
 
@@ -294,6 +309,9 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
             return SettingRefused(larger, sources[larger], f"at least {least}")
         most = larger if times == 1 else f"{larger} divided by {times}"
         return SettingRefused(smaller, sources[smaller], f"at most {most}")
+    if error["type"] == "unused":
+        name, needed = section + error["ctx"]["name"], section + error["ctx"]["needed"]
+        return SettingRefused(name, sources[name], f"none, or {needed} with it")
     if error["type"] == "exclusion":
         one, other = section + error["ctx"]["one"], section + error["ctx"]["other"]
         return SettingRefused(one, sources[one], f"it or {other}, but not both")

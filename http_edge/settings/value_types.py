@@ -67,8 +67,16 @@ Listen: TypeAlias = Annotated[
     AfterValidator(_listen),
     Field(json_schema_extra={"expected": "host:port, for example 127.0.0.1:8080 or [::1]:8080"}),
 ]
+
+
+def _url(url: str) -> str:
+    _ = urlsplit(url).port  # raises for one beyond 65535
+    return url
+
+
 Url: TypeAlias = Annotated[
     str,
+    AfterValidator(_url),
     _matching(
         r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~%/-]*)?$",
         "an http or https URL without user, query and fragment",
@@ -84,8 +92,13 @@ Did: TypeAlias = Annotated[
 
 
 def _log_address(log: str) -> str:
-    for url in [log] if log.startswith("sqlite:") else log.split():
-        urlsplit(url)
+    urls = [log] if log.startswith("sqlite:") else log.split()
+    if len(set(urls)) < len(urls):
+        raise ValueError(log)  # one database twice
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme == "sqlite" and parts.netloc:
+            raise ValueError(log)  # sqlite://name/log.db: a host, where a directory was meant
     return log
 
 
@@ -93,7 +106,8 @@ LogAddress: TypeAlias = Annotated[
     str,
     AfterValidator(_log_address),
     _matching(
-        r"^(sqlite:(//)?/.+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
+        # Of a file there is only a path: no host, and nothing after ? or #.
+        r"^(sqlite:(//)?/[^?#]+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
         "sqlite:///absolute/path.db or postgresql://user@host/database",
     ),
 ]
@@ -113,6 +127,12 @@ NodeName: TypeAlias = Annotated[
     _matching(
         r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
         "a host name in small letters, for example node-1",
+    ),
+]
+WebHost: TypeAlias = Annotated[
+    str,
+    _matching(
+        r"^[A-Za-z0-9.-]+(:[0-9]{1,5})?$", "a host, for example did.example or did.example:8443"
     ),
 ]
 Origin: TypeAlias = Annotated[
@@ -154,6 +174,12 @@ def contradiction(smaller: str, larger: str, times: int = 1) -> PydanticCustomEr
     """The error of a section in which ``times`` one setting exceeds another; it names both."""
     names: dict[str, object] = {"smaller": smaller, "larger": larger, "times": times}
     return PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
+
+
+def unused(name: str, needed: str) -> PydanticCustomError:
+    """The error of a section that sets ``name``, which without ``needed`` would have no effect."""
+    names: dict[str, object] = {"name": name, "needed": needed}
+    return PydanticCustomError("unused", "{name} needs {needed}", names)
 
 
 def not_both(section: Section, one: str, other: str) -> None:

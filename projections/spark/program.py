@@ -117,7 +117,11 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Do not verify data files: changes to them go undetected.",
         ),
         click.option(
-            "--memory-mib", default=MEMORY_MIB, show_default=True, help="Heap size of local Java."
+            "--memory-mib",
+            type=click.IntRange(512),
+            default=MEMORY_MIB,
+            show_default=True,
+            help="Heap size of local Java.",
         ),
         click.option(
             "--master",

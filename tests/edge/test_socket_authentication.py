@@ -281,6 +281,13 @@ async def test_a_message_beyond_the_bound_closes_the_socket(mediator: Mediator) 
         assert await socket.closing() == 1009
 
 
+@pytest.mark.parametrize("settings", [{"limits": {"socket_frame_bytes_max": 4096}}])
+async def test_a_message_of_the_largest_size_is_read(mediator: Mediator) -> None:
+    async with mediator.upgrade() as socket:
+        await socket.say("x" * 4096)
+        assert await socket.hear() == {"type": "AUTH_FAILED", "code": "INVALID_MESSAGE"}
+
+
 @pytest.mark.parametrize(
     ("sent", "code"), [(frame(TEXT, b"{}", masked=False), 1002), (frame(TEXT, b"\xff"), 1007)]
 )

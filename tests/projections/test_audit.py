@@ -459,6 +459,12 @@ def test_a_master_that_spark_does_not_know_is_refused_before_java_starts(master:
         assert (done.exit_code, "is not of the form local, local[2]" in done.stderr) == (2, True)
 
 
+def test_a_heap_in_which_java_cannot_start_is_refused_before_it_starts() -> None:
+    for mib in ("0", "511", "some"):
+        done = CliRunner().invoke(projections, ["report", "--memory-mib", mib])
+        assert (done.exit_code, "'--memory-mib'" in done.stderr) == (2, True)
+
+
 @pytest.mark.spark
 def test_a_list_that_was_cut_says_so(audit: Run, sample: SampleLog) -> None:
     shown = audit("replays", "--limit", "1", "--from", str(sample.export))

@@ -58,7 +58,7 @@ class AbsentPlacer:
 async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    node = ClusterNode(Settings(data_dir=tmp_path, node="a"))
+    node = ClusterNode(Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1"))
     placer = AbsentPlacer(shards=2)
     node._placer = cast("PlacerLink", placer)
     async with asyncio.timeout(10):

@@ -21,7 +21,7 @@ from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
 from http_edge.server.log_check import check_log, only_mediator
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import Archive, Settings
 from tests.log.raw_sql import run_sql
 
 
@@ -120,12 +120,18 @@ def test_no_mediator_starts_on_the_database_of_another_unless_both_are_nodes(
             leases.leave(lease)
 
 
-def test_a_name_alone_makes_a_mediator_no_node_beside_which_others_start(
-    settings: Settings,
-) -> None:
-    named = settings.model_copy(update={"node": "old"})
-    assert host_options(named, 0).node == ""
+def test_only_the_hosts_of_a_node_name_one_beside_which_others_start(settings: Settings) -> None:
+    assert host_options(settings, 0).node == ""
     assert host_options(settings.on_node("new", "127.0.0.1"), 0).node == "new"
+
+
+def test_rows_that_shall_leave_postgresql_need_a_place_to_go(tmp_path: Path) -> None:
+    log = "postgresql://127.0.0.1:1/none"
+    settings = Settings(data_dir=tmp_path, log=log, archive=Archive(enabled=True))
+    with pytest.raises(Stop, match=r"without export\.to no row leaves") as stop:
+        check_log(settings)
+    assert stop.value.exit_code == Exit.USAGE
+    assert "Set export.to" in stop.value.remedy
 
 
 @pytest.mark.postgres

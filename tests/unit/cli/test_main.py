@@ -81,6 +81,26 @@ def test_a_summary_says_what_the_command_says_of_itself(name: str) -> None:
     assert (command.help or "").startswith(SUMMARIES[name])
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_older_than_utf_8_gets_other_characters(tmp_path: Path, encoding: str) -> None:
+    load_or_create(tmp_path / "mediator-keys.json")
+
+    def printed(*args: str) -> subprocess.CompletedProcess[bytes]:
+        run = "from http_edge.cli.main import main; main()"
+        command = [sys.executable, "-c", run, *args, "--data-dir", str(tmp_path)]
+        env = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+        return subprocess.run(command, env=env, capture_output=True, check=False)
+
+    table = printed("config", "show", "--set", f"push.text={'x' * 100}")
+    assert (table.returncode, table.stderr) == (0, b"")
+    assert b"\n ------" in table.stdout
+    assert b"\\u" not in table.stdout
+    invitation = printed("invite", "--qr", "--label", "\u2713")
+    assert (invitation.returncode, b"\\u2713" in invitation.stdout) == (0, True)
+    assert b"\\u2580" not in invitation.stdout
+    assert b"--png" in invitation.stderr
+
+
 def test_an_unknown_command_is_a_mistake_of_usage(run: Run) -> None:
     ran = run("stamp")
     assert (ran.code, ran.out) == (Exit.USAGE, "")
@@ -120,12 +140,42 @@ _EXPORT = ("--from", "export")
         ),
         (("audit", "refused", *_EXPORT, "--since", "9999-12-31T23:59:59-14:00"), "nor a time"),
         (("log", "verify", "--log", "postgresql://[bad"), "expected sqlite:///absolute/path.db"),
+        (("shards", "move", "\udcff", "host-0"), "is not UTF-8"),
+        (("shards", "move", "shard-0", "\udcff"), "is not UTF-8"),
+        (("shards", "drain", "\udcff"), "is not UTF-8"),
+        (("shards", "undrain", "\udcff"), "is not UTF-8"),
+        (("bench", "http://127.0.0.1:65536"), "is not an http or https URL"),
     ],
 )
 def test_what_cannot_be_meant_is_a_mistake_of_usage(
     run: Run, args: tuple[str, ...], said: str
 ) -> None:
     ran = run(*args)
+    assert (ran.code, said in ran.err) == (Exit.USAGE, True), ran.err
+
+
+PLACES = [
+    ("export", "--to"),
+    ("export", "compact", "--to"),
+    ("verify", "--from"),
+    ("proof", "consistency", "poste.toml", "poste.toml", "--from"),
+    ("audit", "message", "id", "--from"),
+    ("audit", "refused", "--from"),
+    ("restore", "--to", "data", "--from"),
+    ("restore", "--from", "export", "--to"),
+    ("restore", "--from", "export", "--to", "data", "--archive"),
+]
+
+
+@pytest.mark.parametrize("args", PLACES, ids=" ".join)
+@pytest.mark.parametrize(("place", "said"), [("", "names no place"), ("\udcff", "is not UTF-8")])
+def test_a_place_is_named_in_text(
+    run: Run, tmp_path: Path, args: tuple[str, ...], place: str, said: str
+) -> None:
+    """Empty would be the working directory: as of --to "$EXPORT" without an EXPORT."""
+    (tmp_path / "poste.toml").touch()
+    load_or_create(tmp_path / "data/mediator-keys.json")
+    ran = run(*args, place)
     assert (ran.code, said in ran.err) == (Exit.USAGE, True), ran.err
 
 
@@ -138,6 +188,12 @@ def test_a_log_to_restore_from_is_named_by_a_url_and_never_shown(
     ran = run("restore", "--from", origin, *named)
     assert (ran.code, "does not name the URL of a log" in ran.err) == (Exit.USAGE, True)
     assert "secret" not in ran.err
+
+
+def test_a_log_that_cannot_be_reached_ends_with_how_to_name_it() -> None:
+    stop = explained(LogUnavailable("PostgreSQL: connection refused"))
+    assert stop is not None
+    assert "--log" in stop.remedy
 
 
 def test_a_file_of_another_user_is_named_with_what_to_do() -> None:

@@ -1,5 +1,6 @@
 """The settings themselves: values that travel, agree with each other, and derive the rest."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -8,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from http_edge.settings.settings import Limits, Settings, did_web, split_listen
+from http_edge.settings.settings import (
+    DidComm,
+    DidWeb,
+    Limits,
+    Protocol,
+    Push,
+    Section,
+    Settings,
+    did_web,
+    split_listen,
+)
 
 OTHER = Settings(
     data_dir=Path("/srv/poste"),
@@ -110,3 +121,91 @@ def test_a_password_in_the_log_address_is_not_in_the_repr() -> None:
 def test_every_port_of_every_kind_of_host_is_accepted(port: int, host: str) -> None:
     settings = Settings(listen=f"{host}:{port}")
     assert split_listen(settings.listen) == (host.strip("[]"), port)
+
+
+@pytest.mark.parametrize(
+    ("log", "fits"),
+    [
+        ("sqlite:///srv/log.db", True),
+        ("sqlite:////srv/log.db", True),
+        ("sqlite:/srv/log.db", True),
+        ("sqlite://srv/log.db", False),
+        ("sqlite:///srv/log.db?mode=ro", False),
+        ("sqlite:///srv/log.db#old", False),
+        ("sqlite:srv/log.db", False),
+        ("postgresql://a/log postgresql://b/log", True),
+        ("postgresql://a/log postgresql://a/log", False),
+    ],
+)
+def test_no_part_of_the_address_of_a_log_is_ignored(log: str, *, fits: bool) -> None:
+    if fits:
+        assert " ".join(Settings(log=log).log_dsns) == log
+    else:
+        with pytest.raises(ValidationError):
+            Settings(log=log)
+
+
+@pytest.mark.parametrize("port", [1, 65_535, 65_536, 99_999])
+def test_a_public_url_has_a_port_that_exists(port: int) -> None:
+    url = f"https://mediator.example:{port}"
+    if port <= 65_535:
+        assert Settings(public_url=url).url == url
+    else:
+        with pytest.raises(ValidationError):
+            Settings(public_url=url)
+
+
+@pytest.mark.parametrize(
+    ("host", "fits"),
+    [
+        ("a.example", True),
+        ("A.example:8443", True),
+        ("localhost", True),
+        ("https://a.example", False),
+        ("a.example/", False),
+        ("*.example", False),
+        ("a.example:", False),
+        ("", False),
+    ],
+)
+def test_a_host_to_fetch_from_is_a_host(host: str, *, fits: bool) -> None:
+    if fits:
+        assert DidWeb(allowed_hosts=(host,)).allowed_hosts == (host,)
+    else:
+        with pytest.raises(ValidationError):
+            DidWeb(allowed_hosts=(host,))
+
+
+@pytest.mark.parametrize(
+    ("section", "listed"), [(Protocol, "allowed_dids"), (DidComm, "allowed_keys")]
+)
+@pytest.mark.parametrize(
+    ("registration", "fits"),
+    [("allow_list", True), ("closed", True), ("open", False), ("invitation", False)],
+)
+def test_a_list_of_who_may_register_is_refused_where_others_may(
+    section: type[Section], listed: str, registration: str, *, fits: bool
+) -> None:
+    values = {"registration": registration, listed: ["did:web:a.example"]}
+    if fits:
+        section.model_validate_json(json.dumps(values))
+    else:
+        with pytest.raises(ValidationError, match=f"{listed} needs registration"):
+            section.model_validate_json(json.dumps(values))
+
+
+def test_the_name_of_a_node_is_refused_without_its_address() -> None:
+    with pytest.raises(ValidationError, match="node needs node_address"):
+        Settings(node="node-1")
+    assert Settings(node="node-1", node_address="auto").has_placer
+
+
+def test_the_key_of_a_webhook_is_refused_without_its_url() -> None:
+    with pytest.raises(ValidationError, match="webhook_key_file needs webhook_url"):
+        Push(webhook_key_file=Path("/key"))
+
+
+def test_the_default_page_of_public_events_is_one_that_may_be_read() -> None:
+    assert Limits(public_page_size_max=10).page_size_default == 10
+    with pytest.raises(ValidationError, match="page_size_default at most public_page_size_max"):
+        Limits(public_page_size_max=9)

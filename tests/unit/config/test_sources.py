@@ -54,7 +54,7 @@ def test_a_relative_data_directory_becomes_absolute(
     assert settings.log_dsn == f"sqlite://{tmp_path}/here/log.db"
 
 
-@pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.webhook_key_file"])
+@pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.fcm_credentials_file"])
 def test_a_relative_file_becomes_absolute_in_every_section(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +114,22 @@ def test_texts_of_environment_and_flags_become_values_alike(
         ('[export]\nto = "exports"', "export.to", "an absolute path or a URI"),
         ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
         ('public_url = "https://u@h"', "public_url", "an http or https URL without user"),
+        (
+            '[protocol]\nallowed_dids = ["did:web:a"]',
+            "protocol.allowed_dids",
+            "none, or protocol.registration allow_list with it",
+        ),
+        ('node = "a"', "node", "none, or node_address with it"),
+        (
+            '[push]\nwebhook_key_file = "/key"',
+            "push.webhook_key_file",
+            "none, or push.webhook_url with it",
+        ),
+        (
+            "[limits]\npublic_page_size_max = 9",
+            "limits.public_page_size_max",
+            "at least limits.page_size_default",
+        ),
         ("hosts = ", "the file", "readable TOML"),
     ],
 )
@@ -170,9 +186,47 @@ def test_a_file_of_settings_may_be_a_pipe() -> None:
     assert (settings.hosts, settings.limits.contracts_max) == (2, 7)
 
 
-def test_a_directory_is_no_file_of_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["", "."])
+def test_a_directory_is_no_file_of_settings(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingRefused, match="readable TOML"):
-        load_settings(NONE, NONE, tmp_path)
+        load_settings(NONE, NONE, tmp_path / named)
+    with pytest.raises(SettingRefused, match="readable TOML"):
+        load_settings(NONE, NONE, Path(named))  # as of --config "$NAME" without a NAME
+    if named:
+        with pytest.raises(SettingRefused, match="readable TOML"):
+            load_settings(NONE, {"POSTE_CONFIG": named})
+
+
+def test_an_empty_variable_names_no_file_of_settings() -> None:
+    assert load_settings(NONE, {"POSTE_CONFIG": ""}).settings.hosts == 1
+
+
+NO_UTF_8 = b"/srv/\xff".decode("utf-8", "surrogateescape")
+"""As Python gives the bytes of an argument or a variable that are not UTF-8."""
+
+
+@pytest.mark.parametrize("name", ["data_dir", "hosts", "log", "did_web.allowed_hosts"])
+def test_bytes_that_are_not_utf_8_are_refused_by_name(name: str) -> None:
+    for flags, environ in (
+        ({name: NO_UTF_8}, {}),
+        ({}, {every_setting()[name].variable: NO_UTF_8}),
+    ):
+        with pytest.raises(SettingRefused) as refused:
+            load_settings(flags, environ)
+        assert refused.value.name == name
+
+
+@pytest.mark.parametrize("name", ["data_dir", "keys_file", "export.to", "log", "push.text"])
+def test_a_text_with_a_nul_which_no_path_can_have_is_refused_by_name(name: str, file: Path) -> None:
+    start = "sqlite:///" if name == "log" else "/"
+    section, _, field = name.rpartition(".")
+    file.write_text(f'{f"[{section}]" if section else ""}\n{field} = "{start}a\\u0000b"\n')
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(NONE, NONE, file)
+    assert refused.value.name == name
 
 
 @pytest.fixture
