@@ -61,8 +61,8 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
         return Accepted(Erased(0, is_over=True, is_known=state.version > 0))
     begun = IdentityErasureBegun(at_ms=context.now_ms, command=context.command, reason=command.by)
     keys = [ClaimedKey(key, claim) for key, claim in state.keylist.items()]
-    records, speaker_did = len(state.contracts) + len(keys), state.speaker_did
-    reply = Erased(records, is_over=False, keys=keys, speaker_did=speaker_did)
+    spoke = [did for did in (*state.prior_speakers, state.speaker_did) if did]
+    reply = Erased(len(state.contracts) + len(keys), is_over=False, keys=keys, speaker_dids=spoke)
     return Accepted(reply, [begun], IdentityGone())
 
 

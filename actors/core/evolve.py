@@ -15,6 +15,7 @@ import msgspec
 from actors.core.commands import Connection, PushDevice
 from actors.core.identity import (
     PRIOR_DIDS_MAX,
+    PRIOR_SPEAKERS_MAX,
     RECENT_COUNTS_MAX,
     RECENT_MAX,
     ContractRecord,
@@ -298,7 +299,7 @@ def _evolve_account(  # noqa: C901 - one arm per event
             state.account_did = event.account_did
         case AccountRotated():
             _give_up_did(state)
-            state.speaker_did = event.speaker_did
+            _replace_speaker(state, event)
             state.rotated_at_s = event.issued_at_s
         case AccountEnded():
             state.connection = state.policy = state.push_device = None
@@ -357,6 +358,13 @@ def _give_up_did(state: Identity) -> None:
     stated = "" if state.connection is None else state.connection.peer_did
     known = [did for did in state.prior_dids if did != stated]
     state.prior_dids = [*known, *([stated] if stated else [])][-PRIOR_DIDS_MAX:]
+
+
+def _replace_speaker(state: Identity, event: AccountRotated) -> None:
+    spoke = (*state.prior_speakers, state.speaker_did)
+    known = [did for did in spoke if did not in {"", event.speaker_did}]
+    state.prior_speakers = known[-PRIOR_SPEAKERS_MAX:]
+    state.speaker_did = event.speaker_did
 
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:

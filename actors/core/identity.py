@@ -14,7 +14,7 @@ from actors.core.commands import Connection, PushDevice
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 10
+FOLD = 11
 """Version of this layout. A snapshot with another fold is ignored; the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -31,6 +31,9 @@ restarts, when each of them repeats what it had under way."""
 PRIOR_DIDS_MAX = 4
 """Former DIDs of an agent that are still recognized by their hash, up to 4 KiB each. A wallet
 restored from a backup uses its last one or two."""
+PRIOR_SPEAKERS_MAX = 64
+"""DIDs that spoke for an account before, and are released when it is erased. One that is older is
+released with its next message."""
 RECENT_COUNTS_MAX = 8
 """Counts of an edge whose retry is recognized. An edge sends one at a time, once in a period; there
 is room for several because a call that the edge gave up may arrive late."""
@@ -123,8 +126,8 @@ class Identity(msgspec.Struct):
     ``expires_first_s`` is the earliest of these, 0 for none; ``speaker_did`` is the DID that speaks
     for the account instead of its own; ``rotated_at_s`` and ``ended_at_s`` are when the owner last
     rotated and ended the account, by its own statement. ``prior_dids`` are the most recent former
-    DIDs, as the agent stated them, newest last. ``account_did`` is the account of another DID that
-    this DID speaks for.
+    DIDs, as the agent stated them, and ``prior_speakers`` those that spoke for the account, newest
+    last. ``account_did`` is the account of another DID that this DID speaks for.
 
     ``owner_did`` and ``claim``, the number of the newest claim, are the state of a key, and
     ``former_did`` is the owner that lost it to the holder of the private key. ``used_by`` is the
@@ -168,6 +171,7 @@ class Identity(msgspec.Struct):
     rotated_at_s: Seconds = 0
     ended_at_s: Seconds = 0
     prior_dids: list[str] = []
+    prior_speakers: list[str] = []
     account_did: str = ""
     owner_did: str = ""
     claim: int = 0
@@ -208,7 +212,7 @@ class Identity(msgspec.Struct):
             + _RECENT_BYTES * (len(self.recent) + len(self.expiring))
             + _text_bytes(self.connection)
             + (0 if self.push_device is None else len(self.push_device.token))
-            + sum(map(len, self.prior_dids))
+            + sum(map(len, self.prior_dids + self.prior_speakers))
         )
 
     def live_records(self) -> int:

@@ -274,7 +274,7 @@ class Purged(_Reply, frozen=True):
 class Erased(_Reply, frozen=True):
     """A step of an erasure: how many records it erased; ``is_over``: nothing is left to erase.
 
-    ``keys`` are the keys that the target had registered and ``speaker_did`` is another DID that
+    ``keys`` are the keys that the target had registered and ``speaker_dids`` are other DIDs that
     spoke for it; the edge is to release both. ``is_known``: the identity exists or existed.
     """
 
@@ -282,7 +282,7 @@ class Erased(_Reply, frozen=True):
     is_over: bool
     keys: list[ClaimedKey] = []
     is_known: bool = True
-    speaker_did: str = ""
+    speaker_dids: list[str] = []
 
 
 class AgentNoted(_Reply, frozen=True):

@@ -8,11 +8,13 @@ A pass reads the rows in order and changes those that name an erased identity. I
   key of another owner that is called by the name until the owner gives the key up;
 - in the streams of its keys, and of the invitations that it used, all names.
 
-These names stay: that of a partition of its own, in seals and in the events that gave it; the DID
-that speaks for an account by rotation; a label, a tag or a device of another identity that reads
-like the name; names in another database of the log; names in rows that an earlier release sealed,
-whose seal covers them. Seals hold for the changed rows (``eventstore.log.redaction``), so a pass
-may end anywhere and begin anew, beside appends and beside another pass.
+A DID that speaks for an account names it until the account lets it go, which its erasure does.
+
+These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
+a tag or a device of another identity that reads like the name; names in another database of the
+log; names in rows that an earlier release sealed, whose seal covers them. Seals hold for the
+changed rows (``eventstore.log.redaction``), so a pass may end anywhere and begin anew, beside
+appends and beside another pass.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ from eventstore.log.streams import stream_of
 from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
-_STAYING: Final = (SpeakerNamed, IdentityDedicated, IdentityReleased)
+_STAYING: Final = (IdentityDedicated, IdentityReleased)
 _OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 """Events with texts that an identity chose for itself and its own data: these name no other."""
 _Taken: TypeAlias = KeyClaimed | InvitationUsed
@@ -69,6 +71,7 @@ _ENDS_CONTRACT: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (ContractExpired, IdentityErasureBegun)
 )
 _OF_CLAIMS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, KeyReleased))
+_OF_SPEAKERS: Final = frozenset({TOPIC_BY_TYPE[SpeakerNamed]})
 _OF_KEYLISTS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (KeylistUpdated, AccountExpired, IdentityErasureBegun)
 )
@@ -209,7 +212,8 @@ class NameErasure:
         if kind in _STAYING:
             return None
         if row.stream in self.erased:
-            return renamed_state(kind, row.state, digest_of)
+            is_needed = isinstance(event, SpeakerNamed) and self._is_bound(row, event)
+            return None if is_needed else renamed_state(kind, row.state, digest_of)
         if kind in _OWN_WORDS:
             return None
         gone = self._keys if kind is KeyReleased else self.erased
@@ -235,9 +239,17 @@ class NameErasure:
             return not any(
                 row.version < one.version and _is_end(_event(one), event.digest) for one in later
             )
+        if isinstance(event, SpeakerNamed):
+            return self._is_bound(row, event)
         if isinstance(event, KeyClaimed) and self._is_of_erased(event):
             return False
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
+
+    def _is_bound(self, row: LogRow, event: SpeakerNamed) -> bool:
+        """Does the DID of this stream still name the account that this row says?"""
+        stream = UUID(bytes=row.stream)
+        rows = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_SPEAKERS)
+        return bool(event.account_did) and rows[-1].version == row.version
 
     def _is_of_erased(self, event: _Taken) -> bool:
         """Was what was taken an erased identity's, whatever it is called?"""

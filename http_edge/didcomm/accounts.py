@@ -39,8 +39,8 @@ class ErasedAccounts:
     """Releases what erased identities held in other streams: their keys and their speakers.
 
     The erasure clears the identity's own stream. The stream of each key still names the identity as
-    owner, and the stream of its speaker still names it as account (``actors.core.accounts``);
-    without a release, keys and speaker would stay bound for ever to an identity that is gone.
+    owner, and the streams of its speakers still name it as account (``actors.core.accounts``);
+    without a release, keys and speakers would stay bound to an identity that is gone.
     """
 
     def __init__(self, identities: Identities, keylists: Keylists) -> None:
@@ -49,15 +49,15 @@ class ErasedAccounts:
         self._keylists = keylists
 
     async def let_go(self, did: str, command: bytes, step: Erased) -> None:
-        """Release the keys and the speaker that this step of an identity's erasure found.
+        """Release the keys and the speakers that this step of an identity's erasure found.
 
-        If the release is cut short, a key can still be claimed by the agent that holds it, and the
+        If the release is cut short, a key can still be claimed by the agent that holds it, and a
         speaker is released with its next message.
         """
         if step.keys:
             await self._keylists.release(did, command, step.keys)
-        if step.speaker_did:
-            await self.unname(step.speaker_did, did, command)
+        for speaker_did in step.speaker_dids:
+            await self.unname(speaker_did, did, command)
 
     async def freed(self, did: str, account: str, command: bytes) -> bool | Refusal:
         """Release a DID that is to speak for ``account`` if that was erased; return whether it was.
@@ -157,11 +157,8 @@ class Accounts:
         own = await self._keylists.claim_own(account, command, [name])
         if isinstance(own, Refusal):
             return own
-        stated = await self._stated(account, message, command)
-        if isinstance(stated, Refusal):
-            return stated
-        change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, stated, own)
-        rotated = await self._change(account, change, command)
+        change = RotateAccount(prior_did, sender.did, rotation.issued_at_s, own=own)
+        rotated = await self._change(account, change, message, command)
         if isinstance(rotated, Refusal):
             return rotated
         self._remember(sender.did, account)
@@ -185,12 +182,21 @@ class Accounts:
         await self._keylists.release(account, command, ended.keys)
         return None
 
-    async def _change(self, account: str, change: RotateAccount, command: bytes) -> Done | Refusal:
-        """Change the speaker; release the new one if another rotation came in between."""
-        rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
+    async def _change(
+        self, account: str, change: RotateAccount, message: Message, command: bytes
+    ) -> Done | Refusal:
+        """Change the speaker; release the new one if another rotation or an erasure came first.
+
+        Named for an account that refuses it, the DID could have none.
+        """
+        rotated: Connection | Done | Refusal = await self._stated(account, message, command)
+        if isinstance(rotated, Connection):
+            change = msgspec.structs.replace(change, connection=rotated)
+            rotated = await self._identities.ask(account, change, command, Done, by_mediator=True)
         if rotated is Refusal.NOT_SPEAKING:
-            # Named for an account that refuses it, the DID could have none.
             await self._erased.unname(change.speaker_did, account, command)
+        elif rotated is Refusal.NOT_CONNECTED:
+            await self._erased.freed(change.speaker_did, account, command)
         return rotated
 
     async def _prior(

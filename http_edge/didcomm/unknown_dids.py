@@ -8,6 +8,7 @@ few at a time (``http_edge.dids.fetched``). A message waits for a fetch only whi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -30,12 +31,14 @@ from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids, FetchedMethod
-from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.address_charge import charge_unproven, paying_address
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""
 _WAITING_MAX: Final = 64
 """Messages of one edge that may wait for fetches at once; each holds a request for seconds."""
+_WAITING_PER_ADDRESS_MAX: Final = 16
+"""Those of one client address: a stranger's hosts may be as slow as a fetch may be."""
 
 
 def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
@@ -73,7 +76,7 @@ class UnknownDids:
         self._identities = identities
         self._seen = seen
         self._fetched = fetched
-        self._waiting = 0
+        self._waiting: Counter[str | None] = Counter()
 
     async def learn(self, did: str, command: bytes) -> RejectionReason | None:
         """Learn a DID; return None, or the reason why the DID remains unknown.
@@ -116,7 +119,7 @@ class UnknownDids:
         return next(whole, Refusal.KEY_UNKNOWN)
 
     async def _fetch(self, did: str) -> RejectionReason | None:
-        """Wait for a document; return TRY_AGAIN if too many messages wait already.
+        """Wait for a document; return TRY_AGAIN if too many messages wait, or of this address.
 
         A host that did not answer is not asked again for some time; until then the refusal costs a
         look-up in the cache.
@@ -124,14 +127,16 @@ class UnknownDids:
         fetched = self._fetched
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE
-        if self._waiting >= _WAITING_MAX:
+        address = paying_address()
+        share = _WAITING_MAX if address is None else _WAITING_PER_ADDRESS_MAX
+        if self._waiting.total() >= _WAITING_MAX or self._waiting[address] >= share:
             return RejectionReason.TRY_AGAIN
         charge_unproven(0)
-        self._waiting += 1
+        self._waiting[address] += 1
         try:
             found = await fetched.resolve(did)
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter([address])
         if found is not None:
             return None
         match fetched.known(did):

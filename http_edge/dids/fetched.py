@@ -3,9 +3,10 @@
 Fetching lets a stranger make this server open connections. So it is off by default, and every fetch
 passes these checks: a strict name, looked up once; public addresses only, and a connection to
 exactly these; no redirect; a small answer in a short time; one fetch at a time for one DID, few for
-one host; and a bounded cache of successes and failures alike.
+one host and few for one client address; and a bounded cache of successes and failures alike.
 
-A fetch is a task of its own: a request that stops waiting does not end the fetch.
+A fetch is a task of its own: a request that stops waiting does not end the fetch. Its client
+address pays for reading the document, which may be made to be costly.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import aiohttp
 from cachetools import TLRUCache
@@ -31,7 +33,6 @@ from http_edge.dids.document import Fetch
 _HTTPS_PORT: Final = 443
 _PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
 """Statuses of a host that may answer otherwise later."""
-_LOOKUPS_MAX: Final = 8
 _BESIDE_BODY_BYTES: Final = 65_536
 """Bytes of an answer that are read beyond the largest body: its head, and marks of chunks."""
 _Document = TypeVar("_Document")
@@ -62,6 +63,8 @@ class WebLimits:
     fetches_per_host_max: int = 16
     """Fetches from one host at once, so that no stranger can make this server flood a host, and no
     host takes up all fetches."""
+    fetches_per_address_max: int = 8
+    """Fetches for one client address at once, from whichever hosts: a stranger has any number."""
     entries_max: int = 1_000
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0
@@ -75,6 +78,39 @@ class WebLimits:
         return not self.allowed_hosts or named in self.allowed_hosts
 
 
+async def _at_once(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+class Caller(NamedTuple):
+    """The requests that documents are fetched for; by default none is known of them.
+
+    ``address`` returns the client address of the current request, or None if addresses have no
+    shares. ``charge`` lets it pay for reading so many bytes. ``read`` runs the reading of a
+    document, off the event loop.
+    """
+
+    address: Callable[[], str | None] = lambda: None
+    charge: Callable[[int], None] = lambda _: None
+    read: Callable[[Callable[[], Any]], Awaitable[Any]] = _at_once
+
+
+NO_CALLER: Final = Caller()
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """The place of a fetch among those at once.
+
+    A thread that looks a name up cannot be stopped, so ``lookup`` holds the place beyond the time
+    limit of the fetch: there are as many threads as places, and no look-up waits for a thread.
+    """
+
+    host: str | None
+    address: str | None
+    lookup: asyncio.Future[Sequence[str]] | None = None
+
+
 class FetchedDids(Generic[_Document]):
     """Resolves DIDs of some methods over the network; one instance for each event loop.
 
@@ -82,11 +118,12 @@ class FetchedDids(Generic[_Document]):
     this machine. ``clock`` returns seconds and is monotonic.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last four are for tests
         self,
         methods: Mapping[str, FetchedMethod[_Document]],
         limits: WebLimits | None = None,
         *,
+        caller: Caller = NO_CALLER,
         lookup: Lookup | None = None,
         permitted: Callable[[str], bool] = is_public,
         tls: ssl.SSLContext | None = None,
@@ -95,7 +132,8 @@ class FetchedDids(Generic[_Document]):
         """A resolver for ``methods``, each by the prefix of its DIDs."""
         self._methods = methods
         self._limits = limits or WebLimits()
-        self._lookup = lookup or lookup_in_threads("did-web-names", _LOOKUPS_MAX)
+        self._caller = caller
+        self._lookup = lookup or lookup_in_threads("did-web-names", self._limits.fetches_max)
         self._permitted = permitted
         self._tls = tls or trusted_by_this_machine()
         self._remembered: TLRUCache[str, _Document | Fetch | None] = TLRUCache(
@@ -103,6 +141,7 @@ class FetchedDids(Generic[_Document]):
         )
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
+        self._places: list[_Place] = []
 
     def known(self, did: str) -> _Document | Fetch | None:
         """The cached result for ``did``, ``Fetch.FAILED`` if its host did not answer.
@@ -123,27 +162,40 @@ class FetchedDids(Generic[_Document]):
             return None if isinstance(known, Fetch) else known
         fetch = self._under_way.get(did)
         if fetch is None:
-            if not self._has_room(did):
+            place = _Place(_host(self._url(did)), self._caller.address())
+            if not self._has_room(place):
                 return None
-            fetch = asyncio.create_task(self._fetch_and_remember(did))
-            fetch.add_done_callback(lambda _: self._under_way.pop(did))
+            self._places.append(place)
+            fetch = asyncio.create_task(self._fetch_and_remember(did, place))
+            fetch.add_done_callback(lambda _: self._ended(did, place))
             self._under_way[did] = fetch
         # Others may wait for the same fetch: a cancelled waiter must not end it for them.
         return await asyncio.shield(fetch)
 
     async def close(self) -> None:
         """End the fetches under way."""
-        fetches = list(self._under_way.values())
-        for fetch in fetches:
-            fetch.cancel()
-        await asyncio.gather(*fetches, return_exceptions=True)
+        lookups = [place.lookup for place in self._places if place.lookup is not None]
+        ending: list[asyncio.Future[Any]] = [*self._under_way.values(), *lookups]
+        for each in ending:
+            each.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
 
-    def _has_room(self, did: str) -> bool:
-        host = _host(self._url(did))
-        same = sum(_host(self._url(other)) == host for other in self._under_way)
-        return len(self._under_way) < self._limits.fetches_max and (
-            same < self._limits.fetches_per_host_max
+    def _has_room(self, new: _Place) -> bool:
+        limits = self._limits
+        of_host = sum(place.host == new.host for place in self._places)
+        of_address = sum(place.address == new.address for place in self._places)
+        return (
+            len(self._places) < limits.fetches_max
+            and of_host < limits.fetches_per_host_max
+            and (new.address is None or of_address < limits.fetches_per_address_max)
         )
+
+    def _ended(self, did: str, place: _Place) -> None:
+        del self._under_way[did]
+        if place.lookup is None:
+            self._places.remove(place)
+        else:
+            place.lookup.add_done_callback(lambda _: self._places.remove(place))
 
     def _method(self, did: str) -> FetchedMethod[_Document] | None:
         return self._methods.get(":".join(did.split(":", 2)[:2]) + ":")
@@ -152,30 +204,38 @@ class FetchedDids(Generic[_Document]):
         method = self._method(did)
         return None if method is None else method.url(did)
 
-    async def _fetch_and_remember(self, did: str) -> _Document | None:
-        document = await self._fetch(did)
+    async def _look_up(self, place: _Place, host: str, port: int) -> Sequence[str]:
+        place.lookup = asyncio.ensure_future(self._lookup(host, port))
+        return await asyncio.shield(place.lookup)
+
+    async def _fetch_and_remember(self, did: str, place: _Place) -> _Document | None:
+        document = await self._fetch(did, place)
         with self._lock:
             self._remembered[did] = document
         return None if isinstance(document, Fetch) else document
 
-    async def _fetch(self, did: str) -> _Document | Fetch | None:
-        method, url = self._method(did), self._url(did)
+    async def _fetch(self, did: str, place: _Place) -> _Document | Fetch | None:
+        method, url, read = self._method(did), self._url(did), self._caller.read
         if method is None or url is None:
             return None
+        lookup = partial(self._look_up, place)
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                body = await self._get(url)
-                further = None if body is None else method.beside(did, body)
-                beside = b"" if further is None else await self._get(further)
+                body = await self._get(url, lookup)
+                further = None if body is None else await read(partial(method.beside, did, body))
+                beside = b"" if further is None else await self._get(further, lookup)
         except aiohttp.ClientConnectorCertificateError:
             return None
         except aiohttp.ClientConnectorDNSError as error:
             return Fetch.FAILED if error.errno == socket.EAI_AGAIN else None
         except (aiohttp.ClientError, OSError):  # includes TimeoutError
             return Fetch.FAILED
-        return None if body is None or beside is None else method.read(did, body, beside)
+        if body is None or beside is None:
+            return None
+        document: _Document | None = await read(partial(method.read, did, body, beside))
+        return document
 
-    async def _get(self, url: URL) -> bytes | None:
+    async def _get(self, url: URL, lookup: Lookup) -> bytes | None:
         """The body of a plain 200 answer of at most ``body_bytes_max``; None for another answer.
 
         Raises:
@@ -183,7 +243,7 @@ class FetchedDids(Generic[_Document]):
         """
         connector = BoundedConnector(
             self._limits.body_bytes_max + _BESIDE_BODY_BYTES,
-            resolver=CheckedNames(self._lookup, self._permitted),
+            resolver=CheckedNames(lookup, self._permitted),
             use_dns_cache=False,
             ssl=self._tls,
             force_close=True,
@@ -208,6 +268,7 @@ class FetchedDids(Generic[_Document]):
                 body += chunk
                 if len(body) > self._limits.body_bytes_max:
                     return None
+            self._caller.charge(len(body))
             return bytes(body)
 
     def _forget_at(self, _did: str, document: _Document | Fetch | None, now: float) -> float:

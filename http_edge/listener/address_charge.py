@@ -91,6 +91,11 @@ class AddressCharge:
         return self._rates.turns.setdefault(self._address, asyncio.Lock())
 
     @property
+    def address(self) -> str:
+        """The address that pays."""
+        return self._address
+
+    @property
     def is_limited(self) -> bool:
         """Has each address a rate?"""
         return self._rates.is_limited
@@ -134,6 +139,17 @@ def charged_to(charge: AddressCharge) -> None:
     _CHARGE.set(charge)
 
 
+def paying_address() -> str | None:
+    """The address that pays for the current request, for a share that each address has.
+
+    It is empty for work of the mediator itself, and None if no address has a rate.
+    """
+    charge = _CHARGE.get()
+    if charge is None:
+        return ""
+    return charge.address if charge.is_limited else None
+
+
 def charge_unproven(size_bytes: int) -> None:
     """Charge the current request the price of an unproven request of this size."""
     if (charge := _CHARGE.get()) is not None:
@@ -141,7 +157,7 @@ def charge_unproven(size_bytes: int) -> None:
 
 
 def charge_bytes(size_bytes: int) -> None:
-    """Charge for reading a request in vain: its sender is proven, but sends too much."""
+    """Charge for reading so much for the current request: a proven sender's, or a document."""
     if (charge := _CHARGE.get()) is not None:
         charge.take_bytes(size_bytes)
 

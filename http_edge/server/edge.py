@@ -51,14 +51,16 @@ from http_edge.didcomm.push.notifier import PushNotifier
 from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids import web
 from http_edge.dids.document import mediator_document
-from http_edge.dids.fetched import FetchedDids, FetchedMethod, WebLimits
+from http_edge.dids.fetched import Caller, FetchedDids, FetchedMethod, WebLimits
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
+from http_edge.listener.address_charge import charge_bytes, paying_address
 from http_edge.listener.in_flight import InFlight
+from http_edge.listener.large_bodies import read_apart
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen
@@ -452,4 +454,4 @@ def _fetched_dids(
         missing_ttl_s=min(found_s, _MISSING_S_MAX),
         allowed_hosts=frozenset(map(str.lower, settings.allowed_hosts)),
     )
-    return FetchedDids(methods, limits)
+    return FetchedDids(methods, limits, caller=Caller(paying_address, charge_bytes, read_apart))

@@ -19,6 +19,7 @@ from http_edge.listener.address_charge import (
     charge_unproven,
     charged_to,
     is_owing,
+    paying_address,
     registration_wait_s,
 )
 from http_edge.settings.settings import Rates
@@ -70,6 +71,15 @@ def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_not
     charge_message()
     assert registration_wait_s() is None
     assert address.has_exactly(TOKENS - 1 - 16)
+
+
+def test_who_pays_is_known_where_addresses_have_a_rate() -> None:
+    limited = Address()
+    assert limited.request.run(paying_address) == "a"
+    assert copy_context().run(paying_address) == "", "the mediator itself"
+    free = AddressRates(Rates(per_address_per_s=0), edges=1)
+    limited.request.run(charged_to, AddressCharge(free, "a", lambda: 0.0))
+    assert limited.request.run(paying_address) is None
 
 
 def test_an_address_owes_as_soon_as_it_has_less_than_nothing() -> None:

@@ -320,6 +320,62 @@ async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again
     assert len(host.requests) == 1
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "did_web": {"enabled": True, "seconds_max": 60},
+            "rates": {"trusted_proxies": ["127.0.0.0/8"]},
+        }
+    ],
+)
+async def test_no_client_address_takes_all_places_to_wait_for_documents(
+    network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_PER_ADDRESS_MAX", 1)
+    slow, quick = NetworkAgent(host.did), NetworkAgent(host.did + ":quick")
+    fetching, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "quick" in request.path:
+            return web.json_response(quick.document)
+        fetching.set()
+        await answered.wait()
+        return web.json_response(slow.document)
+
+    async def said(agent: NetworkAgent, address: str) -> tuple[int, bytes]:
+        headers = {"Content-Type": MEDIA_TYPE, "X-Forwarded-For": address}
+        url = network.mediator.url("/didcomm")
+        async with network.session.post(url, data=agent.packed(), headers=headers) as found:
+            return found.status, await found.read()
+
+    host.answer = answer
+    first = asyncio.create_task(said(slow, "192.0.2.1"))
+    await fetching.wait()
+    assert await said(quick, "192.0.2.1") == (503, b'{"error":"try-again"}')
+    assert (await said(quick, "192.0.2.2"))[0] == 200
+    answered.set()
+    assert (await first)[0] == 200
+
+
+@pytest.mark.parametrize("settings", [{**ENABLED, "rates": {"burst_s": 1}}])
+async def test_who_sends_a_large_document_pays_for_its_reading(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    """The host serves 100 KiB: as dear as a body of this size that proves nothing."""
+    agent = NetworkAgent(host.did)
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({**agent.document, "x": "x" * 102_400})
+
+    host.answer = answer
+    rate = network.mediator.edges[0]._listener._rates.requests
+    began_s = network.mediator.clock.now_s
+    assert (await say(network, agent.packed())).status == 200
+    assert rate.has("127.0.0.1", began_s, 2_000 - 100 - 16 - 8)
+    assert not rate.has("127.0.0.1", began_s, 2_000 - 100 - 16)
+
+
 @pytest.mark.parametrize("settings", [ENABLED])
 async def test_an_envelope_that_is_not_for_the_mediator_makes_it_fetch_nothing(
     network: WalletNetwork, host: HttpsHost

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from actors.core.commands import Connection
 from actors.core.evolve import evolve, from_snapshot, to_snapshot
-from actors.core.identity import PRIOR_DIDS_MAX, Depth, Identity
+from actors.core.identity import PRIOR_DIDS_MAX, PRIOR_SPEAKERS_MAX, Depth, Identity
 from actors.core.replies import QueuePolicy
 from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
@@ -328,6 +328,8 @@ def test_the_state_agrees_with_itself_after_every_event(history: list[Event]) ->
         assert state.request_bytes == sum(r.stored_bytes for r in requests)
         assert state.public_bytes == sum(e.stored_bytes for e in public_events)
         assert len(set(state.prior_dids)) == len(state.prior_dids) <= PRIOR_DIDS_MAX
+        spoke = [*state.prior_speakers, state.speaker_did]
+        assert len(set(spoke)) == len(spoke) <= PRIOR_SPEAKERS_MAX + 1
         assert all(m.version <= number for m in state.messages.values())
         assert state.live_records() >= len(state.messages) + len(state.keylist)
         assert state.weight_bytes() > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from actors.core.commands import (
     QueryConnection,
     ReleaseKey,
     RotateAccount,
+    UnnameSpeaker,
 )
 from actors.core.refusals import Refusal
 from actors.core.replies import (
+    AccountFound,
     Connected,
     Done,
     EnvelopeQueued,
@@ -112,6 +115,40 @@ async def test_an_edge_that_remembers_an_erased_account_looks_for_another(
         assert await mediator.ask_as(peer.name, OLD) is Refusal.NOT_SPEAKING
         assert await mediator.accounts.of(peer.account, COMMAND) == peer.account
         assert await mediator.keylists.enrol(peer.name, COMMAND, SAID, [peer.name]) is None
+
+
+async def speaks_for(mediator: Mediator, did: str) -> str:
+    """The account of another that a DID is to speak for; empty for none."""
+    found = await mediator.agents.ask(did, FindAccount([]), COMMAND, AccountFound)
+    assert isinstance(found, AccountFound)
+    return found.account_did
+
+
+async def test_every_did_that_spoke_for_an_erased_account_is_let_go(mediator: Mediator) -> None:
+    chain = NEW_PEER, NEWER, STRANGER
+    names = [OLD, *[peer.name for peer in chain]]
+    for number, peer in enumerate(chain):
+        assert await mediator.rotate(peer, names[number], at_s=1_000 + number) is None
+    await erased(mediator, OLD)
+    assert [await speaks_for(mediator, peer.account.did) for peer in chain] == ["", "", ""]
+
+
+async def test_a_did_that_spoke_before_is_let_go_once_it_speaks_again(mediator: Mediator) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    assert await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001) is None
+    assert await mediator.rotate(NEW_PEER, NEWER.name, at_s=1_002) is None
+    await erased(mediator, OLD)
+    assert mediator.count(UnnameSpeaker) == 2
+    assert [await speaks_for(mediator, p.account.did) for p in (NEW_PEER, NEWER)] == ["", ""]
+
+
+@pytest.mark.parametrize("after", [NameSpeaker, QueryConnection])
+async def test_a_rotation_that_an_erasure_comes_before_leaves_its_did_free(
+    mediator: Mediator, after: type[Command]
+) -> None:
+    mediator.agents.before_answer[after] = partial(erased, mediator, OLD)
+    assert await mediator.rotate(NEW_PEER, OLD) is Refusal.NOT_CONNECTED
+    assert await speaks_for(mediator, NEW_PEER.account.did) == ""
 
 
 async def test_a_key_of_an_erased_account_is_free_for_the_next(mediator: Mediator) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids.document import Fetch, mediator_document, read_document
-from http_edge.dids.fetched import FetchedDids, WebLimits
+from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
 from http_edge.dids.web import METHODS, WebDids, document_url
 from tests.unit.wire.https_host import NAME, Answer, HttpsHost, https_host
 
@@ -313,30 +313,27 @@ async def test_one_who_stops_waiting_does_not_end_the_fetch_for_others() -> None
     assert web_dids.known("did:web:a.example") is None
 
 
-async def test_more_fetches_than_the_limit_are_not_started() -> None:
-    names = HeldNames()
-    web_dids = FetchedDids(METHODS, WebLimits(fetches_max=1), lookup=names)
-    first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
-    await names.queried.wait()
-    assert await web_dids.resolve("did:web:second.example") is None
-    assert web_dids.known("did:web:second.example") is Fetch.NEEDED
-    names.released.set()
-    assert await first is None
-    assert await web_dids.resolve("did:web:second.example") is None
-    assert web_dids.known("did:web:second.example") is None
+async def test_a_document_is_read_apart_and_paid_for_by_the_request_that_needs_it(
+    host: HttpsHost,
+) -> None:
+    paid: list[int] = []
+    read: list[object] = []
 
+    async def apart(work: Callable[[], object]) -> object:
+        read.append(found := work())
+        return found
 
-async def test_one_host_does_not_take_all_places() -> None:
-    names = HeldNames()
-    web_dids = FetchedDids(METHODS, WebLimits(fetches_per_host_max=1), lookup=names)
-    first = asyncio.create_task(web_dids.resolve("did:web:slow.example:one"))
-    await names.queried.wait()
-    assert await web_dids.resolve("did:web:slow.example:two") is None
-    assert web_dids.known("did:web:slow.example:two") is Fetch.NEEDED
-    other = asyncio.create_task(web_dids.resolve("did:web:other.example"))
-    names.released.set()
-    assert (await first, await other) == (None, None)
-    assert web_dids.known("did:web:other.example") is None, "it was asked for"
+    web_dids = FetchedDids(
+        METHODS,
+        caller=Caller(charge=paid.append, read=apart),
+        lookup=host.lookup,
+        permitted=lambda _address: True,
+        tls=host.trust,
+    )
+    found = await web_dids.resolve(host.did)
+    assert found is read[-1] is not None
+    size_bytes = len(json.dumps(mediator_document(host.did, "https://x.example", KEYS)))
+    assert paid == [size_bytes]
 
 
 async def test_closing_ends_the_fetches_under_way() -> None:

@@ -1,0 +1,77 @@
+"""The name of an erased account in the rows of a DID that spoke for it by rotation."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.core.commands import FindAccount, NameSpeaker, UnnameSpeaker
+from actors.core.replies import AccountFound
+from eventstore.log.event_log import EventLog
+from eventstore.log.streams import identity_stream
+from tests.contract.conftest import OpenLog
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
+from tests.contract.test_name_erasure_contract import take_out_names
+from tests.contract.test_retention_contract import Mediator
+from tests.log.stored import faults
+from tests.unit.actors.given import run, unclaimed
+
+SPOKE = "did:x:spoke"
+
+
+@pytest.fixture
+def mediator(log: EventLog) -> Mediator:
+    """A host with two identities."""
+    made = Mediator(log)
+    settle(made, GONE)
+    settle(made, STAYS)
+    return made
+
+
+def speaker_rows(log: EventLog, name: str) -> list[bool]:
+    """Whether each row that names the account of ``SPOKE`` has this name."""
+    rows = log.read_stream(identity_stream(SPOKE))
+    return [name.encode() in row.state for row in rows if row.topic == "speaker-named.1"]
+
+
+def test_an_account_leaves_the_rows_of_a_did_that_spoke_for_it_once_it_is_let_go(
+    mediator: Mediator, log: EventLog, log_url: str
+) -> None:
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert speaker_rows(log, GONE) == [True], "it is bound to the account by this row"
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
+    take_out_names(log)
+    assert speaker_rows(log, GONE) == [False, False]
+    assert speaker_rows(log, SPOKE) == [True, True], "it was not erased"
+    assert faults(log) == []
+    assert wrong(log_url) == []
+
+
+def test_a_did_that_spoke_for_another_account_loses_all_names_when_it_is_erased_too(
+    mediator: Mediator, log: EventLog, log_url: str
+) -> None:
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
+    erase(mediator, SPOKE)
+    take_out_names(log)
+    assert speaker_rows(log, STAYS) == speaker_rows(log, SPOKE) == [False, False]
+    assert faults(log) == []
+    assert wrong(log_url) == []
+
+
+def test_an_erased_did_that_speaks_for_an_account_again_keeps_naming_it(
+    mediator: Mediator, log: EventLog, open_another: OpenLog
+) -> None:
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    take_out_names(log)
+    assert speaker_rows(log, STAYS) == [False, False, True]
+    log.save_snapshots([])
+    again = Mediator(open_another(), name="again")
+    (found,) = run(again.host, unclaimed(SPOKE, FindAccount([])))
+    assert isinstance(found, AccountFound)
+    assert found.account_did == STAYS
+    assert faults(log) == []

@@ -1,0 +1,100 @@
+"""Places for the fetches of documents: no host, no client and no name service takes them all."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from http_edge.dids.document import Fetch
+from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
+from http_edge.dids.web import METHODS
+from tests.unit.wire.test_did_web import HeldNames
+
+
+async def test_more_fetches_than_the_limit_are_not_started() -> None:
+    names = HeldNames()
+    web_dids = FetchedDids(METHODS, WebLimits(fetches_max=1), lookup=names)
+    first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
+    await names.queried.wait()
+    assert await web_dids.resolve("did:web:second.example") is None
+    assert web_dids.known("did:web:second.example") is Fetch.NEEDED
+    names.released.set()
+    assert await first is None
+    assert await web_dids.resolve("did:web:second.example") is None
+    assert web_dids.known("did:web:second.example") is None
+
+
+async def test_one_host_does_not_take_all_places() -> None:
+    names = HeldNames()
+    web_dids = FetchedDids(METHODS, WebLimits(fetches_per_host_max=1), lookup=names)
+    first = asyncio.create_task(web_dids.resolve("did:web:slow.example:one"))
+    await names.queried.wait()
+    assert await web_dids.resolve("did:web:slow.example:two") is None
+    assert web_dids.known("did:web:slow.example:two") is Fetch.NEEDED
+    other = asyncio.create_task(web_dids.resolve("did:web:other.example"))
+    names.released.set()
+    assert (await first, await other) == (None, None)
+    assert web_dids.known("did:web:other.example") is None, "it was asked for"
+
+
+async def test_one_client_address_does_not_take_all_places() -> None:
+    names, address = HeldNames(), "stranger"
+    web_dids = FetchedDids(
+        METHODS,
+        WebLimits(fetches_per_address_max=1),
+        caller=Caller(address=lambda: address),
+        lookup=names,
+    )
+    first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
+    await names.queried.wait()
+    assert await web_dids.resolve("did:web:second.example") is None
+    assert web_dids.known("did:web:second.example") is Fetch.NEEDED
+    address = "other"
+    other = asyncio.create_task(web_dids.resolve("did:web:other.example"))
+    names.released.set()
+    assert (await first, await other) == (None, None)
+    assert web_dids.known("did:web:other.example") is None, "it was asked for"
+
+
+async def test_a_look_up_holds_its_place_until_the_name_service_has_answered() -> None:
+    """The thread that waits for it cannot be stopped, and there are as many as places."""
+    names = HeldNames()
+    web_dids = FetchedDids(METHODS, WebLimits(timeout_s=0.05, fetches_max=1), lookup=names)
+    first, second = "did:web:first.example", "did:web:second.example"
+    assert await web_dids.resolve(first) is None
+    assert web_dids.known(first) is Fetch.FAILED, "it was given up"
+    assert await web_dids.resolve(second) is None
+    assert web_dids.known(second) is Fetch.NEEDED
+    names.released.set()
+    while web_dids.known(second) is Fetch.NEEDED:
+        assert await web_dids.resolve(second) is None
+        await asyncio.sleep(0)
+    assert web_dids.known(second) is None, "it was asked for"
+    await web_dids.close()
+
+
+async def test_no_look_up_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, answered, places = threading.Event(), threading.Event(), 31
+
+    def query(host: str, *_: object, **__: object) -> None:
+        if host == "honest.example":
+            answered.set()
+        else:
+            held.wait(30)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", query)
+    web_dids = FetchedDids(METHODS, WebLimits(timeout_s=5))
+    slow = [web_dids.resolve(f"did:web:s{number}.example") for number in range(places)]
+    strangers = [asyncio.create_task(each) for each in slow]
+    try:
+        await asyncio.sleep(0)
+        assert await web_dids.resolve("did:web:honest.example") is None
+        assert answered.is_set()
+    finally:
+        held.set()
+        await asyncio.gather(*strangers)
+    await web_dids.close()
