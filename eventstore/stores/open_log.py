@@ -73,9 +73,9 @@ def open_store(
             return open_sqlite_store(path, makes_missing=makes_missing, to_read=to_read)
         case "postgresql" | "postgres":
             # Imported here, so that a process without PostgreSQL needs no driver.
-            from eventstore.stores.postgres_log import open_postgres_store  # noqa: PLC0415
+            from eventstore.stores.postgres_log import PostgresStore  # noqa: PLC0415
 
-            return open_postgres_store(
+            return PostgresStore(
                 dsn,
                 allow_unsafe=allow_unsafe or to_read,
                 bounds=postgres,
