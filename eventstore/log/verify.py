@@ -36,7 +36,7 @@ from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.redaction import redacted_state
-from eventstore.log.seal import GENESIS, SealedRow, digest_by
+from eventstore.log.seal import GENESIS, SealedRow, has_digest_over
 from eventstore.log.seam import SEAM, Seam, read_seam, verified_seam
 from eventstore.log.seam_check import SeamCheck, older_than
 from eventstore.log.streams import partition_stream
@@ -187,7 +187,7 @@ def is_seal_of(
     if covers_redacted(covered, sealed, events or repeat(None)):
         return True
     whole = [(r.stream, r.version, r.topic, r.state) for r in covered]
-    return sealed.digest == digest_by(sealed, whole, are_redacted=False)
+    return has_digest_over(sealed, whole, are_redacted=False)
 
 
 def covers_redacted(
@@ -204,7 +204,7 @@ def covers_redacted(
         if state is None:
             return False
         rows.append((row.stream, row.version, row.topic, state))
-    return sealed.digest == digest_by(sealed, rows, are_redacted=True)
+    return has_digest_over(sealed, rows, are_redacted=True)
 
 
 @lru_cache(maxsize=4_096)
