@@ -17,7 +17,6 @@ one page of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
@@ -37,7 +36,7 @@ from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.redaction import redacted_state
 from eventstore.log.seal import GENESIS, SealedRow, has_digest_over
-from eventstore.log.seam import SEAM, Seam, read_seam, verified_seam
+from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam, verified_seam
 from eventstore.log.seam_check import SeamCheck, older_than
 from eventstore.log.streams import partition_stream
 
@@ -396,10 +395,8 @@ def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    text, older = log.settings().get(SEAM), dict[str, Head]()
-    if text is not None:
-        with suppress(SeamRefused):
-            older = older_than(read_seam(text), heads)
+    seam = stored_seam(log)
+    older = {} if seam is None else older_than(seam, heads)
     return {
         name: head
         for name, head in heads.items()
