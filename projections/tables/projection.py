@@ -119,9 +119,8 @@ class LiveRows:
 class Projection:
     """The declaration of one table: its name, what it holds, and how it is rebuilt.
 
-    Every module of ``projections.tables`` may declare some; ``projections.tables.registry`` finds
-    them. ``columns`` says what each column of the table holds; ``reads`` are the types of events
-    that change the table; ``live`` is None for a table that no mediator has in memory.
+    ``columns`` says what each column of the table holds; ``reads`` are the types of events that
+    change the table; ``live`` is None for a table that no mediator has in memory.
     """
 
     name: str
