@@ -76,8 +76,7 @@ from eventstore.log.event_log import (
 from eventstore.log.host_leases import LEASE_S, HostLeases
 from eventstore.log.log_format import record_format
 from eventstore.log.streams import identity_stream
-from eventstore.stores.host_leases import open_host_leases
-from eventstore.stores.open_log import folder_of, open_log
+from eventstore.stores.open_log import file_of, open_host_leases, open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _T = TypeVar("_T")
@@ -152,7 +151,7 @@ class IdentityHost:
         self._draining = False
         self._is_placed, self._may_serve = options.is_placed, may_serve
         self._incarnation = new_id()
-        folder = folder_of(options.dsn)
+        file = file_of(options.dsn)
         limits = watched(options.limits, self._log, clock())
         self._host = Host(
             options.name,
@@ -162,7 +161,7 @@ class IdentityHost:
             new_id=new_id,
             secret=new_secret(),
             is_placed=options.is_placed,
-            measure_disk=unknown_disk if folder is None else disk_of(folder),
+            measure_disk=unknown_disk if file is None else disk_of(file.parent),
         )
         try:
             self._host.assign(options.partitions)

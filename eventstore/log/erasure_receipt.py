@@ -77,6 +77,14 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     signed_by: str
 
 
+class _Erasure(NamedTuple):
+    """An erasure that has ended: its first and last step, and the versions of what it erased."""
+
+    begun: tuple[LogRow, IdentityErasureBegun]
+    ended: _Step
+    gone: set[int]
+
+
 def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
     """Make the receipt of the newest erasure of an identity that has ended.
 
@@ -88,9 +96,8 @@ def erasure_of(log: EventLog, stream: UUID, key: PublicKey) -> ErasureReceipt:
         LogUnavailable, CorruptRow, UnknownTopic: the log cannot be read.
     """
     rows = _rows(log, stream)
-    steps = _steps(rows)
-    for newest in _erasures(steps):
-        return _made(log, stream, key, rows, steps, newest)
+    for newest in _erasures(rows):
+        return _made(log, stream, key, rows, newest)
     raise ReceiptRefused("this log has no completed erasure of this identity")
 
 
@@ -99,32 +106,27 @@ def _made(
     stream: UUID,
     key: PublicKey,
     rows: Sequence[LogRow],
-    steps: Sequence[_Step],
-    erasure: Sequence[_Step],
+    erasure: _Erasure,
 ) -> ErasureReceipt:
     """Make the receipt of one erasure of a stream. Raises as ``erasure_of``."""
-    begun, ended = erasure[0], erasure[-1]
-    versions = begun[0].version - 1, ended[0].version + 1
-    there = log.read_stream(stream, after=versions[0], before=versions[1])
-    before = [step for step in steps if step[0].version < begun[0].version]
-    gone = _versions(erasure) - _versions(before)
+    (first, begun), (last, ended), gone = erasure
+    there = log.read_stream(stream, after=first.version - 1, before=last.version + 1)
     facts = [row for row in rows if row.topic in _CONTENT_BY_TOPIC and row.version in gone]
     others = gone - {row.version for row in facts}
     is_all = len(log.read_versions(stream, sorted(others))) == len(others)
-    if not is_all or len(there) < versions[1] - versions[0] - 1:
+    if not is_all or len(there) < last.version - first.version + 1:
         raise RowsHaveLeft("rows of this identity have left the log for its archive")
-    assert isinstance(begun[1], IdentityErasureBegun)
     mediator_did = log.settings().get("mediator_did")
     if mediator_did is None:
         raise ReceiptRefused("this log belongs to no mediator")
     return ErasureReceipt(
         mediator_did=mediator_did,
         stream=stream.hex,
-        reason=begun[1].reason,
-        begun=begun[0].position,
-        begun_at_ms=begun[1].at_ms,
-        ended=ended[0].position,
-        ended_at_ms=ended[1].at_ms,
+        reason=begun.reason,
+        begun=first.position,
+        begun_at_ms=begun.at_ms,
+        ended=last.position,
+        ended_at_ms=ended.at_ms,
         contents=dict(sorted(Counter(_CONTENT_BY_TOPIC[row.topic] for row in facts).items())),
         positions=list(_runs(row.position for row in facts)),
         signed_by=key.text,
@@ -171,16 +173,15 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int
     """
     stream = UUID(hex=receipt.stream)
     rows = _rows(log, stream)
-    steps = _steps(rows)
-    erasures = [one for one in _erasures(steps) if one[0][0].position == receipt.begun]
+    erasures = [one for one in _erasures(rows) if one.begun[0].position == receipt.begun]
     if not erasures:
         raise ReceiptRefused(_DIFFERS)
     left = 0
     try:
-        if _made(log, stream, key, rows, steps, erasures[0]) != receipt:
+        if _made(log, stream, key, rows, erasures[0]) != receipt:
             raise ReceiptRefused(_DIFFERS)
     except RowsHaveLeft:
-        left = _positions_left(log, rows, steps, erasures[0], receipt)
+        left = _positions_left(log, rows, erasures[0], receipt)
     for first, last in receipt.positions:
         if there := log.read_contents(after=first - 1, until=last):
             raise ReceiptRefused(f"the content of position {min(there)} still exists")
@@ -193,33 +194,23 @@ def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
     return log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
 
 
-def _steps(rows: Iterable[LogRow]) -> list[_Step]:
-    return [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
-
-
 def _positions_left(
-    log: EventLog,
-    rows: Iterable[LogRow],
-    steps: Iterable[_Step],
-    erasure: Sequence[_Step],
-    receipt: ErasureReceipt,
+    log: EventLog, rows: Iterable[LogRow], erasure: _Erasure, receipt: ErasureReceipt
 ) -> int:
     """Compare a receipt with the rows that remain; return how many of its positions have left.
 
     Raises:
         ReceiptRefused: the receipt contradicts them.
     """
-    (first, begun), (last, ended) = erasure[0], erasure[-1]
+    (first, begun), (last, ended), gone = erasure
     constants = log.settings()
     seam = constants.get(SEAM)
     left_to = 0 if seam is None else read_seam(seam).position
     facts = {row.position: row for row in rows if row.topic in _CONTENT_BY_TOPIC}
     named = [p for run in receipt.positions for p in range(run.first, run.last + 1)]
-    gone = _versions(erasure) - _versions(s for s in steps if s[0].position < receipt.begun)
     said = {p for p, row in facts.items() if row.version in gone}
     kinds = Counter(_CONTENT_BY_TOPIC[facts[p].topic] for p in named if p in facts)
     left = [p for p in named if p not in facts]
-    assert isinstance(begun, IdentityErasureBegun)
     ends = (begun.reason, begun.at_ms, last.position, ended.at_ms)
     is_what_remains = (
         receipt.mediator_did == constants.get("mediator_did")
@@ -234,13 +225,16 @@ def _positions_left(
     return len(left)
 
 
-def _erasures(steps: Sequence[_Step]) -> Iterator[Sequence[_Step]]:
-    """The steps of each erasure that has ended, the newest one first."""
+def _erasures(rows: Iterable[LogRow]) -> Iterator[_Erasure]:
+    """The erasures of a stream that have ended, the newest one first."""
+    steps = [(row, decode(row.topic, row.state)) for row in rows if row.topic in _STEPS]
     for first in reversed(range(len(steps))):
-        if isinstance(steps[first][1], IdentityErasureBegun):
+        row, event = steps[first]
+        if isinstance(event, IdentityErasureBegun):
             for last in range(first, len(steps)):
                 if isinstance(steps[last][1], IdentityErased):
-                    yield steps[first : last + 1]
+                    gone = _versions(steps[first : last + 1]) - _versions(steps[:first])
+                    yield _Erasure((row, event), steps[last], gone)
                     break
 
 

@@ -70,16 +70,6 @@ class Frontier(NamedTuple):
         return _joined(self.hashes) if self.hashes else EMPTY_ROOT
 
 
-def root_of(leaves: Iterable[bytes]) -> bytes:
-    """The root of the tree of these leaf hashes."""
-    return Frontier().extended(leaves).root()
-
-
-def root_at(size: int, subtree: Subtrees) -> bytes:
-    """The root that the tree had at a size, or has now."""
-    return _range_root(0, size, subtree) if size else EMPTY_ROOT
-
-
 def inclusion_proof(index: int, size: int, subtree: Subtrees) -> list[bytes]:
     """Prove that the leaf at ``index``, from 0, is in the tree of the first ``size`` leaves.
 

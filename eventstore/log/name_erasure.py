@@ -32,7 +32,6 @@ from eventstore.log.event_log import ANY_VERSION, ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
-    TYPE_BY_TOPIC,
     AccountExpired,
     BatchSealed,
     ConnectionEstablished,
@@ -165,10 +164,10 @@ class NameErasure:
 
     def _take(self, notification: Notification) -> Sequence[ChangedRow]:
         row = _row(notification)
-        event = None if row is None else _event(row)
         if row is None:
             self._unsealed = []
             return []
+        event = _event(row)
         if row.position <= self._seam:
             return (
                 [] if row.position <= self._whole_to else self._changed(self._hits([(row, event)]))
@@ -302,8 +301,6 @@ def _row(row: Notification) -> LogRow | None:
 
 
 def _event(row: LogRow) -> Event | None:
-    if row.topic not in TYPE_BY_TOPIC:
-        return None
     try:
         return decode(row.topic, row.state)
     except (UnknownTopic, CorruptRow):

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
+import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.events import BatchSealed, Event
@@ -68,17 +69,7 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
     ``events`` are the events in the rows; ``previous`` is the digest of the partition's last seal,
     ``GENESIS`` for its first.
     """
-    digest = chain_digest(
-        sealed_rows(rows, events),
-        are_redacted=True,
-        partition=partition,
-        epoch=epoch,
-        at_ms=at_ms,
-        window_ms=window_ms,
-        nonces=nonces,
-        previous=previous,
-    )
-    return BatchSealed(
+    sealed = BatchSealed(
         at_ms=at_ms,
         command=b"",
         partition=partition,
@@ -87,29 +78,25 @@ def seal(  # noqa: PLR0913 - each is a field of the seal
         nonces=nonces,
         rows=len(rows),
         previous=previous,
-        digest=digest,
+        digest=b"",
     )
+    digest = chain_digest(sealed, sealed_rows(rows, events), are_redacted=True)
+    return msgspec.structs.replace(sealed, digest=digest)
 
 
-def chain_digest(  # noqa: PLR0913 - each is a field of the seal
-    rows: Iterable[SealedRow],
-    *,
-    are_redacted: bool,
-    partition: str,
-    epoch: int,
-    at_ms: int,
-    window_ms: int,
-    nonces: bytes,
-    previous: bytes,
-) -> bytes:
+def chain_digest(sealed: BatchSealed, rows: Iterable[SealedRow], *, are_redacted: bool) -> bytes:
     """SHA-256 over the previous digest, the seal's own fields and the rows, length-prefixed.
 
     ``are_redacted``: the states of the rows are redacted, as in the seals of this release.
+
+    Raises:
+        struct.error: no seal can hold these fields or rows.
     """
-    name = partition.encode()
-    head = _HEAD.pack(epoch, at_ms, window_ms, len(name))
+    name = sealed.partition.encode()
+    head = _HEAD.pack(sealed.epoch, sealed.at_ms, sealed.window_ms, len(name))
     begin = _REDACTED if are_redacted else b""
-    parts = [begin, previous, head, name, len(nonces).to_bytes(4, "big"), nonces]
+    nonces = sealed.nonces
+    parts = [begin, sealed.previous, head, name, len(nonces).to_bytes(4, "big"), nonces]
     for stream, version, topic, state in rows:
         name = topic.encode()
         parts += (_ROW.pack(stream, version, len(name), len(state)), name, state)
@@ -117,23 +104,12 @@ def chain_digest(  # noqa: PLR0913 - each is a field of the seal
     return hashlib.sha256(b"".join(parts)).digest()
 
 
-def digest_by(
-    sealed: BatchSealed, rows: Iterable[SealedRow], *, are_redacted: bool
-) -> bytes | None:
-    """The digest that a seal with these fields has over rows; None if no seal can hold them."""
+def has_digest_over(sealed: BatchSealed, rows: Iterable[SealedRow], *, are_redacted: bool) -> bool:
+    """Whether the digest in a seal is that over its fields and these rows."""
     try:
-        return chain_digest(
-            rows,
-            are_redacted=are_redacted,
-            partition=sealed.partition,
-            epoch=sealed.epoch,
-            at_ms=sealed.at_ms,
-            window_ms=sealed.window_ms,
-            nonces=sealed.nonces,
-            previous=sealed.previous,
-        )
+        return sealed.digest == chain_digest(sealed, rows, are_redacted=are_redacted)
     except struct.error:
-        return None
+        return False
 
 
 def sealed_rows(rows: Iterable[StoredEvent], events: Iterable[Event]) -> Iterator[SealedRow]:

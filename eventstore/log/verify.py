@@ -17,7 +17,6 @@ one page of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
@@ -36,8 +35,8 @@ from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.name_check import NameCheck, missing_names
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.redaction import redacted_state
-from eventstore.log.seal import GENESIS, SealedRow, digest_by
-from eventstore.log.seam import SEAM, Seam, read_seam, verified_seam
+from eventstore.log.seal import GENESIS, SealedRow, has_digest_over
+from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam, verified_seam
 from eventstore.log.seam_check import SeamCheck, older_than
 from eventstore.log.streams import partition_stream
 
@@ -187,7 +186,7 @@ def is_seal_of(
     if covers_redacted(covered, sealed, events or repeat(None)):
         return True
     whole = [(r.stream, r.version, r.topic, r.state) for r in covered]
-    return sealed.digest == digest_by(sealed, whole, are_redacted=False)
+    return has_digest_over(sealed, whole, are_redacted=False)
 
 
 def covers_redacted(
@@ -204,7 +203,7 @@ def covers_redacted(
         if state is None:
             return False
         rows.append((row.stream, row.version, row.topic, state))
-    return sealed.digest == digest_by(sealed, rows, are_redacted=True)
+    return has_digest_over(sealed, rows, are_redacted=True)
 
 
 @lru_cache(maxsize=4_096)
@@ -396,10 +395,8 @@ def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    text, older = log.settings().get(SEAM), dict[str, Head]()
-    if text is not None:
-        with suppress(SeamRefused):
-            older = older_than(read_seam(text), heads)
+    seam = stored_seam(log)
+    older = {} if seam is None else older_than(seam, heads)
     return {
         name: head
         for name, head in heads.items()

@@ -2,6 +2,8 @@
 
 An append that changes a queue writes its depth in the same transaction, from the state of the
 owner: an operator sees the depth of all queues without loading an identity that is not in memory.
+Identities with due work are found here, too: each time (``Due``) has an index of its own, with only
+the identities that have such a time.
 
 ``QueueFold`` makes the same depths from the events alone, for a restore, where no owner has the
 state in memory. Its memory is bounded: when too many messages wait, it leaves the queues of the
@@ -20,7 +22,15 @@ import msgspec
 
 from eventstore.log.codec import decode
 from eventstore.log.content import size_of
-from eventstore.log.event_log import LogFigures, LogRow, QueueDepth, WaitingQueue
+from eventstore.log.event_log import (
+    Due,
+    DueIdentity,
+    DuePlace,
+    LogFigures,
+    LogRow,
+    QueueDepth,
+    WaitingQueue,
+)
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     AccountEnded,
@@ -54,8 +64,9 @@ from eventstore.log.events import (
 from eventstore.log.session import Session
 from eventstore.log.signs_of_life import SIGNS_OF_LIFE, idle_since_ms, is_sign_of_life
 from eventstore.log.streams import identity_stream
-from eventstore.read_models.due_identities import DUE_COLUMNS, DUE_INDEXES
 
+DUE_COLUMNS: Final = tuple(time.value for time in Due if time is not Due.MESSAGES)
+"""The columns that only the search for due work uses."""
 COLUMNS: Final = (
     *("stream", "messages", "bytes", "oldest_at_ms", "did", "outbound"),
     *DUE_COLUMNS,
@@ -68,7 +79,11 @@ _SAVE: Final = (
     f" ON CONFLICT (stream) DO UPDATE SET {CHANGES}"
 )
 INDEXES: Final = (
-    *DUE_INDEXES,
+    *(
+        f"CREATE INDEX IF NOT EXISTS due_by_{time.value} ON queue_depths ({time.value}, stream)"
+        f" WHERE {time.value} IS NOT NULL"
+        for time in Due
+    ),
     """
     CREATE INDEX IF NOT EXISTS outbound_by_oldest ON queue_depths (outbound, oldest_at_ms, stream)
     WHERE outbound = 1 AND oldest_at_ms IS NOT NULL
@@ -81,6 +96,7 @@ MADE_LAST: Final = "outbound_by_oldest"
 _TOTALS: Final = ", ".join(f"coalesce(sum({n}), 0)" for n in ("queues", "messages", "bytes"))
 """PostgreSQL keeps the sums in several rows."""
 _SELECT: Final = "SELECT did, messages, bytes, oldest_at_ms, outbound FROM queue_depths"
+_FIRST: Final = DuePlace(-(2**62), b"")
 
 
 def save(session: Session, depths: Sequence[QueueDepth]) -> None:
@@ -116,6 +132,22 @@ def _queues(found: Sequence[Sequence[Any]]) -> list[WaitingQueue]:
     return [
         WaitingQueue(bytes(did).decode(), messages, size_bytes, oldest_at_ms, bool(outbound))
         for did, messages, size_bytes, oldest_at_ms, outbound in found
+    ]
+
+
+def due(
+    session: Session, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
+) -> list[DueIdentity]:
+    """Identities whose ``time`` is at most ``until_ms``, in its order, behind a place."""
+    start, at = after or _FIRST, time.value
+    found = session.rows(
+        f"SELECT did, {at}, stream FROM queue_depths WHERE {at} IS NOT NULL AND {at} <= ?"  # noqa: S608 - own text
+        f" AND ({at}, stream) > (?, ?) ORDER BY {at}, stream LIMIT ?",
+        (until_ms, start.at_ms, start.stream, limit),
+    )
+    return [
+        DueIdentity(bytes(did).decode(), DuePlace(at_ms, bytes(stream)))
+        for did, at_ms, stream in found
     ]
 
 

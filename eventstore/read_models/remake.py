@@ -19,8 +19,7 @@ from eventstore.log.codec import decode
 from eventstore.log.events import TOPIC_BY_TYPE
 from eventstore.log.session import LogSession
 from eventstore.read_models import queue_depths
-from eventstore.read_models.due_identities import DUE_COLUMNS
-from eventstore.read_models.queue_depths import COLUMNS, ENTRIES_MAX, FOLDED, QueueFold
+from eventstore.read_models.queue_depths import COLUMNS, DUE_COLUMNS, ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, update_read_models
 

@@ -19,14 +19,13 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, connected
 
 _KEEPALIVES: Final = 3
-_BOUNDS: Final = PostgresBounds()
 
 Check: TypeAlias = Callable[[], None]
 """Raises ``LogUnavailable`` if the lock was lost, or if that cannot be found out."""
 
 
 @contextmanager
-def advisory_lock(dsn: str, name: str, postgres: PostgresBounds = _BOUNDS) -> Iterator[Check]:
+def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Check]:
     """Hold the lock of this name in the database at this URL for the time of the block.
 
     Raises:

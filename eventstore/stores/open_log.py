@@ -1,4 +1,4 @@
-"""Opens the log that a URL names."""
+"""Opens the log that a URL names, and the host leases of that log."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from urllib.parse import unquote, urlsplit
 
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
+from eventstore.log.host_leases import LEASE_S, HostLeases
 from eventstore.log.session import Store
+from eventstore.stores.host_lease_file import HostLeaseFile
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.recorder_log import opened
 from eventstore.stores.sqlite_log import open_sqlite_store
 
 _BOUNDS: Final = PostgresBounds()
+_LEASES: Final = "-hosts"
+"""The end of the name of the file with the host leases, beside a log in SQLite."""
 
 
 def open_log(
@@ -42,10 +46,10 @@ def open_log(
     return opened(open_store(dsn, allow_unsafe=allow_unsafe, postgres=postgres, to_read=to_read))
 
 
-def folder_of(dsn: str) -> Path | None:
-    """The folder of a log in a file; None for a log on a server, which has a disk of its own."""
+def file_of(dsn: str) -> Path | None:
+    """The file of a log in SQLite; None for a log on a server, which has a disk of its own."""
     url = urlsplit(dsn)
-    return Path(unquote(url.path)).absolute().parent if url.scheme == "sqlite" else None
+    return Path(unquote(url.path)).absolute() if url.scheme == "sqlite" else None
 
 
 def open_store(
@@ -73,9 +77,9 @@ def open_store(
             return open_sqlite_store(path, makes_missing=makes_missing, to_read=to_read)
         case "postgresql" | "postgres":
             # Imported here, so that a process without PostgreSQL needs no driver.
-            from eventstore.stores.postgres_log import open_postgres_store  # noqa: PLC0415
+            from eventstore.stores.postgres_log import PostgresStore  # noqa: PLC0415
 
-            return open_postgres_store(
+            return PostgresStore(
                 dsn,
                 allow_unsafe=allow_unsafe or to_read,
                 bounds=postgres,
@@ -85,3 +89,20 @@ def open_store(
         case scheme:
             # The message leaves out the URL, which may hold a password.
             raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")
+
+
+def open_host_leases(
+    dsn: str, postgres: PostgresBounds = _BOUNDS, *, lease_s: float = LEASE_S
+) -> HostLeases:
+    """The host leases of the log at this URL; the tables in PostgreSQL must exist.
+
+    This opens no file or connection. ``postgres`` has the bounds that the leases do not set, and
+    ``lease_s`` is the time of a lease in seconds: PostgreSQL has to answer in a quarter of it.
+    """
+    file = file_of(dsn)
+    if file is not None:
+        return HostLeaseFile(file.with_name(file.name + _LEASES))
+    # Imported here, so that a process without PostgreSQL needs no driver.
+    from eventstore.stores.postgres_host_leases import PostgresHostLeases  # noqa: PLC0415
+
+    return PostgresHostLeases(dsn, postgres, lease_s=lease_s)

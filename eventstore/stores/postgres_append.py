@@ -25,7 +25,7 @@ from psycopg.rows import TupleRow
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import SEAL_TOPIC, Event
-from eventstore.read_models.queue_depths import CHANGES, NAMES
+from eventstore.read_models.queue_depths import CHANGES, COLUMNS, NAMES, row_of
 
 KEEP_OUT: Final = "LOCK TABLE public.stored_events IN EXCLUSIVE MODE"
 """Keeps out every append, also of earlier releases, and VACUUM."""
@@ -115,6 +115,7 @@ def append(
     """
     contents = map(content_of, events)
     erased = erased_by(rows, events) if events else []
+    queues = [row_of(depth) for depth in depths]
     parameters: list[list[Any]] = [
         [row.originator_id for row in rows],
         [row.originator_version for row in rows],
@@ -123,18 +124,7 @@ def append(
         [None if content is None else content.stored for content in contents],
         [stream for stream, _ in erased],
         [version for _, version in erased],
-        [depth.stream.bytes for depth in depths],
-        [depth.messages for depth in depths],
-        [depth.bytes for depth in depths],
-        [depth.oldest_at_ms for depth in depths],
-        [depth.did.encode() for depth in depths],
-        [int(depth.outbound) for depth in depths],
-        [depth.expires_at_ms for depth in depths],
-        [depth.requests_since_ms for depth in depths],
-        [depth.contracts_until_ms for depth in depths],
-        [depth.registered_until_ms for depth in depths],
-        [depth.idle_since_ms for depth in depths],
-        [depth.published_since_ms for depth in depths],
+        *([queue[place] for queue in queues] for place in range(len(COLUMNS))),
     ]
     cursor.execute(_APPEND, [_or_null(values) for values in parameters])
     ((positions,),) = cursor.fetchall()

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from eventsourcing.domain import EventSourcingError
 from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
-from psycopg import Connection, Cursor, ProgrammingError
+from psycopg import Connection, Cursor
 from psycopg.errors import FeatureNotSupported
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
@@ -48,8 +48,6 @@ _ERASE: Final = (
     " AND position = notification_id"
 )
 _CLEARED: Final = ("stored_events", "contents", "archived_states", *READ_MODELS)
-
-
 _SIZED: Final = ", ".join(f"'{name}'" for name in (*READ_MODELS, "queue_totals"))
 _STORAGE: Final = (
     "SELECT pg_total_relation_size('public.stored_events'),"  # noqa: S608 - own text
@@ -58,37 +56,6 @@ _STORAGE: Final = (
     f"ARRAY[{_SIZED}]) AS name),"
     " has_function_privilege('pg_ls_waldir()', 'execute')"
 )
-
-
-def open_postgres_store(
-    conninfo: str,
-    *,
-    allow_unsafe: bool = False,
-    bounds: PostgresBounds = _BOUNDS,
-    makes_missing: bool = False,
-    to_read: bool = False,
-) -> Store:
-    """Open the store in this database (a ``postgresql://`` URL), and make missing tables.
-
-    ``makes_missing``: also accept a log that lacks read models. ``to_read``: make no tables, so
-    the server may be a standby.
-
-    Raises:
-        LogMissing: there is no log in the database, with ``to_read``.
-        ReadModelsMissing: the log has rows and lacks a read model.
-        LogUnavailable: no server can be reached, or it refuses.
-        UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
-    """
-    try:
-        return PostgresStore(
-            conninfo,
-            allow_unsafe=allow_unsafe,
-            bounds=bounds,
-            makes_missing=makes_missing,
-            to_read=to_read,
-        )
-    except (EventSourcingError, ProgrammingError) as error:
-        raise LogUnavailable(f"PostgreSQL: {error}") from error
 
 
 class PostgresStore(Store):
@@ -103,6 +70,17 @@ class PostgresStore(Store):
         makes_missing: bool = False,
         to_read: bool = False,
     ) -> None:
+        """Open the store in this database (a ``postgresql://`` URL), and make missing tables.
+
+        ``makes_missing``: also accept a log that lacks read models. ``to_read``: make no tables, so
+        the server may be a standby.
+
+        Raises:
+            LogMissing: there is no log in the database, with ``to_read``.
+            ReadModelsMissing: the log has rows and lacks a read model.
+            LogUnavailable: no server can be reached, or it refuses.
+            UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
+        """
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
             with self._connections.connection() as connection:
@@ -112,8 +90,10 @@ class PostgresStore(Store):
                     require_read_models(connection)
                 if not to_read:
                     make_tables(connection)
-        except BaseException:
+        except BaseException as error:
             self._connections.close()
+            if isinstance(error, EventSourcingError):
+                raise LogUnavailable(f"PostgreSQL: {error}") from error
             raise
         self.recorder: ApplicationRecorder = PostgresRecorder(self._connections)
 

@@ -8,8 +8,7 @@ from psycopg import Connection
 from psycopg.rows import tuple_row
 
 from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
-from eventstore.read_models.due_identities import DUE_COLUMNS
-from eventstore.read_models.queue_depths import INDEXES, MADE_LAST
+from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES, MADE_LAST
 from eventstore.read_models.update import MADE
 from eventstore.stores import postgres_queue_totals as queue_totals
 from eventstore.stores.postgres_append import FUNCTION

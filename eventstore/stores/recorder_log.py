@@ -51,7 +51,6 @@ from eventstore.log.seam import SEAM
 from eventstore.log.session import LogSession, Session, Store
 from eventstore.read_models import (
     dedicated_identities,
-    due_identities,
     public_events,
     queue_depths,
     saved_events,
@@ -237,7 +236,7 @@ class RecorderLog(EventLog):
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
     ) -> Sequence[DueIdentity]:
         with self._asking() as session:
-            return due_identities.find(session, time, until_ms=until_ms, after=after, limit=limit)
+            return queue_depths.due(session, time, until_ms=until_ms, after=after, limit=limit)
 
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:

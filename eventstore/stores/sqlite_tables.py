@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from eventstore.log.errors import LogMissing, ReadModelsMissing
-from eventstore.read_models import queue_depths
-from eventstore.read_models.due_identities import DUE_COLUMNS
+from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES
 from eventstore.read_models.update import MADE
 from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
 from eventstore.stores.sqlite_connections import Connect, connect_to_read
@@ -70,7 +69,7 @@ _INDEXES: Final = (
     # Indexes of earlier releases.
     "DROP INDEX IF EXISTS outbound_queues",
     "DROP INDEX IF EXISTS outbound_by_age",
-    *queue_depths.INDEXES,
+    *INDEXES,
 )
 
 

@@ -8,7 +8,7 @@ from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
 from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
 from eventstore.log.host_leases import HostLeases
-from eventstore.stores.host_leases import open_host_leases
+from eventstore.stores.open_log import open_host_leases
 from http_edge.settings.settings import Settings
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from eventstore.log.events import TOPIC_BY_TYPE, Event, type_name
 from eventstore.parquet.schema import EVALUATED, FILLING, SIZE
+from projections.spark.export import spark_type
 from projections.tables.registry import PROJECTIONS
 from projections.views.registry import VIEWS
 from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
@@ -50,12 +51,6 @@ _ENDINGS: Final[Mapping[str, str]] = {
     "ordinal": "int",
 }
 """The types of columns that the log lacks, by the ends of their names; others are numbers."""
-_SPARK: Final[Mapping[str, str]] = {
-    "int64": "bigint",
-    "bool": "boolean",
-    "fixed_size_binary[16]": "binary",
-    "timestamp[us, tz=UTC]": "timestamp",
-}
 
 
 def type_of(relation: str, column: str) -> str:
@@ -130,7 +125,8 @@ def _named(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         members = ", ".join(f"{field.name} {_named(field.type)}" for field in kind.fields)
         return f"struct({members})"
-    return _SPARK.get(str(kind), str(kind))
+    name: str = spark_type(kind).simpleString()
+    return name
 
 
 @click.command("dictionary")

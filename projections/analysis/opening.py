@@ -31,7 +31,7 @@ from projections.generations.generation import Generation, GenerationTable
 from projections.generations.place import TablesPlace
 from projections.views.registry import VIEWS
 from projections.views.sources import event_rows
-from projections.views.span import WITHIN_MS, Span
+from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 from projections.views.view import EVENTS, SOURCES, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-_NO_EVENTS: Final = Span.over(0, 1, 0)
 _ARROW: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -99,7 +98,7 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
         _ms(until),
         within_ms=round(within_s * 1000),
     )
-    return Opened(opened, at, place, found, span or _NO_EVENTS, tenants or {})
+    return Opened(opened, at, place, found, span or NO_EVENTS, tenants or {})
 
 
 class Opened:
@@ -181,14 +180,14 @@ class Opened:
             # Imported here, so that users of Spark need no DuckDB, and the other way round.
             import duckdb  # noqa: PLC0415
 
-            from projections.views import on_duckdb  # noqa: PLC0415
+            from projections.views.on_duckdb import views_in_duckdb  # noqa: PLC0415
 
             connection = self._ending.enter_context(duckdb.connect())
-            parts = zip(self._export.parts, self._at, strict=True)
-            on_duckdb.prepare(connection, [(event_rows(part, last), last) for part, last in parts])
+            ends = zip(self._export.parts, self._at, strict=True)
+            rows = [(event_rows(part, last), last) for part, last in ends]
+            views_in_duckdb(connection, rows, self.span, self._tenants)
             for table in self._tables:
                 connection.register(table.name, self._dataset(table))
-            on_duckdb.register_views(connection, self.span, self._tenants)
             self._connection = connection
         return self._connection
 

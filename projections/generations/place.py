@@ -59,28 +59,19 @@ _NAME: Final = re.compile(r"(\d{8,})-([0-9a-f]{64})\.parquet")
 _UNNAMED_KEPT_S: Final = 7 * 86_400
 """How long files that no generation names stay in a place without a lock: a rebuild that still runs
 may have written them."""
+_VERSIONED: Final = pa.struct(
+    {"name": pa.string(), "version": pa.int64(), "rows": pa.int64(), "sha256": pa.string()}
+)
 DESCRIBED: Final = pa.schema(
-    [
-        pa.field("generation", pa.int64()),
-        pa.field("made_at", pa.timestamp("us", "UTC")),
-        pa.field("position", pa.int64()),
-        pa.field("at", pa.timestamp("us", "UTC")),
-        pa.field("complete_until", pa.timestamp("us", "UTC")),
-        pa.field(
-            "tables",
-            pa.list_(
-                pa.struct(
-                    [
-                        pa.field("name", pa.string()),
-                        pa.field("version", pa.int64()),
-                        pa.field("rows", pa.int64()),
-                        pa.field("sha256", pa.string()),
-                    ]
-                )
-            ),
-        ),
-        pa.field("description", pa.string()),
-    ]
+    {
+        "generation": pa.int64(),
+        "made_at": pa.timestamp("us", "UTC"),
+        "position": pa.int64(),
+        "at": pa.timestamp("us", "UTC"),
+        "complete_until": pa.timestamp("us", "UTC"),
+        "tables": pa.list_(_VERSIONED),
+        "description": pa.string(),
+    }
 )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import open_place
-from eventstore.parquet.opening import AsOf, position_text
+from eventstore.parquet.opening import AsOf, position_text, signer_said
 from projections.generations.generation import Generation
 from projections.generations.place import Kept, only_rebuild
 from projections.rebuild.rebuild import KEPT, rebuild
@@ -20,7 +20,6 @@ from projections.spark.program import (
     open_named,
     pseudonymise_option,
     public_key_option,
-    signer_said,
     spark_options,
 )
 from projections.spark.session import open_session
@@ -102,7 +101,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
                 steps.begin("AOT cache")
     click.echo(msgspec.json.encode(tables) if as_json else _text(tables))
     if not as_json:
-        click.echo(f"Signed by {signer_said(export, signer)}")
+        click.echo(f"Signed by {signer_said(export.head.public_key, signer)}")
 
 
 def _text(tables: Generation) -> str:

@@ -116,7 +116,8 @@ def rebuild(  # noqa: PLR0913 - one for each option
             place.check(start)
             if start.at == position:
                 return start
-        return _run(spark, export, position, place, start, keep).generation(kept, progress)
+        run = _Run(spark, export, position, place, start, keep).with_names()
+        return run.generation(kept, progress)
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,35 @@ class _Run:
     names: DataFrame | None = None
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
+    def with_names(self) -> _Run:
+        """This rebuild with its names, begun anew if it cannot take names out of earlier tables.
+
+        Names leave the whole export, also rows before the erasure.
+        """
+        spark, export, start, keep = self.spark, self.export, self.start, self.keep
+        if not export.counts(export.last).get(ERASURES):
+            return self
+        if start is not None:
+            table = start.table(IDENTITIES.name)
+            identities = self._read(table, table.files)
+            erased = erased_identities(identities)
+            new = export.events(spark, start.at, self.position)
+            about = _few(keep(about_names(new)))
+            if not (has_events_of(new, erased) or has_nameless(about)):
+                names = keep(named_before(names_of(about), identities))
+                if ERASURES not in export.types(start.at, self.position):
+                    return replace(self, erased=ErasedIdentities(keep(erased)), names=names)
+                since = keep(named_before(erased_identities(said_last(about)), identities))
+                every = ErasedIdentities(keep(erased.unionAll(since)))
+                named = since if export.key is None else None
+                return replace(self, erased=every, erased_since=named, names=names)
+        about = _few(keep(about_names(export.events(spark, None, self.position))))
+        every = ErasedIdentities(keep(erased_identities(said_last(about))))
+        return replace(self, start=None, erased=every, names=keep(names_of(about)))
+
     def generation(self, kept: Kept, progress: Progress) -> Generation:
         """Write all files, commit all tables, and then the generation."""
-        step = _step(self.spark, self.export, self.position, self.start, self.names)
+        step = self._step()
         try:
             staged = self._staged(step, progress)
         except BaseException:
@@ -180,6 +207,28 @@ class _Run:
             tables=tables,
         )
         return self.place.commit(draft, base, kept)
+
+    def _step(self) -> Step:
+        """The events since the earlier generation; its tables are added when they are needed."""
+        spark, export, start, position = self.spark, self.export, self.start, self.position
+        after = start.at if start else export.start
+        events, types = export.events(spark, after, position), export.types(after, position)
+        if start is not None and not fits_one_part(spark, max(t.rows for t in start.tables)):
+            plan_for_many_rows(spark)  # Spark also reads rows of the earlier tables
+        latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
+        at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
+        if self.names is not None and not self.names.isEmpty():
+            events = with_names(events, self.names)
+        return Step(
+            events,
+            rare_events(events, RARE),
+            RARE,
+            types,
+            {},
+            max(at_ms, start.at_ms if start else 0),
+            max(window_ms_max, start.window_ms_max if start else 0),
+            databases=len(position),
+        )
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
         stage = self._stages(step)
@@ -299,40 +348,6 @@ def _keeping() -> Iterator[_Keep]:
             rows.unpersist()
 
 
-def _run(
-    spark: SparkSession,
-    export: ExportedLog,
-    position: Position,
-    place: TablesPlace,
-    start: Generation | None,
-    keep: _Keep,
-) -> _Run:
-    """A rebuild that continues earlier tables, or begins anew if it cannot take names out of them.
-
-    Names leave the whole export, also rows before the erasure.
-    """
-    if not export.counts(export.last).get(ERASURES):
-        return _Run(spark, export, position, place, start, keep)
-    if start is not None:
-        table = start.table(IDENTITIES.name)
-        identities = read_files(spark, place, table, table.files)
-        erased = erased_identities(identities)
-        new = export.events(spark, start.at, position)
-        about = _few(keep(about_names(new)))
-        if not (has_events_of(new, erased) or has_nameless(about)):
-            names = keep(named_before(names_of(about), identities))
-            if ERASURES not in export.types(start.at, position):
-                every = ErasedIdentities(keep(erased))
-                return _Run(spark, export, position, place, start, keep, every, names=names)
-            since = keep(named_before(erased_identities(said_last(about)), identities))
-            every = ErasedIdentities(keep(erased.unionAll(since)))
-            named = since if export.key is None else None
-            return _Run(spark, export, position, place, start, keep, every, named, names)
-    about = _few(keep(about_names(export.events(spark, None, position))))
-    every = ErasedIdentities(keep(erased_identities(said_last(about))))
-    return _Run(spark, export, position, place, None, keep, every, names=keep(names_of(about)))
-
-
 def _few(kept: DataFrame) -> DataFrame:
     """Put kept rows, if they are few, in one part, which is grouped without a shuffle."""
     return kept.coalesce(1) if kept.count() <= _FEW_ROWS_MAX else kept
@@ -366,31 +381,3 @@ def _check_continues(start: Generation, export: ExportedLog, position: Position)
         raise RebuildRefused(
             "the earlier tables were made by another release: rebuild them in full"
         )
-
-
-def _step(
-    spark: SparkSession,
-    export: ExportedLog,
-    position: Position,
-    start: Generation | None = None,
-    names: DataFrame | None = None,
-) -> Step:
-    """The events since an earlier generation; callers add its tables when they need them."""
-    after = start.at if start else export.start
-    events, types = export.events(spark, after, position), export.types(after, position)
-    if start is not None and not fits_one_part(spark, max(table.rows for table in start.tables)):
-        plan_for_many_rows(spark)  # Spark also reads rows of the earlier tables
-    latest = events.agg(F.max(F.unix_millis("recorded_at")), F.max("window_ms")).first()
-    at_ms, window_ms_max = (value or 0 for value in latest or (0, 0))
-    if names is not None and not names.isEmpty():
-        events = with_names(events, names)
-    return Step(
-        events,
-        rare_events(events, RARE),
-        RARE,
-        types,
-        {},
-        max(at_ms, start.at_ms if start else 0),
-        max(window_ms_max, start.window_ms_max if start else 0),
-        databases=len(position),
-    )

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from eventstore.log.public_key import PublicKey
+from eventstore.parquet.opening import signer_said
 from projections.report.numbers import FOLDER
 from projections.report.writing import STEPS, Report, write_report
 from projections.spark.program import (
@@ -20,7 +21,6 @@ from projections.spark.program import (
     point_in_log,
     pseudonymise_option,
     public_key_option,
-    signer_said,
     spark_options,
 )
 from projections.spark.session import open_session
@@ -144,7 +144,7 @@ def report_command(  # noqa: PLR0913 - one for each option
                 raise click.BadParameter(str(error), param_hint="--until") from error
     click.echo(msgspec.json.encode(report) if as_json else _text(report))
     if not as_json:
-        click.echo(f"Signed by {signer_said(export, signer)}")
+        click.echo(f"Signed by {signer_said(export.head.public_key, signer)}")
 
 
 def _text(report: Report) -> str:

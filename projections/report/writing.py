@@ -20,13 +20,11 @@ from projections.spark.export import ExportedLog
 from projections.spark.pseudonyms import pseudonymised
 from projections.views.on_spark import recorded_ms, views_in_spark
 from projections.views.registry import VIEWS
-from projections.views.span import WITHIN_MS, Span
+from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 
 PAGE: Final = "report.html"
 STEPS: Final = sum(view.is_basis for view in VIEWS) + len(NUMBERS) + 2
 """The ends of the log, the basis of the views, each number, and the page."""
-_NOTHING: Final = Span.over(0, 1, 0)
-"""The span for an export without events; it contains nothing."""
 _HIDDEN: Final = (NAMING.keys() - {"refusals"}) | {"tenant"}
 """The columns of views that name an identity or a peer; ``refusals`` is a number there."""
 
@@ -92,7 +90,7 @@ def write_report(  # noqa: PLR0913 - two ends of a range, and who may be named
 
     progress("messages")
     session = views_in_spark(
-        spark, export.events, span or _NOTHING, tenants or {}, computed=progress
+        spark, export.events, span or NO_EVENTS, tenants or {}, computed=progress
     )
     for number, table in compute(session, hide):
         write(place, number, table)

@@ -217,11 +217,6 @@ def explaining() -> Iterator[None]:
         raise Ended(UNREACHABLE, cause(str(error))) from error
 
 
-def signer_said(export: ExportedLog, signer: PublicKey | None) -> str:
-    """Text that says which key signed an export, and whether the caller expected this key."""
-    return opening.signer_said(export.head.public_key, signer)
-
-
 class Ended(click.ClickException):
     """The end of a program that could not do its work."""
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
+    ACCOUNT_ENDS,
     ERASED,
     EXPIRED,
     PLACE,
@@ -19,7 +20,7 @@ from projections.tables.projection import (
     Projection,
     Step,
     earliest,
-    latest,
+    latest_of,
     select_place,
     without,
 )
@@ -41,22 +42,18 @@ _KEY: Final = {
 
 def _connections(step: Step) -> DataFrame:
     new = select_place(step.of("connection-established"), *_CONNECTION)
-    since = step.since("connections", new)
-    return latest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
+    return latest_of(step, "connections", new, *ACCOUNT_ENDS)
 
 
 def _push_devices(step: Step) -> DataFrame:
     """The last device of each agent; a row without a channel removed it."""
     new = select_place(step.of("push-device-set"), "channel")
-    since = step.since("push_devices", new)
-    kept = without(since, step.of("account-ended", EXPIRED, ERASED), "stream")
-    return latest(kept, "stream").where("channel <> ''")
+    return latest_of(step, "push_devices", new, *ACCOUNT_ENDS).where("channel <> ''")
 
 
 def _mediation(step: Step) -> DataFrame:
-    new = select_place(step.of("mediation-granted"))
-    since = step.since("mediation", new)
-    return earliest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
+    since = step.since("mediation", select_place(step.of("mediation-granted")))
+    return earliest(without(since, step.of(*ACCOUNT_ENDS), "stream"), "stream")
 
 
 def _keylists(step: Step) -> DataFrame:
@@ -84,7 +81,7 @@ CONNECTIONS: Final = Projection(
     "connections",
     "What each connected agent said of itself last.",
     PLACE | _CONNECTION,
-    ("connection-established", "account-ended", EXPIRED, ERASED),
+    ("connection-established", *ACCOUNT_ENDS),
     _connections,
     LiveRows(),
 )
@@ -92,7 +89,7 @@ PUSH_DEVICES: Final = Projection(
     "push_devices",
     "Agents whose device is notified of waiting messages.",
     PLACE | {"channel": "push service: fcm or apns"},
-    ("push-device-set", "account-ended", EXPIRED, ERASED),
+    ("push-device-set", *ACCOUNT_ENDS),
     _push_devices,
     LiveRows(),
 )
@@ -100,7 +97,7 @@ MEDIATION: Final = Projection(
     "mediation",
     "Agents that mediation was granted to.",
     PLACE,
-    ("mediation-granted", "account-ended", EXPIRED, ERASED),
+    ("mediation-granted", *ACCOUNT_ENDS),
     _mediation,
     LiveRows(),
 )
@@ -115,16 +112,13 @@ KEYLISTS: Final = Projection(
 
 
 def _speakers(step: Step) -> DataFrame:
-    speaker = F.col("did").alias("speaker_did")
-    new = select_place(step.of("account-rotated"), speaker)
-    return latest(without(step.since("speakers", new), step.of(ERASED), "stream"), "stream")
+    new = select_place(step.of("account-rotated"), F.col("did").alias("speaker_did"))
+    return latest_of(step, "speakers", new, ERASED)
 
 
 def _account_names(step: Step) -> DataFrame:
-    account = F.col("owner_did").alias("account_did")
-    new = select_place(step.of("speaker-named"), account)
-    named = latest(without(step.since("account_names", new), step.of(ERASED), "stream"), "stream")
-    return named.where("account_did != ''")
+    new = select_place(step.of("speaker-named"), F.col("owner_did").alias("account_did"))
+    return latest_of(step, "account_names", new, ERASED).where("account_did != ''")
 
 
 SPEAKERS: Final = Projection(
@@ -151,8 +145,7 @@ _USE: Final = {"invitation_id": "the invitation", "by_did": "who used it"}
 
 def _owners(step: Step) -> DataFrame:
     new = select_place(step.of("key-claimed"), *_OWNER)
-    claimed = without(step.since("key_owners", new), step.of("key-released"), "stream")
-    return latest(claimed, "stream")
+    return latest_of(step, "key_owners", new, "key-released")
 
 
 def _invitations(step: Step) -> DataFrame:

@@ -18,7 +18,16 @@ from projections.tables.projection import (
     without,
 )
 
-_NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicated", "erased")
+_SWITCHES: Final = {
+    "refusing": (
+        "queue-refused",
+        ("messages-removed", "queue-policy-set", "account-ended", EXPIRED),
+    ),
+    "dedicated": ("identity-dedicated", ("identity-released",)),
+    "erased": ("identity-erased", ("identity-registered", "connection-established")),
+}
+"""Columns that an event of one type sets, and events of others clear."""
+_NEWEST: Final = ("added_at", "delivered_at", "removed_at", *_SWITCHES)
 """Columns with the value of the newest event that gives one."""
 
 # All aggregates here keep only numbers: Spark then needs no sorting, only one hash table.
@@ -26,25 +35,17 @@ _NEWEST: Final = ("added_at", "delivered_at", "removed_at", "refusing", "dedicat
 
 def _identities(step: Step) -> DataFrame:
     kind, at = F.col("type"), F.col("recorded_at")
-    refused = F.when(kind == "queue-refused", F.lit(col=True)).when(
-        kind.isin("messages-removed", "queue-policy-set", "account-ended", EXPIRED),
-        F.lit(col=False),
-    )
-    dedicated = F.when(kind == "identity-dedicated", F.lit(col=True)).when(
-        kind == "identity-released", F.lit(col=False)
-    )
-    erased = F.when(kind == "identity-erased", F.lit(col=True)).when(
-        kind.isin("identity-registered", "connection-established"), F.lit(col=False)
-    )
+    switches = [
+        F.when(kind == on, F.lit(col=True)).when(kind.isin(*off), F.lit(col=False)).alias(name)
+        for name, (on, off) in _SWITCHES.items()
+    ]
     new = step.events.where(kind != "batch-sealed").select(
         *PLACE,
         F.when(kind == "event-saved", 1).otherwise(0).cast("long").alias("saved_events"),
         F.when(kind == "message-queued", at).alias("added_at"),
         F.when(kind == "messages-delivered", at).alias("delivered_at"),
         F.when(kind == "messages-removed", at).alias("removed_at"),
-        refused.alias("refusing"),
-        dedicated.alias("dedicated"),
-        erased.alias("erased"),
+        *switches,
     )
     return (
         step.since("identities", new)
@@ -59,9 +60,7 @@ def _identities(step: Step) -> DataFrame:
                 for name in _NEWEST
             ],
         )
-        .withColumn("refusing", F.coalesce("refusing", F.lit(col=False)))
-        .withColumn("dedicated", F.coalesce("dedicated", F.lit(col=False)))
-        .withColumn("erased", F.coalesce("erased", F.lit(col=False)))
+        .fillna(value=False, subset=list(_SWITCHES))
     )
 
 

@@ -28,6 +28,8 @@ ERASED: Final = type_name(IdentityErasureBegun)
 history."""
 EXPIRED: Final = type_name(AccountExpired)
 """Ends an idle agent's connection, mediation, keylist, rules and device."""
+ACCOUNT_ENDS: Final = ("account-ended", EXPIRED, ERASED)
+"""The types that end an account with all that is kept for it."""
 
 
 def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:
@@ -117,9 +119,8 @@ class LiveRows:
 class Projection:
     """The declaration of one table: its name, what it holds, and how it is rebuilt.
 
-    Every module of ``projections.tables`` may declare some; ``projections.tables.registry`` finds
-    them. ``columns`` says what each column of the table holds; ``reads`` are the types of events
-    that change the table; ``live`` is None for a table that no mediator has in memory.
+    ``columns`` says what each column of the table holds; ``reads`` are the types of events that
+    change the table; ``live`` is None for a table that no mediator has in memory.
     """
 
     name: str
@@ -143,6 +144,11 @@ PLACE = {
 def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
     """Select the columns that say which event a row comes from, and others."""
     return rows.select(*PLACE, *others)
+
+
+def latest_of(step: Step, table: str, new: DataFrame, *ends: str) -> DataFrame:
+    """The newest row of each stream since an earlier table, unless a later event of ``ends``."""
+    return latest(without(step.since(table, new), step.of(*ends), "stream"), "stream")
 
 
 def latest(rows: DataFrame, *keys: str) -> DataFrame:

@@ -8,13 +8,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
 from projections.tables.projection import (
-    ERASED,
-    EXPIRED,
+    ACCOUNT_ENDS,
     PLACE,
     LiveRows,
     Projection,
     Step,
-    latest,
+    latest_of,
     select_place,
     without,
 )
@@ -88,8 +87,7 @@ def _waiting(step: Step) -> DataFrame:
 
 def _policies(step: Step) -> DataFrame:
     new = select_place(step.of("queue-policy-set"), *_POLICY)
-    since = step.since("queue_policies", new)
-    return latest(without(since, step.of("account-ended", EXPIRED, ERASED), "stream"), "stream")
+    return latest_of(step, "queue_policies", new, *ACCOUNT_ENDS)
 
 
 def _expiries(step: Step) -> DataFrame:
@@ -123,7 +121,7 @@ QUEUE_POLICIES: Final = Projection(
     "queue_policies",
     "The rules that owners gave their queues.",
     PLACE | _POLICY,
-    ("queue-policy-set", "account-ended", EXPIRED, ERASED),
+    ("queue-policy-set", *ACCOUNT_ENDS),
     _policies,
     LiveRows(),
 )

@@ -1,40 +1,25 @@
-"""All projected tables: every ``Projection`` that a module of this package declares."""
+"""All projected tables: every ``Projection`` that these modules declare."""
 
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Final
 
-import projections.tables
+from projections.tables import agents, contracts, identities, queues, saved_events, seals
 from projections.tables.projection import FREQUENT, Projection
 
-
-def _declared() -> tuple[Projection, ...]:
-    names = [module.name for module in iter_modules(projections.tables.__path__)]
-    modules = [import_module(f"{projections.tables.__name__}.{name}") for name in names]
-    found = {
-        value.name: value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, Projection)
-    }
-    # Tables of frequent events take longest: they start first, and the others run beside them.
-    return tuple(
-        sorted(found.values(), key=lambda table: (FREQUENT.isdisjoint(table.reads), table.name))
-    )
-
-
-PROJECTIONS: Final = _declared()
+_DECLARED: Final = [
+    value
+    for module in (agents, contracts, identities, queues, saved_events, seals)
+    for value in vars(module).values()
+    if isinstance(value, Projection)
+]
+# Tables of frequent events take longest: they start first, and the others run beside them.
+PROJECTIONS: Final = tuple(
+    sorted(_DECLARED, key=lambda table: (FREQUENT.isdisjoint(table.reads), table.name))
+)
 """All projections, in the order of their rebuild."""
-
-
-def _rare() -> frozenset[str]:
-    readers = Counter(kind for projection in PROJECTIONS for kind in projection.reads)
-    return frozenset(kind for kind, count in readers.items() if count > 1) - FREQUENT
-
-
-RARE: Final = _rare()
+_READERS: Final = Counter(kind for projection in PROJECTIONS for kind in projection.reads)
+RARE: Final = frozenset(kind for kind, count in _READERS.items() if count > 1) - FREQUENT
 """The types of few events that several tables read. One table reads all types; types that no other
 table reads are left out."""

@@ -14,28 +14,31 @@ from projections.views.view import DUCKDB, EVENTS, SPAN, TENANTS
 _ALL = "all_events"
 
 
-def prepare(connection: duckdb.DuckDBPyConnection, parts: Sequence[tuple[object, int]]) -> None:
-    """Register the events and the functions of views in a new connection.
+def views_in_duckdb(
+    connection: duckdb.DuckDBPyConnection,
+    parts: Sequence[tuple[object, int]],
+    span: Span,
+    tenants: Mapping[str, str],
+) -> None:
+    """Make the views in a new connection.
 
-    ``parts`` are the rows of each database, in any form that DuckDB reads, with the last position
-    that counts.
+    Args:
+        connection: the connection.
+        parts: the rows of each database, in any form that DuckDB reads, with the last position
+            that counts.
+        span: what the views are about.
+        tenants: the operator's list of tenants, by identity.
     """
     for statement in DUCKDB:
         connection.execute(statement)
+    until = f"make_timestamptz(CAST({span.until_ms} AS BIGINT) * 1000)"
     selected = []
     for number, (rows, last) in enumerate(parts):
         connection.register(f"{_ALL}_{number}", rows)
-        selected.append(f"SELECT * FROM {_ALL}_{number} WHERE position <= {last}")
-    connection.execute(f"CREATE VIEW {_ALL} AS {' UNION ALL '.join(selected)}")
-
-
-def register_views(
-    connection: duckdb.DuckDBPyConnection, span: Span, tenants: Mapping[str, str]
-) -> None:
-    """Make the views in a prepared connection; ``tenants`` are by identity."""
-    until = f"make_timestamptz(CAST({span.until_ms} AS BIGINT) * 1000)"
-    connection.register(TENANTS, tenants_table(tenants))
+        is_before = f"position <= {last} AND recorded_at < {until}"
+        selected.append(f"SELECT * FROM {_ALL}_{number} WHERE {is_before}")
+    connection.execute(f"CREATE VIEW {EVENTS} AS {' UNION ALL '.join(selected)}")
     connection.execute(f"CREATE VIEW {SPAN} AS {span_sql(span)}")
-    connection.execute(f"CREATE VIEW {EVENTS} AS SELECT * FROM {_ALL} WHERE recorded_at < {until}")
+    connection.register(TENANTS, tenants_table(tenants))
     for view in VIEWS:
         connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")

@@ -132,3 +132,7 @@ class Span:
 def _bins(since_ms: int, until_ms: int, length_ms: int) -> int:
     """The number of bins; the first begins at or before ``since_ms``."""
     return -((since_ms // length_ms * length_ms - until_ms) // length_ms)
+
+
+NO_EVENTS: Final = Span.over(0, 1, 0)
+"""The span for an export without events; it contains nothing."""

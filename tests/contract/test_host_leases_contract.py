@@ -18,8 +18,7 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases
 from eventstore.stores.host_lease_file import HostLeaseFile
-from eventstore.stores.host_leases import open_host_leases
-from eventstore.stores.open_log import open_log
+from eventstore.stores.open_log import open_host_leases, open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_host_leases import PostgresHostLeases
 from tests.log.raw_sql import run_sql

@@ -46,7 +46,7 @@ from actors.host.idle_watch import MARK, watched
 from actors.host.measures import families
 from eventstore.log.event_log import Due, EventLog
 from eventstore.log.events import AccountExpired, AgentSeen, MessagesRemoved
-from eventstore.read_models.due_identities import DUE_COLUMNS
+from eventstore.read_models.queue_depths import DUE_COLUMNS
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import rebuild_read_models
 from tests.contract.conftest import OpenLog

@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.merkle import root_of
+from eventstore.log.merkle import Frontier
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.tree import head_in, published_note
@@ -80,7 +80,7 @@ def _assert_published_head_is_of(
     if note is None:
         return
     head, leaves = head_in(note, SIGNED_BY), leaves_of(log)
-    assert head.root == root_of(leaves[: head.size])
+    assert head.root == Frontier().extended(leaves[: head.size]).root()
     rows = [row for row in exported if row.topic == SEAL_TOPIC]
     assert head.size <= len(rows)
 

@@ -20,6 +20,7 @@ from eventstore.log.seam import SEAM
 from eventstore.parquet.files import open_place
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_bounds import PostgresBounds
 from http_edge.crypto.mediator_keys import create
 from http_edge.server.archive_round import run_beside
 from http_edge.server.archive_status import Reporter, figures
@@ -191,7 +192,7 @@ def test_a_node_leaves_the_round_to_the_one_that_has_it_under_way(
     played(log, 100)
     node = _node(tmp_path, "one", postgres_url)
     reporter = Reporter(node.data_dir, lambda: NOW_MS)
-    with advisory_lock(postgres_url, f"archive to {node.archive_place}"):
+    with advisory_lock(postgres_url, f"archive to {node.archive_place}", PostgresBounds()):
         run_beside(node, threading.Event(), reporter)
     assert SEAM not in log.settings()
     assert figures(node.data_dir, NOW_MS)["last_round_age_s"] is None

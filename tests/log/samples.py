@@ -158,7 +158,8 @@ def earlier_seal(rows: Sequence[StoredEvent], events: Sequence[Event], **of: Any
         for row in rows
     ]
     sealed = seal(rows, events, **of)
-    return msgspec.structs.replace(sealed, digest=chain_digest(whole, are_redacted=False, **of))
+    digest = chain_digest(sealed, whole, are_redacted=False)
+    return msgspec.structs.replace(sealed, digest=digest)
 
 
 class SealedWriter:

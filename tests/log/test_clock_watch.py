@@ -11,7 +11,7 @@ import pytest
 
 from actors.host.clock import system_clock
 from eventstore.log.host_leases import HostLeases
-from eventstore.stores.host_leases import open_host_leases
+from eventstore.stores.open_log import open_host_leases
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.exits import Exit, Stop
 

@@ -19,8 +19,6 @@ from eventstore.log.merkle import (
     is_included,
     leaf_hash,
     node_hash,
-    root_at,
-    root_of,
 )
 from eventstore.log.tiles import (
     LEVELS,
@@ -110,7 +108,7 @@ NUMBERED = [leaf_hash(number.to_bytes(4, "big")) for number in range(70_000)]
 
 
 def test_the_published_roots_are_met_at_every_size() -> None:
-    assert [root_of(LEAVES[:size]).hex() for size in range(9)] == [*ROOTS]
+    assert [Frontier().extended(LEAVES[:size]).root().hex() for size in range(9)] == [*ROOTS]
     assert EMPTY_ROOT.hex() == ROOTS[0]
 
 
@@ -168,7 +166,6 @@ def test_an_older_tree_is_shown_to_be_the_beginning_and_no_other_is(
     tiles = Tiles(leaves)
     proof = consistency_proof(old, new, tiles.subtree)
     old_root, new_root = by_definition(leaves[:old]), by_definition(leaves)
-    assert root_at(old, tiles.subtree) == old_root
     assert len(proof) <= new.bit_length() + 1
     assert is_consistent(old, new, old_root, new_root, proof)
     assert not is_consistent(old, new, leaf_hash(old_root), new_root, proof)
@@ -214,7 +211,7 @@ def test_large_trees_are_whole_tiles_and_one_that_is_not_for_each_level(size: in
         tile: tile.hashes * 32 for tile in tiles_of(size)
     }
     assert tree_at(size, tiles.read) == tiles.tree
-    root = root_of(leaves)
+    root = Frontier().extended(leaves).root()
     assert tiles.tree.root() == root
     read_tiles: set[Tile] = set()
 
@@ -228,7 +225,7 @@ def test_large_trees_are_whole_tiles_and_one_that_is_not_for_each_level(size: in
     assert len(read_tiles) <= 3 * 5
     for old in (1, 200, size // 2, size - 1):
         proof = consistency_proof(old, size, tiles.subtree)
-        assert is_consistent(old, size, root_of(leaves[:old]), root, proof)
+        assert is_consistent(old, size, Frontier().extended(leaves[:old]).root(), root, proof)
 
 
 def test_the_tiles_of_the_example_of_the_specification() -> None:

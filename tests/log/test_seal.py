@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventstore.log.codec import encode
+from eventstore.log.events import BatchSealed
 from eventstore.log.redaction import redacted_state
 from eventstore.log.seal import (
     GENESIS,
@@ -40,7 +41,8 @@ def digest_of(rows: Sequence[StoredEvent], *, are_redacted: bool = True, **field
     columns = [
         (UUID(str(r.originator_id)).bytes, r.originator_version, r.topic, r.state) for r in rows
     ]
-    return chain_digest(columns, are_redacted=are_redacted, **fields)
+    sealed = BatchSealed(command=b"", rows=len(rows), digest=b"", **fields)
+    return chain_digest(sealed, columns, are_redacted=are_redacted)
 
 
 def test_a_seal_holds_what_its_digest_was_made_of() -> None:

@@ -24,7 +24,7 @@ from eventstore.log.errors import LogUnavailable, UnsafeLog
 from eventstore.log.event_log import Due, QueueDepth, WaitingQueue
 from eventstore.log.session import Session
 from eventstore.log.streams import identity_stream
-from eventstore.read_models import due_identities, queue_depths
+from eventstore.read_models import queue_depths
 from eventstore.stores import sqlite_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
@@ -178,7 +178,7 @@ def test_no_question_about_all_queues_looks_at_each(store: SqliteStore) -> None:
         queue_depths.waiting(asking, outbound_only=True, limit=9)
         queue_depths.waiting(asking, outbound_only=False, limit=9)
         for time_ in Due:
-            due_identities.find(asking, time_, until_ms=1, after=None, limit=9)
+            queue_depths.due(asking, time_, until_ms=1, after=None, limit=9)
     by_age = "INDEX due_by_oldest_at_ms (oldest_at_ms>?)"
     assert explained.plans[:4] == [
         "SCAN queue_totals",

@@ -19,7 +19,7 @@ from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
 from projections.analysis.opening import arrow_type
 from projections.spark.export import ExportedLog, open_export
-from projections.views import on_duckdb
+from projections.views.on_duckdb import views_in_duckdb
 from projections.views.on_spark import recorded_ms, views_in_spark
 from projections.views.registry import VIEWS
 from projections.views.sources import event_rows
@@ -75,8 +75,8 @@ def in_spark(export: ExportedLog, spark: SparkSession, span: Span) -> SparkSessi
 def in_duckdb(export: ExportedLog, span: Span) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         parts = zip(export.parts, export.last, strict=True)
-        on_duckdb.prepare(connection, [(event_rows(part, last), last) for part, last in parts])
-        on_duckdb.register_views(connection, span, TENANTS)
+        rows = [(event_rows(part, last), last) for part, last in parts]
+        views_in_duckdb(connection, rows, span, TENANTS)
         yield connection
 
 
@@ -156,9 +156,8 @@ def test_what_is_not_picked_up_yet_is_no_breach_before_its_time_is_over() -> Non
         event(80_000, "messages-removed", message_ids=["late"], reason="acknowledged"),
     ]
     with duckdb.connect() as connection:
-        on_duckdb.prepare(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)])
         span = Span.over(0, 120_000, 120_000, within_ms=MINUTE_MS)
-        on_duckdb.register_views(connection, span, {})
+        views_in_duckdb(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)], span, {})
         columns = "messages, picked_up, p50_s, in_time, decided, is_complete"
         query = f"SELECT {columns} FROM service_level ORDER BY bin_start"
         found = connection.sql(query).fetchall()
@@ -171,8 +170,8 @@ def test_who_names_a_device_is_active_and_who_loses_one_is_not() -> None:
         for at_ms, channel in enumerate(["fcm", "apns", ""])
     ]
     with duckdb.connect() as connection:
-        on_duckdb.prepare(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)])
-        on_duckdb.register_views(connection, Span.over(0, 120_000, 120_000), {})
+        span = Span.over(0, 120_000, 120_000)
+        views_in_duckdb(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)], span, {})
         found = connection.sql("SELECT identity FROM activity ORDER BY identity").fetchall()
     assert found == [("apns",), ("fcm",)]
 

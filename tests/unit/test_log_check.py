@@ -15,8 +15,7 @@ from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
-from eventstore.stores.host_leases import open_host_leases
-from eventstore.stores.open_log import open_log
+from eventstore.stores.open_log import open_host_leases, open_log
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options

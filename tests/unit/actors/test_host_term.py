@@ -17,7 +17,7 @@ from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
-from eventstore.stores.host_leases import open_host_leases
+from eventstore.stores.open_log import open_host_leases
 
 LEASE_S = 4.0
 MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")

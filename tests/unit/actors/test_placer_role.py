@@ -16,7 +16,7 @@ from actors.placement.placer import Placer
 from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
 from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
-from eventstore.stores.host_leases import open_host_leases
+from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
 from tests.ports import free_port
 from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
