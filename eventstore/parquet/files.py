@@ -9,6 +9,7 @@ a manifest makes data files count (``eventstore.parquet.manifest``).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -233,19 +234,19 @@ class ExportPlace:
     def remove_if(self, path: str, is_useless: Callable[[bytes], bool]) -> None:
         """Remove a file of this machine whose content is useless.
 
-        If another process has replaced it by now, that file stays: a file is looked at once it has
-        left its name, and gets it back, unless a third one has it.
+        If another process has replaced it by now, that file stays. A lock on the file ensures that
+        no other process removes it, and so replaces it, between the check and the removal. A kill
+        before the removal leaves the file, and no lock.
         """
         self.check()
         file = Path(self.full_path(path))
-        taken = Path(self.full_path(f"{EVENTS}/{file.name}{PART}"))
-        with _unavailable(path):
-            file.rename(taken)
-            if not is_useless(taken.read_bytes()):
-                with suppress(FileExistsError):
-                    os.link(taken, file)
-                _sync(file.parent)
-            taken.unlink()
+        with _unavailable(path), file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_same = is_useless(opened.read()) and os.path.samestat(
+                os.fstat(opened.fileno()), file.stat()
+            )
+            if is_same:
+                file.unlink()
 
     def _write_elsewhere(self, path: str, content: bytes | pa.Buffer) -> None:
         name = path if self.filesystem.type_name in _OBJECT_STORES else path + PART

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from actors.host.clock import system_clock
 from eventstore.parquet.errors import (
@@ -62,7 +63,7 @@ _to: Final = click.option(
 @click.group(invoke_without_command=True)
 @_to
 @click.option("--watch", is_flag=True, help="Keep exporting new events until interrupted.")
-@click.option("--compact", "compacting", is_flag=True, help="Merge small files afterwards.")
+@click.option("--compact", "compacting", is_flag=True, help="Merge small files at the end.")
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
@@ -89,14 +90,21 @@ def export(
     With --watch and archive.enabled=on it also moves old rows out of a log in PostgreSQL from time
     to time; the export is then their archive.
     """
-    if click.get_current_context().invoked_subcommand is not None:
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        _require_no_option(context, before=context.invoked_subcommand)
         return Exit.OK
+    if metrics is not None and not watch:
+        raise click.UsageError("--metrics is only for --watch")
+    if compacting and watch:
+        raise click.UsageError(
+            "--compact is not for --watch, which merges small files as it goes"
+            " (export.compact_files_min)"
+        )
     each = _each(loaded.settings, to)
     for one in each:
         if one.export.to is not None and "://" not in one.export.to:
             require_folder(Path(one.export.to), "--to")
-    if metrics is not None and not watch:
-        raise click.UsageError("--metrics is only for --watch")
     if watch:
         _watch(each, _address(metrics), as_json=as_json)
         return Exit.OK
@@ -127,6 +135,20 @@ def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
         records = map(_compacted, _each(loaded.settings, target))
         print_databases("The export has no erased contents and names", records, as_json=as_json)
     return Exit.OK
+
+
+def _require_no_option(context: click.Context, *, before: str) -> None:
+    """Refuse options before a subcommand, which has its own and would ignore these."""
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{' and '.join(given)} before {before} would be ignored; write it after:"
+            f" poste export {before} {given[0]} …"
+        )
 
 
 def _each(settings: Settings, to: str | None) -> list[Settings]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -55,6 +56,9 @@ class Steps:
 
 def _export(folder: str, fatal: int, what: str) -> None:
     steps = Steps(f"{folder}/export", fatal)
+    if what == "late":
+        _go_on_late(folder, steps)
+        return
     if what in {"files", "erasing"}:
         sys.addaudithook(steps.count)
     for name in _STEPS:
@@ -76,11 +80,26 @@ def _export(folder: str, fatal: int, what: str) -> None:
         export.close()
 
 
+def _go_on_late(folder: str, steps: Steps) -> None:
+    """Another exporter takes over before this one's first change; steps count from then on."""
+    checks = itertools.count()
+    place = open_place(f"{folder}/export")
+    with closing(open_log(f"sqlite:{folder}/log.db")) as log:
+
+        def check() -> None:
+            if next(checks) == 0:
+                export_all(log, place)
+                sys.addaudithook(steps.count)
+
+        exporter(log, place.checked(check)).close()
+
+
 def exit_code(folder: str, fatal: int, what: str) -> int | None:
     """How a process ended that exports and compacts, and kills itself at step ``fatal``.
 
     Steps are those of the library of the table; with ``what`` "files" also what touches a file;
-    with "erasing" it takes erased contents out instead.
+    with "erasing" it takes erased contents out instead; with "late" another exporter takes over
+    before its first change, and its steps count from there.
     """
     process = started(_export, folder, fatal, what)
     process.join(_END_S)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -72,6 +72,25 @@ def test_compact_leaves_one_file_and_the_same_rows(run: Run, tmp_path: Path) -> 
         place = open_place("out")
         assert len(place.data_sizes()) == 1
         assert _rows(place) == len(whole_log(log))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--to", "out", "compact"), "poste export compact --to"),
+        (("--to", "out", "--json", "compact", "--to", "other"), "--to and --json before compact"),
+        (("--set", "export.to=/out", "compact"), "poste export compact --set"),
+        (("--to", "out", "--watch", "--compact"), "export.compact_files_min"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(
+    run: Run, tmp_path: Path, arguments: Sequence[str], remedy: str
+) -> None:
+    with _mediator(tmp_path / "data"):
+        ran = run("export", *arguments, "--data-dir", "data")
+        assert (ran.code, ran.out) == (Exit.USAGE, "")
+        assert remedy in ran.err
+        assert not Path("out").exists()
 
 
 def test_what_is_no_export_is_not_called_free_of_erased_contents(run: Run, tmp_path: Path) -> None:

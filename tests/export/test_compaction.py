@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
-from eventstore.parquet.errors import ExportDamaged
-from eventstore.parquet.files import INDEX, ExportPlace
+from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
+from eventstore.parquet.files import END, INDEX, ExportPlace
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
@@ -91,6 +91,35 @@ def test_replaced_files_stay_for_readers_as_long_as_they_are_to(
         export.sweep(60)
     assert catalog_of(place).strays == []
     assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_an_export_goes_on_after_a_compaction_that_failed_at_any_change(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing, failed, left = Growing(sqlite_log), 0, 0
+
+    def check() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise ExportUnavailable(END, "the store is gone")
+
+    with closing(exporter(sqlite_log, place.checked(check), LARGE)) as export:
+        is_compacted = False
+        while not is_compacted:
+            for _ in range(4):
+                growing.grow()
+                assert export.step()
+            failed += 1
+            left = failed
+            with suppress(ExportUnavailable):
+                export.compact(files_min=2)
+                is_compacted = True
+            left = 0
+            growing.grow()
+            assert export.step()
+            assert exported_log(place) == list(whole_log(sqlite_log))
+    assert failed > 4
 
 
 def test_a_large_file_is_not_written_again_for_a_few_small_ones(

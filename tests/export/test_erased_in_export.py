@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
+from eventstore.log.events import Event, MessagesRemoved
+from eventstore.log.streams import identity_stream
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, open_place
 from eventstore.parquet.rows import read_table
+from eventstore.parquet.versions import commit_path
 from eventstore.parquet.write import erasing
 from eventstore.parquet.write.erasing import contents_in
-from eventstore.parquet.write.exporter import Kept
+from eventstore.parquet.write.exporter import Exporter, Kept
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
@@ -32,15 +38,18 @@ from tests.export.samples import (
     OWNER,
     catalog_of,
     contents,
+    did,
     export_all,
     exported_log,
     exporter,
     findings,
+    registered,
     whole_log,
     without_table,
 )
 from tests.histories import History, random_script
 from tests.log.raw_sql import run_sql
+from tests.log.samples import AT_MS, COMMAND, SealedWriter, message
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -131,21 +140,95 @@ def test_contents_that_were_erased_long_afterwards_leave_too(
     assert findings(place) == []
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
 def test_erased_contents_leave_the_place_of_an_export_in_which_nothing_happens(
-    log: EventLog, place: ExportPlace
+    log: EventLog, place: ExportPlace, is_restarted: bool
 ) -> None:
+    """Replaced files stay for readers as long as they are to, and no longer."""
     _with_erased(log, place)
     export_all(log, place, STEPS)
     kept, late_ms = Kept(replaced_s=60.0), 0
-    with closing(
-        exporter(log, place, STEPS, kept, clock=lambda: system_clock() + late_ms)
-    ) as export:
+
+    def exporting() -> closing[Exporter]:
+        return closing(exporter(log, place, STEPS, kept, clock=lambda: system_clock() + late_ms))
+
+    with contextlib.ExitStack() as stack:
+        export = stack.enter_context(exporting())
         assert export.take_out_erased().contents
-        assert catalog_of(place).strays
-        late_ms = DAY_MS
+        if is_restarted:
+            export = stack.enter_context(exporting())
+        late_ms = 30_000
         assert export.step() is None
-        assert export.take_out_erased().contents == 0
-    assert {*place.data_sizes()} == {file.path for file in catalog_of(place).files}
+        assert catalog_of(place).strays
+        late_ms = 90_000
+        assert export.step() is None
+        assert catalog_of(place).strays == []
+        assert {*place.data_sizes()} == {file.path for file in catalog_of(place).files}
+
+
+def _received(number: int, days: int = 0) -> tuple[UUID, Event]:
+    """The event of a message that an identity received, so many days after the seals."""
+    event = message(b"content", f"message-{number}")
+    return identity_stream(did(1)), replace(event, at_ms=AT_MS + days * DAY_MS)
+
+
+def _acknowledged(number: int, version: int) -> tuple[UUID, Event]:
+    event = MessagesRemoved(
+        at_ms=AT_MS, command=COMMAND, message_ids=[f"message-{number}"], reason="acknowledged",
+        versions=[version],
+    )  # fmt: skip
+    return identity_stream(did(1)), event
+
+
+def test_a_version_says_that_rows_change_if_contents_leave_and_not_if_files_are_merged(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """Programs that follow the table read again what they are to forget, and nothing else."""
+
+    def is_change() -> set[bool]:
+        content = place.read(commit_path(catalog_of(place).next_version - 1))
+        actions = [action for line in content.splitlines() for action in json.loads(line).values()]
+        return {action["dataChange"] for action in actions if "dataChange" in action}
+
+    writer = SealedWriter(log)
+    for rows in ([registered(1), _received(1)], [registered(2), registered(3)]):
+        writer.commit({"shard-0": rows})
+        export_all(log, place)
+    with closing(exporter(log, place, Bounds())) as export:
+        assert export.compact(files_min=2) == 1
+        assert is_change() == {False}
+        writer.commit({"shard-0": [_acknowledged(1, 2)]})
+        assert export.take_out_erased().contents == 1
+        assert is_change() == {True}
+
+
+def test_a_content_that_a_rewritten_step_still_has_leaves_once_it_is_erased_too(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """The content is of an earlier day than the last file of its step."""
+    writer = SealedWriter(log)
+    later = registered(2, AT_MS + DAY_MS)
+    writer.commit({"shard-0": [registered(1), _received(1), _received(2), later]})
+    export_all(log, place)
+    for number in (1, 2):
+        writer.commit({"shard-0": [_acknowledged(number, number + 1)]})
+        assert _take_out(log, place) == 1
+    assert not _erased(log, place)
+
+
+def test_a_content_in_a_file_that_compaction_leaves_alone_leaves_once_it_is_erased(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """The only file of its day, beside merged files without contents."""
+    writer = SealedWriter(log)
+    for rows in ([registered(1), _received(1, days=1)], [registered(2), registered(3)]):
+        writer.commit({"shard-0": rows})
+        export_all(log, place)
+    with closing(exporter(log, place, Bounds())) as export:
+        assert export.compact(files_min=2) == 1
+    writer.commit({"shard-0": [_acknowledged(1, 2)]})
+    assert _take_out(log, place) == 1
+    assert not _erased(log, place)
 
 
 def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(

@@ -40,6 +40,7 @@ from eventstore.parquet.opening import open_exports
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.versions import SUMMARY_EVERY
 from eventstore.parquet.write.index import RUNS_MERGED, _worth_merging
+from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import TableWriter
 from eventstore.stores.open_log import open_log
 from tests.export.forging import SIGNER, SampleExport
@@ -155,6 +156,19 @@ def test_files_are_merged_and_split_by_key(
     # What was merged away is removed by the next exporter, and nothing that counts.
     with closing(exporter(sqlite_log, place)):
         assert {*place.sizes(INDEX)} == {file.path for file in index_of(place).files}
+
+
+def test_a_large_file_is_not_written_again_for_a_few_small_ones(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(2 * RUNS_MERGED)
+    export_all(sqlite_log, place, Bounds())
+    (large,) = index_of(place).files
+    for _ in range(RUNS_MERGED):
+        growing.grow()
+        export_all(sqlite_log, place)
+    assert large in index_of(place).files
 
 
 def test_a_step_of_seals_alone_makes_no_index_file(

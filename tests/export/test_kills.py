@@ -21,6 +21,7 @@ from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.tree import head_in, published_note
 from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.versions import commit_path
 from eventstore.stores.open_log import open_log
 from tests.export.killed_exporter import exit_code
 from tests.export.samples import (
@@ -70,6 +71,30 @@ def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(
         assert [*verify_export(place, SIGNED_BY, processes=1)][:-1] == []
         _assert_published_head_is_of(log, place, exported_log(place))
     assert fatal > 5
+
+
+@pytest.mark.crash
+def test_no_committed_version_is_missing_if_an_exporter_is_killed_that_removes_a_torn_one_late(
+    tmp_path: Path,
+) -> None:
+    """The torn commit was removed, and its version committed, by the exporter that took over."""
+    fatal, ended = 0, _KILLED
+    while ended == _KILLED:
+        fatal += 1
+        folder = tmp_path / str(fatal)
+        folder.mkdir()
+        place = open_place(f"{folder}/export")
+        with closing(open_log(f"sqlite:{folder}/log.db")) as log:
+            growing = Growing(log)
+            growing.grow(2)
+            export_all(log, place)
+            growing.grow(2)
+            Path(place.full_path(commit_path(catalog_of(place).next_version))).touch()
+            ended = exit_code(str(folder), fatal, "late")
+            assert exported_log(place) == list(whole_log(log))
+            assert {finding.fault for finding in findings(place)} <= {Damage.STRAY}
+    assert ended == 0
+    assert fatal > 2
 
 
 def _assert_published_head_is_of(

@@ -5,6 +5,7 @@ Its lock was lost meanwhile, so a later change is refused; here each goes on alo
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 from collections.abc import Callable
 from contextlib import closing
@@ -147,6 +148,37 @@ def test_a_torn_commit_that_an_exporter_removes_late_is_not_the_one_that_was_mad
 
     exporter(sqlite_log, place.checked(before_change(0, take_over)), BOUNDS).close()
     assert findings(place) == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_a_file_that_replaces_a_useless_one_while_it_is_being_read_stays(
+    place: ExportPlace,
+) -> None:
+    place.write(END, b"torn")
+
+    def replaced(content: bytes) -> bool:
+        place.remove(END)
+        place.write(END, b"whole")
+        return content == b"torn"
+
+    place.remove_if(END, replaced)
+    assert place.read(END) == b"whole"
+
+
+def test_a_torn_commit_that_another_process_is_removing_is_left_to_it(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """It has read the torn commit, and removes it late: until then none may take its place."""
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    torn = Path(place.full_path(commit_path(catalog_of(place).next_version)))
+    torn.touch()
+    with torn.open() as removing:
+        fcntl.flock(removing, fcntl.LOCK_EX)
+        with pytest.raises(ExportUnavailable, match=torn.name):
+            exporter(sqlite_log, place)
+    assert torn.exists()
+    export_all(sqlite_log, place)
     assert exported_log(place) == list(whole_log(sqlite_log))
 
 

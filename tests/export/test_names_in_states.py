@@ -19,13 +19,16 @@ from eventstore.log.codec import decode, encode
 from eventstore.log.event_fields import RefusedCommands
 from eventstore.log.event_log import ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
+    TOPIC_BY_TYPE,
     ContractStored,
     EventSaved,
     KeyClaimed,
     KeylistUpdated,
+    MessageQueued,
     RefusalsCounted,
 )
 from eventstore.log.faults import Fault
+from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Seam, sign_seam
 from eventstore.log.streams import erased_name, identity_stream, stream_of
@@ -46,8 +49,17 @@ from tests.contract.test_name_erasure_contract import (
 )
 from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.export.leaving import assert_whole, leave
-from tests.export.samples import OWNER, SIGNED_BY, SIGNER, export_all, whole_log
+from tests.export.samples import (
+    OWNER,
+    SIGNED_BY,
+    SIGNER,
+    export_all,
+    exported_log,
+    findings,
+    whole_log,
+)
 from tests.export.test_names_in_export import GONE, STAYS, take_out
+from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, message, saved
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import connection, run, submission, unclaimed
@@ -140,6 +152,35 @@ def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) 
         export_all(log, place)
         assert take_out(log, place).names > 0
     assert faults() == {Fault.MISSING_NAME}
+
+
+def test_a_row_that_was_changed_in_the_log_is_not_put_into_its_export(tmp_path: Path) -> None:
+    """The log has lost the names, and has another row of the same kind in its place."""
+    dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "export"))
+    with closing(open_log(dsn)) as log:
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        settle(mediator, STAYS)
+        for content in (b"one", b"two"):
+            send(mediator, STAYS, GONE, content)
+        queued = [row for row in whole_log(log) if row.topic == TOPIC_BY_TYPE[MessageQueued]]
+        first, second = [row for row in queued if GONE.encode() in row.state]
+        export_all(log, place)
+        erase(mediator, GONE)
+        run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
+        pass_s(mediator, DAY_S + 400)
+        export_all(log, place)
+        work = NameErasure(log, [*erased_identities(log)])
+        while work.step():
+            pass
+        other = next(row.state for row in whole_log(log) if row.position == second.position)
+        changed = f"SET state = x'{other.hex()}' WHERE rowid = {first.position}"
+        run_sql(dsn, f"UPDATE stored_events {changed}")
+        assert take_out(log, place).names > 0
+    states = {row.position: row.state for row in exported_log(place)}
+    assert states[first.position] == first.state
+    assert states[second.position] == other != second.state
+    assert findings(place) == []
 
 
 def test_rows_that_name_who_was_erased_are_found_by_every_column() -> None:

@@ -208,15 +208,15 @@ def runs(
 ) -> Iterator[Sequence[Statement]]:
     """Yield the runs of consecutive steps that are worth merging, earliest first.
 
-    A run has at least ``files_min`` (two or more) steps, none with more rows than all others
-    together, none that was pruned, and stays within the bounds: so a row is rewritten only into a
-    step at least twice as large, and memory is bounded as in a step.
+    A run has at least ``files_min`` steps, none with more rows than all others together (so two or
+    more), none that was pruned, and stays within the bounds: so a row is rewritten only into a step
+    at least twice as large, and memory is bounded as in a step.
     """
     start = 1 if statements and statements[0].manifest.is_pruned else 0
     while start < len(statements):
         run = _run_from(statements, start, bounds)
         sizes = [statement.manifest.rows for statement in run]
-        if len(run) >= max(files_min, 2) and 2 * max(sizes) <= sum(sizes):
+        if len(run) >= files_min and 2 * max(sizes) <= sum(sizes):
             yield run
             start += len(run)
         else:

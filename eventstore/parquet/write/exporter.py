@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -156,6 +157,8 @@ class Exporter:
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
         self._index = IndexWriter(place)
         self._nameless: dict[str, GoneNames] = {}
+        self._sweep_at_ms = inf
+        """When files that do not count, and stay for readers, are to be removed."""
         self._is_certain = False
         self._recover(kept.replaced_s)
 
@@ -187,6 +190,8 @@ class Exporter:
             LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
         self._place.check()
+        if self._clock() >= self._sweep_at_ms:
+            self._is_certain = False
         self._recover(self._kept.replaced_s)
         before = self._catalog
         step = self._steps.after(before.last, before.heads)
@@ -237,7 +242,6 @@ class Exporter:
         self.sweep(self._kept.replaced_s)
         before = self._catalog
         for run in runs(before.statements, files_min=files_min, bounds=self._bounds):
-            self._is_certain = False
             self._replace(compact(self._rewriting(), run))
         return len(before.statements) - len(self._catalog.statements)
 
@@ -256,7 +260,6 @@ class Exporter:
         gone = self._take_names_out_of_log()
         taken = TakenOut()
         for statement in self._catalog.statements:
-            self._is_certain = False
             path = statement.manifest.path
             # Do not read files again for names that an earlier call did not find in them.
             left = GoneNames() if self._nameless.get(path) == gone else gone
@@ -299,7 +302,6 @@ class Exporter:
         old = old_part(self._place, statements, seam=seam, until_ms=until_ms)
         if old is None:
             return 0
-        self._is_certain = False
         at_ms, rows_max = self._clock(), self._bounds.rows_max
         found = prune(self._rewriting(), old, plan, at_ms=at_ms, rows_max=rows_max)
         if found is None:
@@ -308,6 +310,7 @@ class Exporter:
         return found[1]
 
     def _rewriting(self) -> Rewriting:
+        self._is_certain = False
         version = self._catalog.next_version
         return Rewriting(self._place, self._log, self._signer, self._verify, version)
 
@@ -325,6 +328,7 @@ class Exporter:
                 self._catalog, statements, added=added, removed=removed, is_change=is_change
             )
         )
+        self._sweep_at_ms = self._clock() + self._kept.replaced_s * _MS
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
         """Remove files that do not count: replaced this long ago, or left by a kill.
@@ -378,9 +382,8 @@ class Exporter:
             raise self._table.gone()
         if not catalog.is_marked:
             catalog = self._table.mark(catalog)
-        paths = removable(
-            self._place, catalog, now_ms=self._clock(), replaced_kept_s=replaced_kept_s
-        )
+        now_ms, strays = self._clock(), len(catalog.strays)
+        paths = removable(self._place, catalog, now_ms=now_ms, replaced_kept_s=replaced_kept_s)
         if paths:  # from then on no exporter gives a file one of these names
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements))
         for path in paths:
@@ -390,6 +393,8 @@ class Exporter:
             index = self._index.complete(catalog)
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements, index=index))
         self._catalog = catalog
+        is_kept = replaced_kept_s and strays > len(paths)
+        self._sweep_at_ms = now_ms + replaced_kept_s * _MS if is_kept else inf
         self._is_certain = True
 
     def _give_table(self) -> None:
