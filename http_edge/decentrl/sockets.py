@@ -184,6 +184,7 @@ class SocketEndpoint:
         failure = await self._open(session)
         if failure is not None:
             self._hub.remove(did, session.listener)
+            outgoing.discard()
             return failure
         return session
 

@@ -92,10 +92,14 @@ class Outgoing:
 
     def _drop(self, cause: Cut) -> None:
         """Drop the connection: a close frame would wait behind the bytes that are not read."""
-        self._frames.clear()
-        self._count(-self._bytes)
+        self.discard()
         self._close_code = 0
         self._peer.cut(cause)
+
+    def discard(self) -> None:
+        """Forget the waiting frames, which no longer count for the client's address."""
+        self._frames.clear()
+        self._count(-self._bytes)
 
     async def written(self) -> None:
         """Wait until every frame put so far is handed to the network."""
@@ -133,8 +137,7 @@ class Outgoing:
             self._peer.cut(Cut.SLOW)
             running.cancel()
             await asyncio.wait({running})
-        self._frames.clear()
-        self._count(-self._bytes)
+        self.discard()
 
     async def run(self) -> None:
         """Write until either side has closed the socket."""
