@@ -62,7 +62,9 @@ async def test_a_client_that_reads_gets_its_answer_whole(tmp_path: Path, kind: s
         await until(lambda: edge.unread_bytes == 0)
 
 
-async def test_an_edge_that_stops_waits_for_no_slow_reader(tmp_path: Path) -> None:
+async def test_an_edge_that_stops_waits_for_no_slow_reader_and_logs_the_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with edge_with(tmp_path) as edge:
         client = await edge.connect(REQUESTS["GET"])
         await until(lambda: edge.unread_bytes > MIB)
@@ -70,6 +72,7 @@ async def test_an_edge_that_stops_waits_for_no_slow_reader(tmp_path: Path) -> No
             await edge.listener.stop()
         assert edge.unread_bytes == 0
         await ended(client)
+    assert [vars(record)["causes"] for record in caplog.records] == [{"stop": 1}]
 
 
 def post(body_bytes: int, *, chunked: bool) -> bytes:
