@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Final
 
 from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
 from actors.core.rate_limits import RateLimit
@@ -69,7 +70,6 @@ _UNREAD_BYTES: Final = 64 * 1024
 """The longest body that is still read after its request was answered, to keep the connection."""
 _UNREAD_S: Final = 0.5
 """How long a client that still sends a longer body may take to read the answer."""
-
 
 _CUT_BODY: Final[dict[Cut, Rejection]] = {
     Cut.SLOW: Rejection.BODY_TIMEOUT,
@@ -212,6 +212,8 @@ class HttpListener:
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
             return self._written(request, status, status.name)
+        except RequestPayloadError:
+            return self._error(Rejection.MALFORMED, request)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON

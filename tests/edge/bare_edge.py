@@ -60,6 +60,11 @@ async def ahead(request: web.Request, body: bytes) -> web.StreamResponse:
     return response
 
 
+async def read(request: web.Request) -> web.Response:
+    """An answer whose handler reads the body itself."""
+    return web.Response(body=await request.read())
+
+
 async def headed(request: web.Request, body: bytes) -> web.StreamResponse:
     """An answer to which its handler adds a header."""
     response = await brief(request, body)
@@ -112,6 +117,7 @@ ROUTES: Final[list[Route]] = [
     BodyRoute("/brief", brief),
     BodyRoute("/ahead", ahead),
     BodyRoute("/headed", headed),
+    PlainRoute("POST", "/read", read),
     SocketRoute("/push", push),
     SocketRoute("/silent", silent),
 ]

@@ -378,6 +378,25 @@ async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path)
         assert await served(edge) == b"x"
 
 
+@pytest.mark.parametrize("path", [b"/echo", b"/read"])
+async def test_a_body_whose_framing_breaks_is_answered_when_it_breaks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: bytes
+) -> None:
+    loop = asyncio.get_running_loop()
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
+    async with edge_with(tmp_path, transfer_grace_s=2 * WAIT_S) as edge:
+        client = await edge.connect(head + b"2\r\nx")
+        await until(lambda: any(each._arriving for each in edge.open_connections))
+        await loop.sock_sendall(client, b"xyz\r\n")
+        answer = await loop.sock_recv(client, 65_536)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.endswith(b'"MALFORMED"')
+        await ended(client)
+        assert edge.in_flight.bodies.size_bytes == 0
+        assert not edge.in_flight._bodies_of
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 async def test_a_client_that_sends_no_more_gets_the_answer_that_it_waits_for(
     tmp_path: Path,
 ) -> None:
