@@ -181,7 +181,7 @@ class HttpListener:
         assert isinstance(request, web.Request)
         request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
         response = await self._guarded(request)
-        if not request.content.is_eof() and not response.prepared:
+        if not request.content.is_eof():
             await self._answer_unread(request, response)
         if hdrs.UPGRADE in request.headers:
             # Of what comes behind it, the parser of aiohttp drops the bytes of the same read.
@@ -388,8 +388,6 @@ class HttpListener:
                             raise _CutBody(Rejection.BODY_TOO_LARGE)
                         chunks.append(chunk)
                         bodies.grow(body, len(chunk))
-                        if causes:
-                            break
                     if causes:
                         raise TimeoutError
         except TimeoutError:

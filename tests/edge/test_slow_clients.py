@@ -38,6 +38,20 @@ async def test_a_client_that_does_not_read_is_cut_and_leaves_nothing_behind(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize("kind", [*REQUESTS, "a part of a head"])
+async def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
+    async with edge_with(tmp_path, transfer_grace_s=2 * WAIT_S) as edge:
+        bodies = edge.in_flight.bodies
+        part_of_a_head = b"GET /download HTTP/1.1\r\nA: " + bytes(b"a" * 10_000)
+        client = await edge.connect(REQUESTS.get(kind, part_of_a_head))
+        await until(lambda: edge.unread_bytes > MIB or bodies.size_bytes > 10_000)
+        client.close()
+        await until(lambda: not len(edge.listener.connections))
+        await until(lambda: not bodies._shares)
+        await until(lambda: not edge.listener.connections.leaving._shares)
+        assert edge.unread_bytes == 0 == bodies.size_bytes
+
+
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_one_address_makes_an_edge_hold_a_bounded_number_of_unread_bytes(
     tmp_path: Path, kind: str

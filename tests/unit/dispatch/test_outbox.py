@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Submission
@@ -62,6 +63,22 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     assert box.is_idle
 
 
+async def test_whatever_waits_counts_for_the_bound_of_an_outbox() -> None:
+    port = held()
+    limits = Limits(outbox_items_max=3, batch_items_max=3)
+    box = Outbox("host-0", port, limits, EdgeMeasures(), on_result=lambda _name, _result: None)
+    called = await sent(box, item(b"a"))
+    called += [(await sent(box, item(b"C", cost=500)))[0] for _ in range(4)]
+    assert len(box) == 0, "all of it is on its way"
+    waiting = await sent(box, item(b"C", cost=500), item(b"b"))
+    lingering = asyncio.create_task(box.submit(item(b"l"), 0, can_linger=True))
+    (beyond,) = await sent(box, item(b"x"))
+    assert beyond.done(), "it does not wait"
+    assert await beyond == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    port.answer_all()
+    assert await asyncio.gather(*called, *waiting, lingering) == [Done()] * 8
+
+
 async def test_a_call_is_within_its_bytes_unless_one_command_alone_is_longer() -> None:
     port = held()
     box = outbox(port)
@@ -113,7 +130,7 @@ async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
 async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:
     port = held()
     box = outbox(port)
-    costly, cheap = await sent(box, item(b"C", cost=500), item(b"a"))
+    costly, cheap = await sent(box, item(b"C", cost=COSTLY + 1), item(b"a", cost=COSTLY))
     port.answer(b"a")
     assert await cheap == Done()
     (later,) = await sent(box, item(b"b"))
