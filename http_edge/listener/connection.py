@@ -236,7 +236,9 @@ class Connection(RequestHandler):
             # The framing of this body is malformed; aiohttp lets the reader wait for the rest.
             self._arriving.set_exception(RequestPayloadError())
         # The queue is empty if aiohttp itself read on behind a declined upgrade.
-        self._arriving = payload = self._messages[-1][1] if self._messages else None
+        payload = self._messages[-1][1] if self._messages else None
+        # What follows a whole request belongs to the next head.
+        self._arriving = None if payload is None or payload.is_eof() else payload
         self._arriving_from = 0 if payload is None else payload.total_bytes
         self._framing_bytes = 0
         self._hold(0)

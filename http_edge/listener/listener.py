@@ -248,7 +248,6 @@ class HttpListener:
         response = None if address is None else await self._charged(request, address)
         if response is None:
             response = self._written(request, status, Rejection.MALFORMED.value)
-        response.force_close()
         return response
 
     async def _charged(self, request: web.Request, address: str) -> web.Response | None:

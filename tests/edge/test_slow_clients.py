@@ -305,13 +305,54 @@ async def test_a_message_of_a_socket_counts_before_it_is_whole(tmp_path: Path) -
         await until(lambda: edge.in_flight.bodies.size_bytes == 0)
 
 
-async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
+async def test_each_head_of_a_connection_counts_before_it_is_whole(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
     async with edge_with(tmp_path) as edge:
-        client = await edge.connect(b"GET /download HTTP/1.1\r\nA: " + bytes(b"a" * 10_000))
-        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
-        await asyncio.get_running_loop().sock_sendall(client, b"\r\nHost: x\r\n\r\n")
-        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
-        assert await status(client) == 200
+        client = await edge.connect(b"")
+        for _ in range(2):
+            await loop.sock_sendall(client, b"GET /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
+            await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+            await loop.sock_sendall(client, b"\r\nHost: x\r\n\r\n")
+            await until(lambda: edge.in_flight.bodies.size_bytes == 0)
+            assert await status(client) == 405
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_connection_is_kept_after_a_body_longer_than_any_head(
+    tmp_path: Path, chunked: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    chunk = b"100\r\n" + bytes(256) + b"\r\n"
+    head = b"POST /brief HTTP/1.1\r\nHost: x\r\n"
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"")
+        for _ in range(2):
+            if chunked:
+                await loop.sock_sendall(client, head + b"Transfer-Encoding: chunked\r\n\r\n")
+                for _ in range(2_000):
+                    await loop.sock_sendall(client, chunk)
+                await loop.sock_sendall(client, b"0\r\n\r\n")
+            else:
+                await loop.sock_sendall(client, head + b"Content-Length: 512000\r\n\r\n")
+                await loop.sock_sendall(client, bytes(512_000))
+            answer = b""
+            async with asyncio.timeout(WAIT_S):
+                while len(answer.partition(b"\r\n\r\n")[2]) < 512_000:
+                    answer += (received := await loop.sock_recv(client, 1_000_000))
+                    assert received
+            assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_grows_too_large_is_refused_while_it_comes(tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path, body_bytes_max=64 * 1_024) as edge:
+        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client = await edge.connect(head + b"8000\r\n" + bytes(0x8000) + b"\r\n8000\r\n")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 0x8000)
+        await loop.sock_sendall(client, bytes(0x8000) + b"\r\n1\r\n")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 64 * 1_024)
+        await loop.sock_sendall(client, b"x\r\n")
+        assert await status(client) == 413
 
 
 async def test_a_long_head_leaves_its_body_as_much_framing_as_any(tmp_path: Path) -> None:

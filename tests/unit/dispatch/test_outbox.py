@@ -48,7 +48,7 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     box = outbox(port)
     first = await sent(box, item(b"a"))
     assert not box.is_idle
-    few = await sent(box, *[item(b"f") for _ in range(23)])
+    few = await sent(box, *[item(b"f", cost=COSTLY) for _ in range(23)])
     assert [len(call[0]) for call in port.held] == [1]
     many = await sent(box, item(b"m"))
     assert [len(call[0]) for call in port.held] == [1, LIMITS.batch_items_max]
@@ -127,10 +127,22 @@ async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
     assert [record.message for record in caplog.records] == ["call to a host failed"]
 
 
+async def test_a_caller_that_gives_up_keeps_no_other_of_its_call_waiting() -> None:
+    port = held()
+    box = outbox(port)
+    gone, stays = await sent(box, item(b"g"), item(b"s"))
+    gone.cancel()
+    await sent(box)
+    port.answer(b"gs")
+    await sent(box)
+    assert stays.done()
+    assert await stays == Done()
+
+
 async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:
     port = held()
     box = outbox(port)
-    costly, cheap = await sent(box, item(b"C", cost=COSTLY + 1), item(b"a", cost=COSTLY))
+    costly, cheap = await sent(box, item(b"C", cost=500), item(b"a"))
     port.answer(b"a")
     assert await cheap == Done()
     (later,) = await sent(box, item(b"b"))
