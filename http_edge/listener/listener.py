@@ -245,10 +245,10 @@ class HttpListener:
         """
         assert isinstance(request, web.Request)
         address = self._address.of_connection(request.remote or "")
-        response = None if address is None else await self._charged(request, address)
-        if response is None:
-            response = self._written(request, status, Rejection.MALFORMED.value)
-        return response
+        refused = None if address is None else await self._charged(request, address)
+        if refused is not None:
+            return refused
+        return self._written(request, status, Rejection.MALFORMED.value)
 
     async def _charged(self, request: web.Request, address: str) -> web.Response | None:
         """Take a token of the address; if there is none, return the refusal after a delay."""
