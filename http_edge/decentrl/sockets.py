@@ -133,7 +133,6 @@ class SocketEndpoint:
             return socket
         session = await self._begin(message.did, outgoing)
         if isinstance(session, AuthFailure):
-            outgoing.discard()  # what came for the identity's other sockets, too
             await self._refuse(socket, session, message.did)
             return socket
         outgoing.put_first(frames.AUTH_SUCCESS)
@@ -186,6 +185,7 @@ class SocketEndpoint:
         failure = await self._open(session)
         if failure is not None:
             self._hub.remove(did, session.listener)
+            outgoing.discard()
             return failure
         return session
 

@@ -106,12 +106,12 @@ class Outbox:
         if can_linger:
             self._lingering.append(waiting)
             if self._linger is None:
-                self._linger = loop.call_later(_LINGER_S, self._stop_lingering, context=Context())
+                self._linger = loop.call_later(_LINGER_S, self._stop_lingering)
             return await reply
         self._waiting.append(waiting)
         if not self._flush_is_due:
             self._flush_is_due = True
-            loop.call_soon(self._flush, context=Context())
+            loop.call_soon(self._flush)
         return await reply
 
     @property
@@ -157,7 +157,7 @@ class Outbox:
         # An empty context: the batch holds submissions of many requests.
         task = asyncio.get_running_loop().create_task(self._call(batch), context=Context())
         calls.add(task)
-        task.add_done_callback(called, context=Context())
+        task.add_done_callback(called)
 
     def _calls_max(self) -> int:
         return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1

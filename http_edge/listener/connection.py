@@ -206,13 +206,7 @@ class Connection(RequestHandler):
     def _received(self, data: bytes) -> None:
         super().data_received(data)
         if self._request_count != self._heads:
-            self._heads = self._request_count
-            # The queue is empty if aiohttp itself read on behind a declined upgrade.
-            self._arriving = payload = self._messages[-1][1] if self._messages else None
-            self._arriving_from = 0 if payload is None else payload.total_bytes
-            self._framing_bytes = 0
-            if self._part is not None:
-                self._hold(0)
+            self._head_received()
         elif self._frames is not None:
             self._hold(self._frames.held_bytes)
         elif self._payload_parser is None and data:
@@ -234,6 +228,20 @@ class Connection(RequestHandler):
                 self._hold(self._framing_bytes)
         if self._reading_paused and _is_crumbs(self._arriving):
             self.cut(Cut.FRAMING)
+
+    def _head_received(self) -> None:
+        """Begin a request, or what aiohttp puts in place of one that it cannot parse."""
+        self._heads = self._request_count
+        if self._arriving is not None and not self._arriving.is_eof():
+            # The framing of this body is malformed; aiohttp lets the reader wait for the rest.
+            self._arriving.set_exception(RequestPayloadError())
+        # The queue is empty if aiohttp itself read on behind a declined upgrade.
+        payload = self._messages[-1][1] if self._messages else None
+        # What follows a whole request belongs to the next head.
+        self._arriving = None if payload is None or payload.is_eof() else payload
+        self._arriving_from = 0 if payload is None else payload.total_bytes
+        self._framing_bytes = 0
+        self._hold(0)
 
     def _refuse_head(self) -> None:
         """Have a head answered that is too long: a proxy would take a cut for a fault of this node.

@@ -154,10 +154,12 @@ class Connections:
         self._timers["look"] = loop.call_later(self._look_s, self.start)
 
     def stop(self) -> None:
-        """Stop looking for slow clients, and cut those that have not read their answers."""
+        """Cut the clients that have not read their answers, and log the last cuts."""
         self.leaving.cut_all(Cut.STOP)
         for timer in self._timers.values():
             timer.cancel()
+        if self._not_logged:
+            self._log()
 
     def note(self, cause: Cut) -> None:
         """Count a cut, and log it within ``_LOG_S`` together with the other cuts of that time."""

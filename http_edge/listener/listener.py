@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Final
 
 from aiohttp import HttpVersion11, hdrs, web
+from aiohttp.web_protocol import RequestPayloadError
 from typing_extensions import override
 
 from actors.core.rate_limits import RateLimit
@@ -69,7 +70,6 @@ _UNREAD_BYTES: Final = 64 * 1024
 """The longest body that is still read after its request was answered, to keep the connection."""
 _UNREAD_S: Final = 0.5
 """How long a client that still sends a longer body may take to read the answer."""
-
 
 _CUT_BODY: Final[dict[Cut, Rejection]] = {
     Cut.SLOW: Rejection.BODY_TIMEOUT,
@@ -181,7 +181,7 @@ class HttpListener:
         assert isinstance(request, web.Request)
         request_id.begin(request.headers.get(request_id.HEADER), self._new_id)
         response = await self._guarded(request)
-        if not request.content.is_eof() and not response.prepared:
+        if not request.content.is_eof():
             await self._answer_unread(request, response)
         if hdrs.UPGRADE in request.headers:
             # Of what comes behind it, the parser of aiohttp drops the bytes of the same read.
@@ -212,6 +212,8 @@ class HttpListener:
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
             return self._written(request, status, status.name)
+        except RequestPayloadError:
+            return self._error(Rejection.MALFORMED, request)
         except ConnectionError:
             raise
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
@@ -243,11 +245,10 @@ class HttpListener:
         """
         assert isinstance(request, web.Request)
         address = self._address.of_connection(request.remote or "")
-        response = None if address is None else await self._charged(request, address)
-        if response is None:
-            response = self._written(request, status, Rejection.MALFORMED.value)
-        response.force_close()
-        return response
+        refused = None if address is None else await self._charged(request, address)
+        if refused is not None:
+            return refused
+        return self._written(request, status, Rejection.MALFORMED.value)
 
     async def _charged(self, request: web.Request, address: str) -> web.Response | None:
         """Take a token of the address; if there is none, return the refusal after a delay."""
@@ -386,8 +387,6 @@ class HttpListener:
                             raise _CutBody(Rejection.BODY_TOO_LARGE)
                         chunks.append(chunk)
                         bodies.grow(body, len(chunk))
-                        if causes:
-                            break
                     if causes:
                         raise TimeoutError
         except TimeoutError:

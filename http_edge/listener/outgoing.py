@@ -97,7 +97,7 @@ class Outgoing:
         self._peer.cut(cause)
 
     def discard(self) -> None:
-        """Release the waiting frames without writing them."""
+        """Forget the waiting frames, which no longer count for the client's address."""
         self._frames.clear()
         self._count(-self._bytes)
 

@@ -40,7 +40,8 @@ async def download(_: web.Request) -> web.Response:
 
 async def pieces(_: web.Request) -> web.Response:
     size = len(ANSWER) // 32
-    parts = [ANSWER[start : start + size] for start in range(0, len(ANSWER), size)]
+    parts = [ANSWER[start : start + size] for start in range(1, len(ANSWER), size)]
+    parts.append(ANSWER[:1])  # the kernel takes the last piece at once
     return web.Response(body=PiecedBody(parts, content_type="text/plain"))
 
 
@@ -58,6 +59,11 @@ async def ahead(request: web.Request, body: bytes) -> web.StreamResponse:
     await response.prepare(request)
     await response.write_eof()
     return response
+
+
+async def read(request: web.Request) -> web.Response:
+    """An answer whose handler reads the body itself."""
+    return web.Response(body=await request.read())
 
 
 async def headed(request: web.Request, body: bytes) -> web.StreamResponse:
@@ -112,6 +118,7 @@ ROUTES: Final[list[Route]] = [
     BodyRoute("/brief", brief),
     BodyRoute("/ahead", ahead),
     BodyRoute("/headed", headed),
+    PlainRoute("POST", "/read", read),
     SocketRoute("/push", push),
     SocketRoute("/silent", silent),
 ]

@@ -7,7 +7,6 @@ import logging
 import socket
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -38,6 +37,20 @@ async def test_a_client_that_does_not_read_is_cut_and_leaves_nothing_behind(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.parametrize("kind", [*REQUESTS, "a part of a head"])
+async def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
+    async with edge_with(tmp_path, transfer_grace_s=2 * WAIT_S) as edge:
+        bodies = edge.in_flight.bodies
+        part_of_a_head = b"GET /download HTTP/1.1\r\nA: " + bytes(b"a" * 10_000)
+        client = await edge.connect(REQUESTS.get(kind, part_of_a_head))
+        await until(lambda: edge.unread_bytes > MIB or bodies.size_bytes > 10_000)
+        client.close()
+        await until(lambda: not len(edge.listener.connections))
+        await until(lambda: not bodies._shares)
+        await until(lambda: not edge.listener.connections.leaving._shares)
+        assert edge.unread_bytes == 0 == bodies.size_bytes
+
+
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_one_address_makes_an_edge_hold_a_bounded_number_of_unread_bytes(
     tmp_path: Path, kind: str
@@ -52,17 +65,19 @@ async def test_one_address_makes_an_edge_hold_a_bounded_number_of_unread_bytes(
 
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_a_client_that_reads_gets_its_answer_whole(tmp_path: Path, kind: str) -> None:
-    async with edge_with(tmp_path) as edge:
+    async with edge_with(tmp_path, transfer_grace_s=2 * WAIT_S) as edge:
         client = await edge.connect(REQUESTS[kind])
         loop = asyncio.get_running_loop()
         received = 0
         async with asyncio.timeout(WAIT_S):
             while received < len(ANSWER):
                 received += len(await loop.sock_recv(client, 65_536))
-        await until(lambda: edge.unread_bytes == 0)
+        await until(lambda: not edge.listener.connections.leaving._shares)
 
 
-async def test_an_edge_that_stops_waits_for_no_slow_reader(tmp_path: Path) -> None:
+async def test_an_edge_that_stops_waits_for_no_slow_reader_and_logs_the_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with edge_with(tmp_path) as edge:
         client = await edge.connect(REQUESTS["GET"])
         await until(lambda: edge.unread_bytes > MIB)
@@ -70,6 +85,7 @@ async def test_an_edge_that_stops_waits_for_no_slow_reader(tmp_path: Path) -> No
             await edge.listener.stop()
         assert edge.unread_bytes == 0
         await ended(client)
+    assert [vars(record)["causes"] for record in caplog.records] == [{"stop": 1}]
 
 
 def post(body_bytes: int, *, chunked: bool) -> bytes:
@@ -222,61 +238,6 @@ async def test_a_connection_that_sends_no_head_is_closed_long_before_an_idle_one
         assert len(edge.listener.connections) == 1
 
 
-FLOODS: Final = {
-    "a chunk with a long extension": (
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;",
-        b"a" * 5_000,
-    ),
-    "trailers": (
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
-        b"A: %b\r\n" % (b"b" * 5_000),
-    ),
-    "chunks of one byte": (
-        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"1;aaaa\r\nx\r\n" * 500,
-    ),
-}
-
-
-@pytest.mark.parametrize("flood", FLOODS)
-async def test_what_is_no_body_is_bounded_wherever_it_stands(tmp_path: Path, flood: str) -> None:
-    head, part = FLOODS[flood]
-    loop = asyncio.get_running_loop()
-    async with edge_with(tmp_path) as edge:
-        client = await edge.connect(head)
-        await until(lambda: len(edge.listener.connections) == 1)
-        with pytest.raises(ConnectionError):
-            await loop.sock_sendall(client, part * 1_000)
-        assert edge.cuts(Cut.FRAMING) == 1
-        assert await served(edge) == b"x"
-
-
-async def test_a_head_that_is_too_long_is_answered_and_costs_its_address_a_request(
-    tmp_path: Path,
-) -> None:
-    """A proxy takes a connection that ends without an answer for a fault of the node."""
-    now_ms = system_clock()
-    two = Rates(per_address_per_s=1, burst_s=2, limited_answer_s=0)
-    head = b"GET /brief HTTP/1.1\r\nHost: x\r\n" + 6 * (b"A: %b\r\n" % (b"a" * 10_000))
-    async with edge_with(tmp_path, lambda: now_ms, two) as edge:
-        for expected in (400, 400, 429):
-            client = await edge.connect(head, "127.0.0.2")
-            assert await status(client) == expected
-            await ended(client)
-        assert edge.in_flight.bodies.size_bytes == 0
-        assert await served(edge) == b"x"
-
-
-async def test_a_head_without_end_is_read_no_further_than_it_is_answered(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    async with edge_with(tmp_path) as edge:
-        client = await edge.connect(b"GET / HTTP/1.1\r\nHost: x\r\n")
-        with pytest.raises(ConnectionError):
-            await loop.sock_sendall(client, (b"A: %b\r\n" % (b"b" * 5_000)) * 1_000)
-        await until(lambda: not len(edge.listener.connections))
-        assert await served(edge) == b"x"
-
-
 async def test_a_message_of_a_socket_counts_before_it_is_whole(tmp_path: Path) -> None:
     async with edge_with(tmp_path) as edge:
         client = await edge.connect(REQUESTS["WebSocket"])
@@ -286,44 +247,6 @@ async def test_a_message_of_a_socket_counts_before_it_is_whole(tmp_path: Path) -
         await until(lambda: edge.in_flight.bodies.size_bytes == 50_000)
         client.close()
         await until(lambda: edge.in_flight.bodies.size_bytes == 0)
-
-
-async def test_a_head_counts_before_it_is_whole(tmp_path: Path) -> None:
-    async with edge_with(tmp_path) as edge:
-        client = await edge.connect(b"GET /download HTTP/1.1\r\nA: " + bytes(b"a" * 10_000))
-        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
-        await asyncio.get_running_loop().sock_sendall(client, b"\r\nHost: x\r\n\r\n")
-        await until(lambda: edge.in_flight.bodies.size_bytes == 0)
-        assert await status(client) == 200
-
-
-async def test_a_long_head_leaves_its_body_as_much_framing_as_any(tmp_path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    async with edge_with(tmp_path) as edge:
-        client = await edge.connect(b"POST /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
-        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
-        (connection,) = edge.open_connections
-        head = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        await loop.sock_sendall(client, head)
-        await until(lambda: connection._arriving)
-        await loop.sock_sendall(client, b"1\r\nx\r\n")
-        await until(lambda: connection._arriving and connection._arriving.total_bytes == 1)
-        await loop.sock_sendall(client, b"0\r\n\r\n")
-        assert await status(client) == 200
-
-
-async def test_what_follows_a_request_that_asks_for_a_socket_and_waits_is_bounded(
-    tmp_path: Path,
-) -> None:
-    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    post = b"POST /held HTTP/1.1\r\nHost: x\r\n" + upgrade + b"Content-Length: 1\r\n\r\nx"
-    async with edge_with(tmp_path) as edge:
-        await edge.connect(post)
-        await until(lambda: edge.in_flight.bodies.size_bytes == 1)
-        edge.open_connections[0].data_received(bytes(200_000))
-        assert edge.cuts(Cut.FRAMING) == 1
-        await until(lambda: not edge.open_connections)
-        assert await served(edge) == b"x"
 
 
 async def test_heads_of_one_address_take_no_room_of_another(tmp_path: Path) -> None:
@@ -356,23 +279,6 @@ async def test_the_head_of_one_client_of_a_proxy_takes_no_room_of_another(tmp_pa
         await until(lambda: edge.in_flight.bodies.size_bytes >= 70_000)
         await loop.sock_sendall(reused, b"\r\nHost: x\r\nX-Forwarded-For: 203.0.113.2\r\n\r\n")
         assert await status(reused) == 405
-
-
-async def test_a_body_in_crumbs_is_cut_before_much_of_it_is_read(tmp_path: Path) -> None:
-    async with edge_with(tmp_path) as edge:
-        head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-        client = await edge.connect(head)
-        await until(lambda: any(each._arriving for each in edge.open_connections))
-        (connection,) = edge.open_connections
-        arriving = connection._arriving
-        loop = asyncio.get_running_loop()
-        sending = loop.create_task(loop.sock_sendall(client, b"1\r\nx\r\n" * 400_000))
-        await until(lambda: edge.cuts(Cut.FRAMING) == 1)
-        await asyncio.gather(sending, return_exceptions=True)
-        assert arriving is not None
-        assert arriving.total_bytes < 4_096
-        assert not arriving._buffer
-        assert await served(edge) == b"x"
 
 
 async def test_a_client_that_sends_no_more_gets_the_answer_that_it_waits_for(

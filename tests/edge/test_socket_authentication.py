@@ -9,6 +9,7 @@ import orjson
 import pytest
 from aiohttp import WSMsgType
 
+from actors.core.replies import ContractsUpdated, Push
 from tests.edge.identities import Identity, Json, b64
 from tests.edge.mediator import DAY_S, LAYOUTS, WAIT_S, HandClock, Mediator, Socket
 from tests.edge.raw_socket import CLOSE, TEXT, frame, raw_socket
@@ -238,6 +239,22 @@ async def test_a_host_that_does_not_answer_asks_the_client_to_come_back(
     async with mediator.upgrade() as socket:
         await socket.say(mediator.authenticate(ALICE))
         assert await refused(socket) == ("TEMPORARILY_UNAVAILABLE", 1013)
+
+
+async def test_pushes_to_a_socket_that_is_then_refused_are_held_no_longer(
+    mediator: Mediator,
+) -> None:
+    edge = mediator.edges[0]
+    opening = mediator.hosts.hold(b"OpenSession")
+    async with mediator.upgrade() as socket:
+        await socket.say(mediator.authenticate(ALICE))
+        await opening.arrived.wait()
+        edge.take_push(Push(ALICE.did, ContractsUpdated()))
+        assert edge._listener.connections.leaving.size_bytes > 0
+        mediator.hosts.cut("host-0")
+        opening.released.set()
+        assert await refused(socket) == ("TEMPORARILY_UNAVAILABLE", 1013)
+        assert edge._listener.connections.leaving.size_bytes == 0
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"sockets_per_identity_max": 2}}])

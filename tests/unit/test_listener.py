@@ -110,6 +110,14 @@ async def test_a_socket_counts_for_its_protocol_while_it_is_open(
     assert in_flight.sockets == {DECENTRL: 0, DIDCOMM: 0}
 
 
+async def test_an_edge_that_drains_opens_no_socket(url: str, in_flight: InFlight) -> None:
+    in_flight.draining = True
+    async with aiohttp.ClientSession(url) as client:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.ws_connect("/greet")
+    assert refused.value.status == 503
+
+
 async def test_every_answer_names_its_request(url: str) -> None:
     async with aiohttp.ClientSession(url) as client:
         async with client.get("/unknown", headers={"X-Request-Id": "mine"}) as answer:

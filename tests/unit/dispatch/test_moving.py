@@ -51,6 +51,16 @@ def submitted(setting: Setting, number: int = 0, sender: str | None = None) -> a
     return asyncio.create_task(setting.gateway.submit(submission))
 
 
+async def test_who_gives_up_waiting_for_a_table_is_forgotten_and_fails_no_table() -> None:
+    _, routes = live()
+    waiting = asyncio.create_task(routes.moved(lambda: False, seconds_max=60))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    routes.update(table(1, "host-0"))
+    await asyncio.wait([waiting])
+    assert not routes._waiting
+
+
 async def test_before_the_first_table_commands_wait_for_it() -> None:
     setting, routes = live()
     waiting = submitted(setting)

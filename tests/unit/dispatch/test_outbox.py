@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Submission
@@ -47,7 +48,7 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     box = outbox(port)
     first = await sent(box, item(b"a"))
     assert not box.is_idle
-    few = await sent(box, *[item(b"f") for _ in range(23)])
+    few = await sent(box, *[item(b"f", cost=COSTLY) for _ in range(23)])
     assert [len(call[0]) for call in port.held] == [1]
     many = await sent(box, item(b"m"))
     assert [len(call[0]) for call in port.held] == [1, LIMITS.batch_items_max]
@@ -60,6 +61,22 @@ async def test_what_waits_for_a_call_shares_the_next_and_many_have_a_second_besi
     await draining
     assert all(task.done() for task in first + few + many)
     assert box.is_idle
+
+
+async def test_whatever_waits_counts_for_the_bound_of_an_outbox() -> None:
+    port = held()
+    limits = Limits(outbox_items_max=3, batch_items_max=3)
+    box = Outbox("host-0", port, limits, EdgeMeasures(), on_result=lambda _name, _result: None)
+    called = await sent(box, item(b"a"))
+    called += [(await sent(box, item(b"C", cost=500)))[0] for _ in range(4)]
+    assert len(box) == 0, "all of it is on its way"
+    waiting = await sent(box, item(b"C", cost=500), item(b"b"))
+    lingering = asyncio.create_task(box.submit(item(b"l"), 0, can_linger=True))
+    (beyond,) = await sent(box, item(b"x"))
+    assert beyond.done(), "it does not wait"
+    assert await beyond == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    port.answer_all()
+    assert await asyncio.gather(*called, *waiting, lingering) == [Done()] * 8
 
 
 async def test_a_call_is_within_its_bytes_unless_one_command_alone_is_longer() -> None:
@@ -108,6 +125,18 @@ async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
     replies = await asyncio.gather(*[box.submit(item(b"a"), 0) for _ in range(2)])
     assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 2
     assert [record.message for record in caplog.records] == ["call to a host failed"]
+
+
+async def test_a_caller_that_gives_up_keeps_no_other_of_its_call_waiting() -> None:
+    port = held()
+    box = outbox(port)
+    gone, stays = await sent(box, item(b"g"), item(b"s"))
+    gone.cancel()
+    await sent(box)
+    port.answer(b"gs")
+    await sent(box)
+    assert stays.done()
+    assert await stays == Done()
 
 
 async def test_a_cheap_command_does_not_wait_for_a_costly_one() -> None:

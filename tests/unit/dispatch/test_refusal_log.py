@@ -115,6 +115,16 @@ async def test_nothing_refused_is_nothing_asked_of_the_log(scene: Scene) -> None
     assert scene.stored() == []
 
 
+async def test_what_the_log_took_is_sent_no_more(scene: Scene) -> None:
+    scene.refuse(1)
+    await scene.refusals.record()
+    again = scene.hosts.hold(b"CountRefusals")
+    again.released.set()
+    await scene.refusals.record()
+    assert not again.arrived.is_set()
+    assert scene.stored() == [1]
+
+
 async def test_what_the_log_did_not_take_is_sent_again_and_nothing_is_lost(scene: Scene) -> None:
     scene.refuse(3)
     scene.hosts.cut(HOST)
