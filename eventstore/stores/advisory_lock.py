@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Final, TypeAlias
 
 from psycopg import Error
@@ -51,7 +51,12 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
                 why = next(iter(str(error).splitlines()), "")
                 raise LogUnavailable(f"PostgreSQL: the advisory lock was lost: {why}") from error
 
-        yield check
+        try:
+            yield check
+        finally:
+            # The server ends a session some time after its connection, and its locks with it.
+            with suppress(Error):
+                connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> bool:

@@ -1,0 +1,34 @@
+"""A lock in a database that processes of one mediator share."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from eventstore.stores.advisory_lock import advisory_lock
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import BoundedConnection
+
+pytestmark = pytest.mark.postgres
+
+
+def test_a_lock_is_free_before_its_session_ends(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server takes its time to end a session, and another process may come at once."""
+    left: list[object] = []
+    close = BoundedConnection.close
+
+    def closing(connection: BoundedConnection) -> None:
+        with psycopg.connect(postgres_url) as other:
+            found = other.execute(
+                "SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database"
+                " WHERE locktype = 'advisory' AND datname = current_database()"
+            )
+            left.append(found.fetchone())
+        close(connection)
+
+    monkeypatch.setattr(BoundedConnection, "close", closing)
+    with advisory_lock(postgres_url, "a round", PostgresBounds()) as check:
+        check()
+    assert left == [(0,)]
