@@ -110,6 +110,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "log",
             "sqlite:///absolute/path.db or postgresql://user@host/database",
         ),
+        ('log = "postgres://h/a postgres://h/a"', "log", "no database twice"),
         ('data_dir = ""', "data_dir", "the path of a directory"),
         ('[export]\nto = "exports"', "export.to", "an absolute path or a URI"),
         ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
