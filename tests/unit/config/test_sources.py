@@ -122,11 +122,6 @@ def test_texts_of_environment_and_flags_become_values_alike(
         ),
         ('node = "a"', "node", "none, or node_address with it"),
         (
-            '[push]\nwebhook_key_file = "/key"',
-            "push.webhook_key_file",
-            "none, or push.webhook_url with it",
-        ),
-        (
             "[limits]\npublic_page_size_max = 9",
             "limits.public_page_size_max",
             "at least limits.page_size_default",
@@ -142,6 +137,12 @@ def test_a_file_with_a_mistake_is_refused_by_name(
         load_settings(NONE, NONE, file)
     assert (refused.value.name, refused.value.source) == (name, str(file))
     assert expected in refused.value.expected
+
+
+def test_commands_run_where_only_the_mediator_has_the_address_of_the_webhook() -> None:
+    """The chart and the image name the key in the environment, and the URL to the mediator."""
+    settings = load_settings(NONE, {"POSTE_PUSH__WEBHOOK_KEY_FILE": "/etc/poste/key"}).settings
+    assert settings.push.webhook_url is None
 
 
 def test_a_missing_file_is_refused(file: Path) -> None:
