@@ -193,12 +193,6 @@ def test_a_list_of_who_may_register_is_refused_where_others_may(
             section.model_validate_json(json.dumps(values))
 
 
-def test_the_name_of_a_node_is_refused_without_its_address() -> None:
-    with pytest.raises(ValidationError, match="node needs node_address"):
-        Settings(node="node-1")
-    assert Settings(node="node-1", node_address="auto").has_placer
-
-
 def test_the_default_page_of_public_events_is_one_that_may_be_read() -> None:
     assert Limits(public_page_size_max=10).page_size_default == 10
     with pytest.raises(ValidationError, match="page_size_default at most public_page_size_max"):

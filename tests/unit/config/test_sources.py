@@ -120,7 +120,6 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "protocol.allowed_dids",
             "none, or protocol.registration allow_list with it",
         ),
-        ('node = "a"', "node", "none, or node_address with it"),
         (
             "[limits]\npublic_page_size_max = 9",
             "limits.public_page_size_max",
@@ -139,10 +138,15 @@ def test_a_file_with_a_mistake_is_refused_by_name(
     assert expected in refused.value.expected
 
 
-def test_commands_run_where_only_the_mediator_has_the_address_of_the_webhook() -> None:
-    """The chart and the image name the key in the environment, and the URL to the mediator."""
-    settings = load_settings(NONE, {"POSTE_PUSH__WEBHOOK_KEY_FILE": "/etc/poste/key"}).settings
-    assert settings.push.webhook_url is None
+@pytest.mark.parametrize(
+    ("name", "value"), [("push.webhook_key_file", "/etc/poste/key"), ("node", "node-1")]
+)
+def test_commands_run_in_a_container_whose_mediator_has_more_settings_than_they(
+    name: str, value: str
+) -> None:
+    """The other one, push.webhook_url or node_address, is on the command line of the mediator."""
+    loaded = load_settings(NONE, {every_setting()[name].variable: value})
+    assert loaded.sources[name] == every_setting()[name].variable
 
 
 def test_a_missing_file_is_refused(file: Path) -> None:
