@@ -136,7 +136,9 @@ class CommandEndpoint:
                 return self._counted(_refused(reply), command)
             claim = msgspec.structs.replace(claim, proof=Proof.HOLDS_NOW)
             for did in fetch:
-                await self._resolver.resolve(did)
+                if await self._resolver.resolve(did) is Fetch.NEEDED:
+                    charge_unproven(len(body))
+                    return self._counted(refuse(Refusal.TEMPORARILY_UNAVAILABLE), command)
         started_s = perf_counter()
         validate = partial(self._validator.validate, command, now_ms / 1000)
         result = await self._reads.read(len(body), validate)

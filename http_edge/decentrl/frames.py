@@ -43,7 +43,8 @@ class AuthFailure(Enum):
     RATE_LIMITED = 1008
     """Not in the protocol: too many pings and pongs before the first message."""
     TEMPORARILY_UNAVAILABLE = 1013
-    """Not in the protocol: the host did not answer, or the identity has too many sockets."""
+    """Not in the protocol: the host did not answer, the identity has too many sockets, or there was
+    no place to fetch the document of its DID."""
 
 
 class Authenticate(msgspec.Struct, frozen=True):

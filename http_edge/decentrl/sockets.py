@@ -24,6 +24,7 @@ from http_edge.crypto.canonical_json import NotCanonical
 from http_edge.crypto.signatures import verify_object
 from http_edge.decentrl import frames
 from http_edge.decentrl.frames import Authenticate, AuthFailure
+from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.hub import Hub
@@ -165,7 +166,9 @@ class SocketEndpoint:
         if abs(self._clock() - message.timestamp) > self._protocol.timestamp_window_ms:
             return AuthFailure.TIMESTAMP_OUT_OF_RANGE
         document = await self._resolver.resolve(message.did)
-        if document is None:
+        if document is Fetch.NEEDED:
+            return AuthFailure.TEMPORARILY_UNAVAILABLE
+        if document is None or isinstance(document, Fetch):
             return AuthFailure.DID_NOT_FOUND
         public_key = document.signing_keys.get(message.signing_key_id)
         if public_key is None:

@@ -195,7 +195,12 @@ class FetchedDids(Generic[_Document]):
         if place.lookup is None:
             self._places.remove(place)
         else:
-            place.lookup.add_done_callback(lambda _: self._places.remove(place))
+            place.lookup.add_done_callback(lambda lookup: self._answered(lookup, place))
+
+    def _answered(self, lookup: asyncio.Future[Sequence[str]], place: _Place) -> None:
+        self._places.remove(place)
+        if not lookup.cancelled():
+            lookup.exception()  # seen here, or a failure after the time limit would be logged
 
     def _method(self, did: str) -> FetchedMethod[_Document] | None:
         return self._methods.get(":".join(did.split(":", 2)[:2]) + ":")

@@ -63,12 +63,15 @@ class Resolver:
         found = self.resolve_now(did)
         return None if isinstance(found, Fetch) else found
 
-    async def resolve(self, did: str) -> DidDocument | None:
-        """The document, fetched over the network if necessary; None if there is none."""
+    async def resolve(self, did: str) -> DidDocument | Fetch | None:
+        """The document, fetched over the network if necessary; None if there is none.
+
+        ``Fetch.NEEDED``: there was no place for the fetch, but there may be one soon.
+        """
         found = self.resolve_now(did)
-        if not isinstance(found, Fetch):
+        if found is not Fetch.NEEDED or self._web is None:
             return found
-        return None if self._web is None else await self._web.resolve(did)
+        return await self._web.resolve(did) or self.resolve_now(did)
 
 
 def _parse(did: str) -> DidDocument | None:

@@ -53,6 +53,12 @@ def check_log(settings: Settings) -> str:
     Raises:
         Stop: the log cannot be served with these settings; says why and what to do.
     """
+    if settings.node is not None and settings.node_address is None:
+        raise Stop(
+            Exit.USAGE,
+            "node is set, but without node_address no other node would reach this one.",
+            "Set node_address to an address of this machine or to auto, or remove node.",
+        )
     if settings.archive.enabled and not settings.lets_rows_leave:
         raise Stop(
             Exit.USAGE,

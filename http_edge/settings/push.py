@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from http_edge.settings.value_types import COUNT_MAX, Section, Url, not_both, unused
+from http_edge.settings.value_types import COUNT_MAX, Section, Url, not_both
 
 
 class Push(Section):
@@ -54,6 +54,4 @@ class Push(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         not_both(self, "webhook_url", "fcm_credentials_file")
-        if self.webhook_key_file is not None and self.webhook_url is None:
-            raise unused("webhook_key_file", "webhook_url")
         return self

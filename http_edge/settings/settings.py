@@ -45,7 +45,6 @@ from http_edge.settings.value_types import (
     contradiction,
     did_web,
     split_listen,
-    unused,
 )
 
 __all__ = [
@@ -137,8 +136,6 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.node is not None and self.node_address is None:
-            raise unused("node", "node_address")
         at_most(self, "hosts", "shards")
         if self.hosts * len(self.log_dsns) > self.shards:
             raise contradiction("hosts", "shards", len(self.log_dsns))

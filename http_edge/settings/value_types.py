@@ -108,7 +108,7 @@ LogAddress: TypeAlias = Annotated[
     _matching(
         # Of a file there is only a path: no host, and nothing after ? or #.
         r"^(sqlite:(//)?/[^?#]+|postgres(ql)?://\S+( +postgres(ql)?://\S+)*)$",
-        "sqlite:///absolute/path.db or postgresql://user@host/database",
+        "sqlite:///absolute/path.db or postgresql://user@host/database, no database twice",
     ),
 ]
 ExportAddress: TypeAlias = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,28 @@ async def test_whom_a_contract_or_a_message_names_is_fetched_too(
     sent = await mediator.write(alice, friend, "hi")
     assert sent.refusal == (404, "RECIPIENT_NOT_REGISTERED")
     assert len(host.requests) == 2
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_a_did_for_whose_document_there_is_no_place_may_come_again(
+    mediator: Mediator, alice: Identity, host: HttpsHost
+) -> None:
+    """Behind one address may be many clients, and "not found" would have them give up."""
+    reach(mediator, host)
+    web_dids: Any = mediator.edges[0]._web
+    web_dids._limits, usual = replace(web_dids._limits, fetches_per_address_max=0), web_dids._limits
+    identity = of_the_web(host.did)
+    publish_document(host, identity)
+    await mediator.register(alice)
+    for sender, recipient in [(identity, alice), (alice, identity)]:
+        sent = await mediator.write(sender, recipient, "hi")
+        assert sent.refusal == (503, "TEMPORARILY_UNAVAILABLE")
+    async with mediator.upgrade() as socket:
+        await socket.say(mediator.authenticate(identity))
+        assert (await socket.hear())["code"] == "TEMPORARILY_UNAVAILABLE"
+    assert host.requests == []
+    web_dids._limits = usual
+    await mediator.register(identity)
 
 
 @pytest.mark.parametrize("settings", [{"did_web": {"enabled": True, "cache_s": 0}}])

@@ -124,6 +124,13 @@ def test_only_the_hosts_of_a_node_name_one_beside_which_others_start(settings: S
     assert host_options(settings.on_node("new", "127.0.0.1"), 0).node == "new"
 
 
+def test_a_node_with_a_name_needs_an_address(tmp_path: Path) -> None:
+    with pytest.raises(Stop, match="without node_address no other node") as stop:
+        check_log(Settings(data_dir=tmp_path, node="node-1"))
+    assert stop.value.exit_code == Exit.USAGE
+    assert "Set node_address" in stop.value.remedy
+
+
 def test_rows_that_shall_leave_postgresql_need_a_place_to_go(tmp_path: Path) -> None:
     log = "postgresql://127.0.0.1:1/none"
     settings = Settings(data_dir=tmp_path, log=log, archive=Archive(enabled=True))
@@ -194,5 +201,5 @@ def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_th
         assert all(one.endswith(f": {named}") for one in found)
         with closing(open_log(settings.log_dsn)) as log:
             assert "did:example:someone" not in str(log.settings())
-    check_log(strict.model_copy(update={"node_address": None}))
+    check_log(strict.model_copy(update={"node": None, "node_address": None}))
     assert len([one for one in caplog.messages if one.startswith("settings differ")]) == warned

@@ -114,11 +114,18 @@ class DeliveryQueue:
         delivery = await self.ask(did, command, Delivery)
         return delivery if isinstance(delivery, Refusal) else delivery.messages
 
-    async def learn(self, routing_keys: Sequence[str]) -> None:
-        """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed."""
-        for did in {key.partition("#")[0] for key in routing_keys}:
-            if self.fetched is not None and self.fetched.known(did) is Fetch.NEEDED:
-                await self.fetched.resolve(did)
+    async def learn(self, routing_keys: Sequence[str]) -> bool:
+        """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed.
+
+        Return False if one may be fetched later: its host did not answer, or there was no place.
+        """
+        fetched = self.fetched
+        if fetched is None:
+            return True
+        dids = {key.partition("#")[0] for key in routing_keys}
+        for did in dids:
+            await fetched.resolve(did)
+        return not any(isinstance(fetched.known(did), Fetch) for did in dids)
 
     async def release(self, did: str, session: str) -> None:
         """End the leases of a session. If this fails, they end by themselves."""
@@ -247,7 +254,8 @@ class DeliveryWorker:
         endpoint = read_endpoint(connection.endpoint)
         if endpoint is None:
             return self._failed("", "no endpoint")
-        await self._queue.learn(connection.routing_keys)
+        if not await self._queue.learn(connection.routing_keys):
+            return self._failed("", "no document of a mediator")
         async with self._queue.destinations.to(endpoint, self.did) as destination:
             if destination is None:
                 return self._failed(hostname_of(endpoint), "no permitted address")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.host.clock import Clock, system_clock
+from http_edge.crypto.mediator_keys import KeyFileRefused
 from http_edge.didcomm.push.fcm import Fcm
 from http_edge.didcomm.push.notification import PushGateway
 from http_edge.didcomm.push.webhook import Webhook
@@ -18,6 +19,13 @@ def open_gateway(settings: Push, *, clock: Clock = system_clock) -> PushGateway 
     """
     if settings.webhook_url is not None:
         return Webhook(settings.webhook_url, settings, clock)
+    if settings.webhook_key_file is not None:
+        # Refused here and not as settings: in a container every command has the file in its
+        # environment, and only the mediator has the URL.
+        raise KeyFileRefused(
+            f"{settings.webhook_key_file} signs nothing: set push.webhook_url, or remove"
+            " push.webhook_key_file"
+        )
     if settings.fcm_credentials_file is not None:
         return Fcm(settings.fcm_credentials_file, settings, clock)
     return None

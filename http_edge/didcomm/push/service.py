@@ -97,6 +97,7 @@ class PushService:
             about = {"reason": outcome.value, "status": answer.status}
             level = self._failure_lines.level(logging.WARNING, self._clock())
             _LOG.log(level, "push notification failed", extra=about)
+            failed = level == logging.WARNING  # else the next failure is the first that is seen
         self._is_failing = failed
         return outcome
 

@@ -14,7 +14,6 @@ from http_edge.settings.settings import (
     DidWeb,
     Limits,
     Protocol,
-    Push,
     Section,
     Settings,
     did_web,
@@ -192,17 +191,6 @@ def test_a_list_of_who_may_register_is_refused_where_others_may(
     else:
         with pytest.raises(ValidationError, match=f"{listed} needs registration"):
             section.model_validate_json(json.dumps(values))
-
-
-def test_the_name_of_a_node_is_refused_without_its_address() -> None:
-    with pytest.raises(ValidationError, match="node needs node_address"):
-        Settings(node="node-1")
-    assert Settings(node="node-1", node_address="auto").has_placer
-
-
-def test_the_key_of_a_webhook_is_refused_without_its_url() -> None:
-    with pytest.raises(ValidationError, match="webhook_key_file needs webhook_url"):
-        Push(webhook_key_file=Path("/key"))
 
 
 def test_the_default_page_of_public_events_is_one_that_may_be_read() -> None:

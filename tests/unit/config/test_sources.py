@@ -110,6 +110,7 @@ def test_texts_of_environment_and_flags_become_values_alike(
             "log",
             "sqlite:///absolute/path.db or postgresql://user@host/database",
         ),
+        ('log = "postgres://h/a postgres://h/a"', "log", "no database twice"),
         ('data_dir = ""', "data_dir", "the path of a directory"),
         ('[export]\nto = "exports"', "export.to", "an absolute path or a URI"),
         ('[rates]\ntrusted_proxies = ["10.0.0.1/8"]', "rates.trusted_proxies", "a network"),
@@ -118,12 +119,6 @@ def test_texts_of_environment_and_flags_become_values_alike(
             '[protocol]\nallowed_dids = ["did:web:a"]',
             "protocol.allowed_dids",
             "none, or protocol.registration allow_list with it",
-        ),
-        ('node = "a"', "node", "none, or node_address with it"),
-        (
-            '[push]\nwebhook_key_file = "/key"',
-            "push.webhook_key_file",
-            "none, or push.webhook_url with it",
         ),
         (
             "[limits]\npublic_page_size_max = 9",
@@ -141,6 +136,17 @@ def test_a_file_with_a_mistake_is_refused_by_name(
         load_settings(NONE, NONE, file)
     assert (refused.value.name, refused.value.source) == (name, str(file))
     assert expected in refused.value.expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("push.webhook_key_file", "/etc/poste/key"), ("node", "node-1")]
+)
+def test_commands_run_in_a_container_whose_mediator_has_more_settings_than_they(
+    name: str, value: str
+) -> None:
+    """The other one, push.webhook_url or node_address, is on the command line of the mediator."""
+    loaded = load_settings(NONE, {every_setting()[name].variable: value})
+    assert loaded.sources[name] == every_setting()[name].variable
 
 
 def test_a_missing_file_is_refused(file: Path) -> None:

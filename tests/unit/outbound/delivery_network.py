@@ -23,6 +23,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.outbound.destinations import Destinations
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import DeliveryQueue
+from http_edge.didcomm.unknown_dids import AgentDids
 from http_edge.dids.addresses import Lookup
 from http_edge.dispatch.gateway import Gateway
 from http_edge.settings.settings import Outbound, Settings
@@ -80,6 +81,7 @@ class DeliveryNetwork:
         *,
         edge: str = "edge-0",
         permitted: Callable[[str], bool] | None = LOOPBACK.__eq__,
+        fetched: AgentDids | None = None,
         **settings: Any,
     ) -> DeliveryWorkers:
         """Delivery workers that may reach this machine, for as long as the test lasts."""
@@ -87,7 +89,7 @@ class DeliveryNetwork:
         outbound = Outbound.model_validate({"retry_s_min": 60, **settings})
         destinations = Destinations(outbound, lookup=lookup, permitted=permitted)
         queue = DeliveryQueue(
-            edge, outbound, self.identities(edge), destinations, self.clock, self.new_id
+            edge, outbound, self.identities(edge), destinations, self.clock, self.new_id, fetched
         )
         workers = DeliveryWorkers(queue)
         self._pools.append(workers)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from aiohttp import web
 
@@ -13,6 +15,8 @@ from actors.core.commands import (
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
+from http_edge.didcomm.unknown_dids import methods
+from http_edge.dids.fetched import FetchedDids, WebLimits
 from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 
@@ -407,3 +411,22 @@ async def test_an_agent_behind_mediators_of_its_own_gets_forwards(
     (received,) = agents.received
     assert received not in envelopes(1)
     assert await network.waiting(ALICE) == 0
+
+
+async def _no_answer(_host: str, _port: int) -> Sequence[str]:
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("limits", [WebLimits(fetches_max=0), WebLimits()])
+async def test_a_mediator_whose_document_may_come_later_has_refused_nothing(
+    network: DeliveryNetwork, agents: AgentHost, limits: WebLimits
+) -> None:
+    """There is no place for the fetch, or the host of the document does not answer."""
+    await network.connect(ALICE, agents.url(), ["did:web:mediator.example"])
+    await network.queue(ALICE, *envelopes(1))
+    fetched = FetchedDids(methods(network.clock), limits, lookup=_no_answer)
+    workers = network.workers(agents.lookup, fetched=fetched, retry_s_min=0.01, retry_s_max=0.01)
+    workers.wake(ALICE)
+    await network.identities().answered(QueryConnection, TRIES + 1)
+    assert workers.figures()["failed"] == 0
+    assert (await network.state(ALICE)).available == 1

@@ -197,3 +197,15 @@ async def test_a_service_that_fails_now_and_then_writes_few_lines(
         await gateway.send(ANDROID)
     await gateway.close()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_an_outage_is_logged_even_if_it_begins_just_after_another_line(
+    host: AgentHost, clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = gateway_to(f"http://127.0.0.1:{host.port}", clock)
+    for answer in (status(403), accept, *[status(500)] * 4):
+        host.answer = answer
+        await gateway.send(ANDROID)
+        clock.now_ms += LINES_APART_MS // 3
+    await gateway.close()
+    assert [record.__dict__["status"] for record in caplog.records] == [403, 500]

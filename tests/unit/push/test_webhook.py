@@ -114,3 +114,8 @@ def test_a_key_that_is_short_or_open_to_others_is_refused_with_a_remedy(
 
 def test_without_a_push_service_there_is_no_gateway() -> None:
     assert open_gateway(Push()) is None
+
+
+def test_a_key_without_the_url_of_its_webhook_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileRefused, match=r"set push\.webhook_url, or remove"):
+        open_gateway(Push(webhook_key_file=private(tmp_path / "key", KEY)))

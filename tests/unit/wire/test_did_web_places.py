@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 
@@ -74,6 +75,21 @@ async def test_a_look_up_holds_its_place_until_the_name_service_has_answered() -
         await asyncio.sleep(0)
     assert web_dids.known(second) is None, "it was asked for"
     await web_dids.close()
+
+
+async def test_a_look_up_that_fails_after_the_time_limit_writes_nothing_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Any stranger can name a host whose name service is slow."""
+    names = HeldNames()
+    web_dids = FetchedDids(METHODS, WebLimits(timeout_s=0.05, fetches_max=1), lookup=names)
+    assert await web_dids.resolve("did:web:slow.example") is None
+    names.released.set()
+    while web_dids.known("did:web:other.example") is Fetch.NEEDED:  # until the place is free
+        assert await web_dids.resolve("did:web:other.example") is None
+        await asyncio.sleep(0)
+    gc.collect()  # an unseen exception is logged when its task is collected
+    assert caplog.records == []
 
 
 async def test_no_look_up_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
