@@ -204,6 +204,8 @@ class Connection(RequestHandler):
             self._received(data[start : start + _PIECE_BYTES])
 
     def _received(self, data: bytes) -> None:
+        if self._arriving is not None and self._arriving.is_eof():
+            self._arriving, self._framing_bytes = None, 0  # it ended when its reading resumed
         super().data_received(data)
         if self._request_count != self._heads:
             self._head_received()

@@ -82,6 +82,22 @@ async def test_each_head_of_a_connection_counts_before_it_is_whole(tmp_path: Pat
             assert await status(client) == 405
 
 
+async def test_a_head_counts_from_its_first_byte_after_a_body_whose_reading_was_paused(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"")
+        await until(lambda: edge.open_connections)
+        (connection,) = edge.open_connections
+        head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        connection.data_received(head + bytes(100_000))
+        assert connection._reading_paused
+        assert await status(client) == 200
+        await loop.sock_sendall(client, b"GET /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_connection_is_kept_after_a_body_longer_than_any_head(
     tmp_path: Path, chunked: bool
