@@ -98,6 +98,28 @@ async def test_a_head_counts_from_its_first_byte_after_a_body_whose_reading_was_
         await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
 
 
+async def test_requests_that_come_at_once_are_answered_after_bodies_that_came_late(
+    tmp_path: Path,
+) -> None:
+    """Their client waits for the answers, so no further byte has the rest of them parsed."""
+    loop = asyncio.get_running_loop()
+    head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"")
+        await until(lambda: edge.open_connections)
+        (connection,) = edge.open_connections
+        for _ in range(3):
+            await loop.sock_sendall(client, head)
+            await until(lambda: connection._arriving and not connection._messages)
+            await loop.sock_sendall(client, b"x")
+            assert await status(client) == 200
+        await loop.sock_sendall(client, 5 * (head + b"x"))
+        answers = b""
+        async with asyncio.timeout(WAIT_S):
+            while answers.count(b"HTTP/1.1 200 ") < 5:
+                answers += await loop.sock_recv(client, 65_536)
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_connection_is_kept_after_a_body_longer_than_any_head(
     tmp_path: Path, chunked: bool
