@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -111,13 +112,29 @@ async def test_requests_that_come_at_once_are_answered_after_bodies_that_came_la
         for _ in range(3):
             await loop.sock_sendall(client, head)
             await until(lambda: connection._arriving and not connection._messages)
-            await loop.sock_sendall(client, b"x")
-            assert await status(client) == 200
-        await loop.sock_sendall(client, 5 * (head + b"x"))
-        answers = b""
-        async with asyncio.timeout(WAIT_S):
-            while answers.count(b"HTTP/1.1 200 ") < 5:
-                answers += await loop.sock_recv(client, 65_536)
+            await loop.sock_sendall(client, b"x" + 3 * (head + b"x"))
+            await answered(client, 4)
+        await loop.sock_sendall(client, 3 * (head + b"x"))
+        await answered(client, 3)
+
+
+async def answered(client: socket.socket, requests: int) -> None:
+    """Read the answers to so many requests."""
+    answers = b""
+    async with asyncio.timeout(WAIT_S):
+        while answers.count(b"HTTP/1.1 200 ") < requests:
+            answers += await asyncio.get_running_loop().sock_recv(client, 65_536)
+
+
+async def test_few_requests_are_parsed_while_one_is_handled(tmp_path: Path) -> None:
+    head = b"POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+    async with edge_with(tmp_path) as edge:
+        await edge.connect(head + b"x")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 1)
+        (connection,) = edge.open_connections
+        connection.data_received(head)
+        connection.data_received(b"x" + 5 * (head + b"x"))
+        assert len(connection._messages) == 2
 
 
 @pytest.mark.parametrize("chunked", [False, True])
