@@ -164,6 +164,8 @@ class Connection(RequestHandler):
         arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
         if arriving is not None:
+            # aiohttp says so only to a request whose handler has begun.
+            arriving.set_exception(ConnectionResetError())
             # Otherwise the rest of a body would stay in memory until a garbage collection.
             getattr(arriving, "_buffer", deque[bytes]()).clear()
 
