@@ -183,7 +183,7 @@ class Host:
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
         self._pages.fill_before(transaction, outcomes)
-        failed = self._append(transaction) if transaction.partitions else None
+        failed = self._append(transaction)
         for did in transaction.misplaced:
             # This host would not see what the identity's owner does to it.
             self.cache.drop(did)
@@ -287,8 +287,7 @@ class Host:
             self.cache.set_back(back_ms)
             self._expected = {did: until - back_ms for did, until in self._expected.items()}
             self._swept_ms -= back_ms
-            measured_ms, commits, commands = self._measured
-            self._measured = (measured_ms - back_ms, commits, commands)
+            self._measured = (self._measured[0] - back_ms, *self._measured[1:])
         self._looked_ms = now_ms
         return now_ms
 
@@ -469,7 +468,8 @@ class Host:
             self.outage.failed("cannot read the log", error, request_ids(transaction.items))
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE
-        self.outage.worked(has_stored=transaction.has_claimed)
+        if transaction.has_used_log and not transaction.log_failed:
+            self.outage.worked(has_stored=transaction.has_claimed)
         return None
 
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:

@@ -112,6 +112,11 @@ class Transaction:
         return part
 
     @property
+    def has_used_log(self) -> bool:
+        """Has it used any partition? A command that is turned away before may still claim one."""
+        return self.has_claimed or bool(self._parts)
+
+    @property
     def is_empty(self) -> bool:
         """Is there nothing to store?"""
         return not any(part.rows or part.nonces for part in self._parts.values())

@@ -248,7 +248,7 @@ class NameErasure:
         """Does the DID of this stream still name the account that this row says?"""
         stream = UUID(bytes=row.stream)
         rows = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_SPEAKERS)
-        return bool(event.account_did) and rows[-1].version == row.version
+        return bool(event.account_did) and all(later.version <= row.version for later in rows)
 
     def _is_of_erased(self, event: _Taken) -> bool:
         """Was what was taken an erased identity's, whatever it is called?"""

@@ -236,11 +236,11 @@ class ExportPlace:
 
         If another process has replaced it by now, that file stays. A lock on the file ensures that
         no other process removes it, and so replaces it, between the check and the removal. A kill
-        before the removal leaves the file, and no lock.
+        before the removal leaves the file, and no lock. NFS locks only files open for writing.
         """
         self.check()
         file = Path(self.full_path(path))
-        with _unavailable(path), file.open("rb") as opened:
+        with _unavailable(path), file.open("r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_same = is_useless(opened.read()) and os.path.samestat(
                 os.fstat(opened.fileno()), file.stat()

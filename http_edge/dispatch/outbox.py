@@ -188,6 +188,7 @@ class Outbox:
         try:
             encoded = _ENCODER.encode([waiting.submission for waiting in batch])
             result = _RESULT_DECODER.decode(await self.port.submit(encoded))
+            self._settle(batch, result.replies)
         except HostUnavailable as error:
             is_there = not isinstance(error, HostNotReached)
             # Warn once per outage, not for every call that fails in it.
@@ -208,7 +209,6 @@ class Outbox:
         finally:
             self._measures.call.observe(perf_counter() - started_s)
         self._is_silent = False
-        self._settle(batch, result.replies)
         self._on_result(self._name, result)
 
     def _about(self, batch: list[_Waiting]) -> dict[str, object]:

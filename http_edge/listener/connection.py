@@ -164,6 +164,8 @@ class Connection(RequestHandler):
         arriving, self._arriving = self._arriving, None
         super().connection_lost(exc)
         if arriving is not None:
+            # aiohttp says so only to a request whose handler has begun.
+            arriving.set_exception(ConnectionResetError())
             # Otherwise the rest of a body would stay in memory until a garbage collection.
             getattr(arriving, "_buffer", deque[bytes]()).clear()
 
@@ -204,30 +206,41 @@ class Connection(RequestHandler):
             self._received(data[start : start + _PIECE_BYTES])
 
     def _received(self, data: bytes) -> None:
+        if self._arriving is not None and self._arriving.is_eof():
+            self._arriving, self._framing_bytes = None, 0  # it ended when its reading resumed
+        handled = None if self._messages else self._arriving
         super().data_received(data)
         if self._request_count != self._heads:
             self._head_received()
         elif self._frames is not None:
             self._hold(self._frames.held_bytes)
         elif self._payload_parser is None and data:
-            self._framing_bytes += len(data)
-            arriving = self._arriving
-            if arriving is not None and arriving.is_eof():
-                arriving = self._arriving = None
-                self._framing_bytes = 0
-            body_bytes = 0 if arriving is None else arriving.total_bytes - self._arriving_from
-            # A paused parser keeps the bytes of the last read.
-            ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
-            framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
-            if arriving is not None:
-                if framing_bytes > _CHUNKS_BYTES + body_bytes // 8:
-                    self.cut(Cut.FRAMING)
-            elif framing_bytes > self._head_bytes_max:
-                self._refuse_head()
-            else:
-                self._hold(self._framing_bytes)
+            self._rest_received(len(data))
         if self._reading_paused and _is_crumbs(self._arriving):
             self.cut(Cut.FRAMING)
+        if handled is not None and handled.is_eof() and self._parser is not None:
+            # aiohttp counts a request as waiting once it is whole, and this one is handled already.
+            self._parser.message_consumed()
+            self._received(b"")
+
+    def _rest_received(self, size_bytes: int) -> None:
+        """Bound what comes in pieces: a head, and what is no body around a body."""
+        self._framing_bytes += size_bytes
+        arriving = self._arriving
+        if arriving is not None and arriving.is_eof():
+            arriving = self._arriving = None
+            self._framing_bytes = 0
+        body_bytes = 0 if arriving is None else arriving.total_bytes - self._arriving_from
+        # A paused parser keeps the bytes of the last read.
+        ahead_bytes = _RECEIVED_MAX if self._reading_paused else 0
+        framing_bytes = self._framing_bytes - body_bytes - ahead_bytes
+        if arriving is not None:
+            if framing_bytes > _CHUNKS_BYTES + body_bytes // 8:
+                self.cut(Cut.FRAMING)
+        elif framing_bytes > self._head_bytes_max:
+            self._refuse_head()
+        else:
+            self._hold(self._framing_bytes)
 
     def _head_received(self) -> None:
         """Begin a request, or what aiohttp puts in place of one that it cannot parse."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from eventsourcing.persistence import Notification
+from typing_extensions import override
 
 from actors.core.commands import FindAccount, NameSpeaker, UnnameSpeaker
 from actors.core.replies import AccountFound
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import Departure, EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.contract.test_retention_contract import Mediator
+from tests.log.faulty_log import FaultyLog
 from tests.log.stored import faults
 from tests.unit.actors.given import run, unclaimed
 
@@ -75,3 +80,25 @@ def test_an_erased_did_that_speaks_for_an_account_again_keeps_naming_it(
     assert isinstance(found, AccountFound)
     assert found.account_did == STAYS
     assert faults(log) == []
+
+
+class Leaving(FaultyLog):
+    """A log whose rows of ``SPOKE`` leave for the archive once they are read."""
+
+    @override
+    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
+        page = super().read_log(after=after, limit=limit)
+        stream = identity_stream(SPOKE)
+        if positions := [row.id for row in page if row.originator_id == stream]:
+            self.let_leave(Departure(None, "seam", positions))
+        return page
+
+
+def test_a_pass_goes_on_if_what_a_did_spoke_for_leaves_the_log_meanwhile(
+    mediator: Mediator, log: EventLog
+) -> None:
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
+    erase(mediator, GONE)
+    assert take_out_names(Leaving(log)) > 0
+    assert speaker_rows(log, GONE) == []

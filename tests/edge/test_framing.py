@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +81,60 @@ async def test_each_head_of_a_connection_counts_before_it_is_whole(tmp_path: Pat
             await loop.sock_sendall(client, b"\r\nHost: x\r\n\r\n")
             await until(lambda: edge.in_flight.bodies.size_bytes == 0)
             assert await status(client) == 405
+
+
+async def test_a_head_counts_from_its_first_byte_after_a_body_whose_reading_was_paused(
+    tmp_path: Path,
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"")
+        await until(lambda: edge.open_connections)
+        (connection,) = edge.open_connections
+        head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        connection.data_received(head + bytes(100_000))
+        assert connection._reading_paused
+        assert await status(client) == 200
+        await loop.sock_sendall(client, b"GET /brief HTTP/1.1\r\nA: " + b"a" * 10_000)
+        await until(lambda: edge.in_flight.bodies.size_bytes > 10_000)
+
+
+async def test_requests_that_come_at_once_are_answered_after_bodies_that_came_late(
+    tmp_path: Path,
+) -> None:
+    """Their client waits for the answers, so no further byte has the rest of them parsed."""
+    loop = asyncio.get_running_loop()
+    head = b"POST /brief HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+    async with edge_with(tmp_path) as edge:
+        client = await edge.connect(b"")
+        await until(lambda: edge.open_connections)
+        (connection,) = edge.open_connections
+        for _ in range(3):
+            await loop.sock_sendall(client, head)
+            await until(lambda: connection._arriving and not connection._messages)
+            await loop.sock_sendall(client, b"x" + 3 * (head + b"x"))
+            await answered(client, 4)
+        await loop.sock_sendall(client, 3 * (head + b"x"))
+        await answered(client, 3)
+
+
+async def answered(client: socket.socket, requests: int) -> None:
+    """Read the answers to so many requests."""
+    answers = b""
+    async with asyncio.timeout(WAIT_S):
+        while answers.count(b"HTTP/1.1 200 ") < requests:
+            answers += await asyncio.get_running_loop().sock_recv(client, 65_536)
+
+
+async def test_few_requests_are_parsed_while_one_is_handled(tmp_path: Path) -> None:
+    head = b"POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n"
+    async with edge_with(tmp_path) as edge:
+        await edge.connect(head + b"x")
+        await until(lambda: edge.in_flight.bodies.size_bytes == 1)
+        (connection,) = edge.open_connections
+        connection.data_received(head)
+        connection.data_received(b"x" + 5 * (head + b"x"))
+        assert len(connection._messages) == 2
 
 
 @pytest.mark.parametrize("chunked", [False, True])

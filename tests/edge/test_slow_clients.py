@@ -51,6 +51,26 @@ async def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path: Path, kin
         assert edge.unread_bytes == 0 == bodies.size_bytes
 
 
+@pytest.mark.parametrize("path", [b"/echo", b"/read"])
+async def test_a_client_that_goes_away_as_its_request_begins_writes_nothing_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: bytes
+) -> None:
+    async with edge_with(tmp_path) as edge:
+        await edge.connect(b"")
+        await until(lambda: edge.open_connections)
+        (connection,) = edge.open_connections
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx" % path
+        connection.data_received(head)
+        handling, wire = connection._task_handler, connection._wire
+        assert handling is not None
+        assert wire is not None
+        wire.abort()
+        await asyncio.wait([handling], timeout=WAIT_S)
+        assert handling.done()
+        assert edge.in_flight.bodies.size_bytes == 0
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 @pytest.mark.parametrize("kind", REQUESTS)
 async def test_one_address_makes_an_edge_hold_a_bounded_number_of_unread_bytes(
     tmp_path: Path, kind: str

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from aiohttp import WSMsgType, web
 
-from actors.core.replies import MessageArrived, Push, WaitingMessage
+from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
@@ -391,24 +391,6 @@ async def test_a_session_that_ends_late_does_not_end_the_next_one(
         assert await authenticated == {"type": "AUTH_SUCCESS"}
         message_id = await mediator.delivered(ALICE, BOB, "hi")
         assert await socket.hear() == pending(ALICE, message_id, "hi")
-
-
-async def test_a_socket_that_is_refused_leaves_nothing_waiting(
-    mediator: Mediator, friends: None
-) -> None:
-    """Until the host refuses it, it gets what comes for other sockets of its identity."""
-    edge = mediator.edges[0]
-    async with mediator.socket(BOB) as listening, mediator.upgrade() as refused:
-        opening = mediator.hosts.hold(b"OpenSession")
-        await refused.say(mediator.authenticate(BOB))
-        await opening.arrived.wait()
-        message = WaitingMessage("id", ALICE.did, b"hi")
-        edge._hub.push(Push(BOB.did, MessageArrived(message)))
-        assert await listening.hear() == pending(ALICE, "id", "hi")
-        mediator.hosts.cut("host-0")
-        opening.released.set()
-        assert (await refused.hear())["code"] == "TEMPORARILY_UNAVAILABLE"
-        assert edge._listener.connections.leaving.size_bytes == 0
 
 
 class _Reader:

@@ -165,6 +165,19 @@ def test_a_file_that_replaces_a_useless_one_while_it_is_being_read_stays(
     assert place.read(END) == b"whole"
 
 
+def test_a_torn_commit_is_removed_on_nfs_too(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux locks a file on NFS by a range of bytes, exclusively only if it is open for writing."""
+    monkeypatch.setattr(fcntl, "flock", fcntl.lockf)
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    torn = Path(place.full_path(commit_path(catalog_of(place).next_version)))
+    torn.touch()
+    exporter(sqlite_log, place).close()
+    assert not torn.exists()
+
+
 def test_a_torn_commit_that_another_process_is_removing_is_left_to_it(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:

@@ -46,6 +46,13 @@ class FailNext:
 
 
 @dataclass(frozen=True)
+class StoreNext:
+    """The next ``appends`` go well, before others go wrong."""
+
+    appends: int = 1
+
+
+@dataclass(frozen=True)
 class StoredButFailed:
     """The next ``appends`` are stored, and are unknown all the same."""
 
@@ -59,7 +66,7 @@ class ConflictNext:
     appends: int = 1
 
 
-Plan: TypeAlias = FailNext | StoredButFailed | ConflictNext
+Plan: TypeAlias = FailNext | StoreNext | StoredButFailed | ConflictNext
 
 
 class _Outcome(Enum):
@@ -71,6 +78,7 @@ class _Outcome(Enum):
 
 _OUTCOMES = {
     FailNext: _Outcome.NOTHING_STORED,
+    StoreNext: _Outcome.STORED,
     StoredButFailed: _Outcome.STORED_BUT_FAILED,
     ConflictNext: _Outcome.CONFLICT,
 }

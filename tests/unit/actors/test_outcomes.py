@@ -18,7 +18,14 @@ from actors.core.replies import MessageAccepted, MessagesPage, Refused, Register
 from eventstore.log.errors import LogError, LogUnavailable
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream, partition_stream
-from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
+from tests.log.faulty_log import (
+    ConflictNext,
+    FailNext,
+    FaultyLog,
+    Plan,
+    StoredButFailed,
+    StoreNext,
+)
 from tests.unit.actors.given import (
     NOW_S,
     SHARDS,
@@ -124,6 +131,36 @@ def test_an_outage_ends_with_the_first_command_that_shows_it_whichever_it_is(
         assert run(owner, others) != [UNAVAILABLE]
         assert owner.outage.is_on
     run(owner, mine)
+    assert not owner.outage.is_on
+
+
+def test_an_outage_ends_with_a_claim_although_the_command_that_needed_it_is_refused(
+    faulty: FaultyLog,
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    once = submission(ME, MESSAGE, sender=FRIEND, nonce="once")
+    run(owner, once)
+    faulty.plan(FailNext())
+    run(owner, submission(ME, MESSAGE, sender=FRIEND))
+    assert owner.outage.is_on
+    assert run(owner, once) == [Refused(Refusal.DUPLICATE_NONCE)]
+    assert not owner.outage.is_on
+
+
+def test_an_outage_goes_on_if_one_shard_is_claimed_before_another_cannot_be(
+    faulty: FaultyLog,
+) -> None:
+    prepared(faulty)
+    owner = host(faulty, name="host-1")
+    elsewhere = next(d for d in (FRIEND, OTHER) if shard_of(d, SHARDS) != shard_of(ME, SHARDS))
+    storing = [submission(did, SaveContract(contract(OTHER, did))) for did in (ME, elsewhere)]
+    reading = [unclaimed(did, QueryMessages(ALL)) for did in (ME, elsewhere)]
+    faulty.plan(FailNext(), StoreNext(), FailNext())
+    assert run(owner, *storing) == [UNAVAILABLE] * 2
+    assert run(owner, *reading)[1:] == [UNAVAILABLE]
+    assert owner.outage.is_on
+    run(owner, *reading)
     assert not owner.outage.is_on
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
 import pytest
+from typing_extensions import override
 
 from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, Refused, Reply
+from actors.core.replies import BatchResult, Done, Refused, Reply
 from actors.core.submissions import Submission
 from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
 from http_edge.dispatch.outbox import Outbox
@@ -124,6 +126,28 @@ async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(
     box = outbox(RecordingHost(broken))
     replies = await asyncio.gather(*[box.submit(item(b"a"), 0) for _ in range(2)])
     assert replies == [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * 2
+    assert [record.message for record in caplog.records] == ["call to a host failed"]
+
+
+class ShortOfReplies(RecordingHost):
+    """Answers only the first submission of each batch."""
+
+    @override
+    async def submit(self, batch: bytes) -> bytes:
+        whole = msgspec.msgpack.decode(await super().submit(batch), type=BatchResult)
+        return msgspec.msgpack.encode(msgspec.structs.replace(whole, replies=whole.replies[:1]))
+
+
+async def test_no_caller_waits_for_a_reply_that_its_host_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    box = outbox(ShortOfReplies())
+    answered, *others = await sent(box, *[item(b"a") for _ in range(3)])
+    assert await answered == Done()
+    await sent(box)
+    assert [other.done() and other.result() for other in others] == [
+        Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    ] * 2
     assert [record.message for record in caplog.records] == ["call to a host failed"]
 
 
