@@ -105,7 +105,8 @@ async def test_an_edge_that_stops_waits_for_no_slow_reader_and_logs_the_cut(
             await edge.listener.stop()
         assert edge.unread_bytes == 0
         await ended(client)
-    assert [vars(record)["causes"] for record in caplog.records] == [{"stop": 1}]
+    cuts = [vars(line)["causes"] for line in caplog.records if "causes" in vars(line)]
+    assert cuts == [{"stop": 1}]
 
 
 def post(body_bytes: int, *, chunked: bool) -> bytes:

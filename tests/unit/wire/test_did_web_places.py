@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import threading
 
@@ -89,7 +90,7 @@ async def test_a_look_up_that_fails_after_the_time_limit_writes_nothing_to_the_l
         assert await web_dids.resolve("did:web:other.example") is None
         await asyncio.sleep(0)
     gc.collect()  # an unseen exception is logged when its task is collected
-    assert caplog.records == []
+    assert [line for line in caplog.records if line.levelno >= logging.WARNING] == []
 
 
 async def test_no_look_up_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
