@@ -265,7 +265,7 @@ class HostServer:
 
     def leave(self) -> None:
         """Stop in order: send ``NOTHING_MORE`` to each edge after its last push."""
-        for connection in list(self._connections.values()):
+        for connection in self._all():
             connection.send(PUSH, NOTHING_MORE)
         self.stop()
 
@@ -279,8 +279,12 @@ class HostServer:
 
     def close(self) -> None:
         """End every connection; edges may connect again."""
-        for connection in list(self._connections.values()):
+        for connection in self._all():
             connection.close()
+
+    def _all(self) -> list[EdgeConnection]:
+        with self._lock:  # also one that is being opened: its edge may have its ``Welcome``
+            return list(self._connections.values())
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._has_stopped:
@@ -332,6 +336,8 @@ class HostServer:
                 _LOG.warning("a connection was refused: wrong token")
                 return
             connection = self._open(accepted, hello.edge)
+            if connection is None:
+                return
             try:
                 self._read(reader, connection)
             except (OSError, msgspec.DecodeError) as error:
@@ -361,8 +367,11 @@ class HostServer:
             content += part
         return content
 
-    def _open(self, accepted: socket.socket, edge: str) -> EdgeConnection:
+    def _open(self, accepted: socket.socket, edge: str) -> EdgeConnection | None:
+        """Welcome an edge and register its connection; None if the server has stopped."""
         with self._lock:
+            if self._has_stopped:
+                return None
             self._opened += 1
             connection = EdgeConnection(
                 accepted, edge, f"{self._id}-{self._opened}", self._unsent_bytes_max

@@ -205,6 +205,24 @@ async def test_a_hello_that_drips_in_has_one_deadline_as_a_whole() -> None:
     host.server.close()
 
 
+async def test_an_edge_that_connects_while_its_host_stops_is_not_kept_waiting() -> None:
+    loop, accepted = asyncio.get_running_loop(), asyncio.Event()
+
+    def clock() -> float:
+        loop.call_soon_threadsafe(accepted.set)
+        return 0.0
+
+    host = Host(monotonic=clock)
+    reader, writer = await asyncio.open_connection(host.address.host, host.address.port)
+    async with asyncio.timeout(WAIT_S):
+        await accepted.wait()
+    host.server.stop()
+    hello = msgspec.msgpack.encode(Hello(host.address.token, EDGE))
+    writer.write(HEADER.pack(len(hello), PUSH) + hello)
+    assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    writer.close()
+
+
 async def test_connections_without_a_hello_do_not_keep_edges_out() -> None:
     host = Host()
     silent = [
