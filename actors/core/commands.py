@@ -314,9 +314,9 @@ class DeliverMessages(CommandBase, frozen=True):
     A ``lease_ms`` of 0 makes it a read: it leases nothing, and ids may name any message.
     ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
-    mode. ``implicit``: refused while another session holds implicit pickup. ``can_read_beside``:
-    the edge reads a large answer by itself (``replies.Delivery``). ``waits_for_turn``: a large
-    answer hands nothing out; the edge asks again without this when it may read one.
+    mode. ``implicit``: refused while another session holds implicit pickup. ``waits_for_turn``: a
+    large answer hands nothing out (``replies.Delivery``); the edge asks again without this when it
+    may read one.
     """
 
     session: str
@@ -330,7 +330,6 @@ class DeliverMessages(CommandBase, frozen=True):
     after_version: int = 0
     live: bool = False
     implicit: bool = False
-    can_read_beside: bool = False
     waits_for_turn: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,11 @@ from actors.core.sessions import NO_LIVE_MODE, LiveMode
 from eventstore.log.content import SALT_BYTES, Content
 from eventstore.log.event_log import Listed
 from eventstore.log.events import Event
+
+TOGETHER_BYTES_MAX: Final = 1_048_576
+"""Pages of messages that one transaction reads, which they delay by 3 ms for each MiB; further ones
+are read outside of it. Small pages of several identities are read with one query up to this
+size."""
 
 
 class DecisionContext(msgspec.Struct, frozen=True, gc=False):
@@ -47,7 +52,7 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     speaker: str = ""
     listed: Listed = Listed.NOT
     saved: Collection[str] = ()
-    page_bytes_max: int = 1_048_576
+    page_bytes_max: int = TOGETHER_BYTES_MAX
 
     @property
     def now_s(self) -> float:
@@ -86,15 +91,11 @@ class ContractRefs(msgspec.Struct, frozen=True):
 
 
 class DeliveryRefs(msgspec.Struct, frozen=True):
-    """A delivery not yet read: versions in the log, payload bytes, and the queue's state.
-
-    ``can_read_beside``: the edge can read it by itself.
-    """
+    """A delivery not yet read: versions in the log, payload bytes, and the queue's state."""
 
     versions: list[int]
     size_bytes: int
     state: QueueState
-    can_read_beside: bool = False
 
 
 Refs: TypeAlias = MessageRefs | RequestRefs | ContractRefs | DeliveryRefs

@@ -62,9 +62,7 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
     size_bytes = sum(message.size_bytes for _, message in chosen)
     if command.waits_for_turn and size_bytes > context.page_bytes_max:
         return Accepted(Delivery([], standing, is_large=True))
-    refs = DeliveryRefs(
-        [message.version for _, message in chosen], size_bytes, standing, command.can_read_beside
-    )
+    refs = DeliveryRefs([message.version for _, message in chosen], size_bytes, standing)
     if not chosen or not command.lease_ms:
         return Accepted(refs)
     ids = [message_id for message_id, _ in chosen]

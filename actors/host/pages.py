@@ -14,7 +14,14 @@ from itertools import accumulate, compress
 from typing import Final, TypeVar, assert_never
 from uuid import UUID
 
-from actors.core.decision import ContractRefs, DeliveryRefs, MessageRefs, Refs, RequestRefs
+from actors.core.decision import (
+    TOGETHER_BYTES_MAX,
+    ContractRefs,
+    DeliveryRefs,
+    MessageRefs,
+    Refs,
+    RequestRefs,
+)
 from actors.core.refusals import Refusal
 from actors.core.replies import (
     ContractRequestsPage,
@@ -32,7 +39,7 @@ from actors.core.replies import (
 from actors.core.submissions import WaitingAt
 from actors.host.log_outage import reason
 from actors.host.state_cache import CachedIdentity
-from actors.host.transaction import TOGETHER_BYTES_MAX, Outcome, Transaction
+from actors.host.transaction import Outcome, Transaction
 from eventstore.log.codec import decode_whole
 from eventstore.log.content import data_of, text_of
 from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnavailable
@@ -275,7 +282,7 @@ def _put_beside(outcomes: Sequence[Outcome]) -> None:
         match outcome.reply if outcome.is_beside else None:
             case MessageRefs(versions, total):
                 outcome.reply = MessagesBeside(versions, total)
-            case DeliveryRefs(versions, _, state, can_read_beside=True):
+            case DeliveryRefs(versions, _, state):
                 outcome.reply = Delivery([], state, versions)
             case _:
                 pass

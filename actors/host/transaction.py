@@ -8,7 +8,14 @@ from typing import Final
 import msgspec
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.decision import Accepted, DeliveryRefs, Leasing, MessageRefs, Refs
+from actors.core.decision import (
+    TOGETHER_BYTES_MAX,
+    Accepted,
+    DeliveryRefs,
+    Leasing,
+    MessageRefs,
+    Refs,
+)
 from actors.core.nonces import NonceClaim, expiry_ms
 from actors.core.replies import Notice, Reply
 from actors.core.submissions import Submission
@@ -18,10 +25,6 @@ from eventstore.log.event_log import QueueDepth
 from eventstore.log.events import Event, MessagesRemoved
 
 _REQUESTS_NAMED_MAX: Final = 20
-TOGETHER_BYTES_MAX: Final = 1_048_576
-"""Pages of messages that one transaction reads, which they delay by 3 ms for each MiB; further ones
-are read outside of it. Small pages of several identities are read with one query up to this
-size."""
 _SMALL_BYTES: Final = 65_536
 """Up to this size a page of messages is always read in its transaction."""
 

@@ -105,7 +105,7 @@ class Identities:
         ``by_mediator``: the command is the mediator's own, even if a message caused it.
         """
         if isinstance(command, DeliverMessages):
-            command = msgspec.structs.replace(command, can_read_beside=True, waits_for_turn=True)
+            command = msgspec.structs.replace(command, waits_for_turn=True)
         partition = self._gateway.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient, not by sender.
         submission = Submission(
@@ -162,7 +162,8 @@ class Identities:
                     return Refused(Refusal.RATE_LIMITED)
                 assert isinstance(submission.command, DeliverMessages)
                 command = msgspec.structs.replace(submission.command, waits_for_turn=False)
-                submission = msgspec.structs.replace(submission, command=command)
+                # The account has paid for the first question.
+                submission = msgspec.structs.replace(submission, command=command, charge=0.0)
                 answer = await self._gateway.submit(submission, _size_bytes(command))
                 return await self._whole(submission.target_did, answer)
 

@@ -81,6 +81,7 @@ class Pump:
         self._pushed: list[DeliveredMessage] = []
         self._fetching = 0
         self._sends_in_order = asyncio.Lock()
+        # The loop itself keeps no task alive.
         self._sending: asyncio.Task[None] | None = None
         self._delivery: LiveDelivery | None = None
 

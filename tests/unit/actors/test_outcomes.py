@@ -39,6 +39,7 @@ from tests.unit.actors.given import (
 )
 
 ME, FRIEND, OTHER = "did:x:me", "did:x:friend", "did:x:other"
+ELSEWHERE = next(d for d in (FRIEND, OTHER) if shard_of(d, SHARDS) != shard_of(ME, SHARDS))
 ALL = Page(0, 100)
 UNAVAILABLE = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 MESSAGE = QueueMessage(FRIEND, b"hi")
@@ -121,9 +122,8 @@ def test_an_outage_ends_with_the_first_command_that_shows_it_whichever_it_is(
 ) -> None:
     prepared(faulty)
     owner = host(faulty, name="host-1")
-    elsewhere = next(d for d in (FRIEND, OTHER) if shard_of(d, SHARDS) != shard_of(ME, SHARDS))
     storing = submission(ME, SaveContract(contract(OTHER, ME)))
-    mine, others = (unclaimed(did, QueryMessages(ALL)) for did in (ME, elsewhere))
+    mine, others = (unclaimed(did, QueryMessages(ALL)) for did in (ME, ELSEWHERE))
     faulty.plan(FailNext(2))
     for command in (storing, mine):
         assert run(owner, command) == [UNAVAILABLE]
@@ -153,9 +153,8 @@ def test_an_outage_goes_on_if_one_shard_is_claimed_before_another_cannot_be(
 ) -> None:
     prepared(faulty)
     owner = host(faulty, name="host-1")
-    elsewhere = next(d for d in (FRIEND, OTHER) if shard_of(d, SHARDS) != shard_of(ME, SHARDS))
-    storing = [submission(did, SaveContract(contract(OTHER, did))) for did in (ME, elsewhere)]
-    reading = [unclaimed(did, QueryMessages(ALL)) for did in (ME, elsewhere)]
+    storing = [submission(did, SaveContract(contract(OTHER, did))) for did in (ME, ELSEWHERE)]
+    reading = [unclaimed(did, QueryMessages(ALL)) for did in (ME, ELSEWHERE)]
     faulty.plan(FailNext(), StoreNext(), FailNext())
     assert run(owner, *storing) == [UNAVAILABLE] * 2
     assert run(owner, *reading)[1:] == [UNAVAILABLE]

@@ -11,10 +11,11 @@ from typing import Final
 import pytest
 
 from actors.core.commands import DeliverMessages, QueryQueue, QueueEnvelopes, RemoveMessages
+from actors.core.cost import cost
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
-from actors.core.replies import Delivery, EnvelopeQueued, QueueState
-from actors.core.submissions import Read
+from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Reply
+from actors.core.submissions import Read, Submission
 from http_edge.didcomm import identities
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.listener.address_charge import (
@@ -83,6 +84,21 @@ async def test_a_delivery_for_which_too_many_wait_is_refused_and_handed_out_at_t
                 others.enter_context(large_answer())
             assert await deliver(agents) is Refusal.RATE_LIMITED
         assert await is_handed_out_next(agents)
+
+
+async def test_an_account_pays_once_for_a_delivery_that_is_asked_for_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with waiting(tmp_path) as (agents, _):
+        submit, charges = agents.gateway.submit, list[float]()
+
+        async def noted(submission: Submission, size_bytes: int, **others: bool) -> Reply:
+            charges.append(submission.charge)
+            return await submit(submission, size_bytes, **others)
+
+        monkeypatch.setattr(agents.gateway, "submit", noted)
+        await agents.ask(DID, DELIVER, COMMAND, Delivery, by_owner=True)
+    assert charges == [cost(DELIVER), 0]
 
 
 @pytest.mark.parametrize("removed", [[1], [0, 1, 2]])
