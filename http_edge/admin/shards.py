@@ -30,7 +30,6 @@ class FixedPlaces:
     """Stands in for the placer in a mediator without one, where shards never move."""
 
     def __init__(self, routes: Routes) -> None:
-        """The places according to these routes."""
         self._routes = routes
 
     async def places(self) -> Places:

@@ -107,7 +107,6 @@ class InboundSocket(InboundTransport):
     """A socket as a transport: its agents, its pings, and its long polls."""
 
     def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing, client: Peer) -> None:
-        """Handle the messages of ``client``, and write to ``outgoing``."""
         super().__init__(dependencies.new_id)
         self._dependencies = dependencies
         self._outgoing = outgoing

@@ -27,7 +27,6 @@ class OutOfBand:
     """Answers the messages of out-of-band 1.x."""
 
     def __init__(self, admission: Admission) -> None:
-        """Answer for one mediator."""
         self._admission = admission
 
     def family(self) -> Family:
