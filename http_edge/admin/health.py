@@ -138,10 +138,8 @@ class Health:
         takes = storage(self._gateway.placement, stats)
         figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
-        figures["commits"] = sum(s.commits for s in every)
-        figures["commits_per_s"] = sum(s.commits_per_s for s in every)
-        figures["commands"] = sum(s.commands for s in every)
-        figures["commands_per_s"] = sum(s.commands_per_s for s in every)
+        for name in ("commits", "commits_per_s", "commands", "commands_per_s"):
+            figures[name] = sum(getattr(s, name) for s in every)
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 from aiohttp import hdrs, web
+from msgspec.structs import asdict
 
 from actors.core.commands import PurgeQueue, QueryConnection, QueryQueue
 from actors.core.refusals import Refusal
@@ -137,7 +138,6 @@ class OperatorEndpoint:
         state = await self._identities.ask(did, QueryQueue(), b"", QueueState)
         if isinstance(connected, Refusal) or isinstance(state, Refusal):
             return None
-        policy = state.policy
         return {
             "label": connected.connection.label,
             "protocol": connected.connection.protocol,
@@ -149,11 +149,7 @@ class OperatorEndpoint:
             "last_added_age_s": self._age_s(state.last_added_ms),
             "last_delivered_age_s": self._age_s(state.last_delivered_ms),
             "last_removed_age_s": self._age_s(state.last_removed_ms),
-            "will_queue": policy.will_queue,
-            "age_s_max": policy.age_s_max,
-            "messages_max": policy.messages_max,
-            "message_bytes_max": policy.message_bytes_max,
-            "bytes_max": policy.bytes_max,
+            **asdict(state.policy),
         }
 
     def _age_s(self, at_ms: int) -> float | None:
