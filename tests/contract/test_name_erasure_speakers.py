@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from eventsourcing.persistence import Notification
 from typing_extensions import override
 
@@ -13,23 +12,16 @@ from actors.core.replies import AccountFound
 from eventstore.log.event_log import Departure, EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
-from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, wrong
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.contract.test_retention_contract import Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.stored import faults
 from tests.unit.actors.given import run, unclaimed
 
+__all__ = ["mediator"]
+
 SPOKE = "did:x:spoke"
-
-
-@pytest.fixture
-def mediator(log: EventLog) -> Mediator:
-    """A host with two identities."""
-    made = Mediator(log)
-    settle(made, GONE)
-    settle(made, STAYS)
-    return made
 
 
 def speaker_rows(log: EventLog, name: str) -> list[bool]:
