@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from eventsourcing.persistence import Notification
 from typing_extensions import override
 
-from actors.core.commands import FindAccount, NameSpeaker, UnnameSpeaker
+from actors.core.commands import FindAccount, NameSpeaker, RotateAccount, UnnameSpeaker
 from actors.core.replies import AccountFound
 from eventstore.log.event_log import Departure, EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
-from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, wrong
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, settle, wrong
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.contract.test_retention_contract import Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.stored import faults
-from tests.unit.actors.given import run, unclaimed
+from tests.unit.actors.given import connection, run, unclaimed
 
 __all__ = ["mediator"]
 
@@ -72,6 +72,32 @@ def test_an_erased_did_that_speaks_for_an_account_again_keeps_naming_it(
     assert isinstance(found, AccountFound)
     assert found.account_did == STAYS
     assert faults(log) == []
+
+
+def test_an_erased_did_that_speaks_for_an_account_again_is_not_shut_out_of_it(
+    mediator: Mediator, log: EventLog, open_another: OpenLog
+) -> None:
+    account = connection(SPOKE)
+    settle(mediator, SPOKE)
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    run(mediator.host, unclaimed(STAYS, RotateAccount(STAYS, SPOKE, 1, account)))
+    take_out_names(log)
+    again = Mediator(open_another(), name="again")
+    (found,) = run(again.host, unclaimed(STAYS, FindAccount([])))
+    assert isinstance(found, AccountFound)
+    assert found.speaker_did == SPOKE
+
+
+def test_an_erased_did_that_spoke_again_and_was_let_go_loses_its_names(
+    mediator: Mediator, log: EventLog
+) -> None:
+    settle(mediator, SPOKE)
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
+    take_out_names(log)
+    assert speaker_rows(log, SPOKE) == speaker_rows(log, STAYS) == [False, False]
 
 
 class Leaving(FaultyLog):
