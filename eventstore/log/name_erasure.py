@@ -8,7 +8,7 @@ A pass reads the rows in order and changes those that name an erased identity. I
   key of another owner that is called by the name until the owner gives the key up;
 - in the streams of its keys, and of the invitations that it used, all names.
 
-A DID that speaks for an account names it until the account lets it go, which its erasure does.
+A DID that speaks for an account again after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -53,7 +53,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
 from eventstore.log.seam import stored_seam
-from eventstore.log.streams import stream_of
+from eventstore.log.streams import is_erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
@@ -99,7 +99,8 @@ def erased_identities(log: EventLog) -> dict[bytes, int]:
 def _is_bound(newest: LogRow) -> bool:
     """Does a DID speak for an account, by the newest row of its stream that says so?"""
     event = _event(newest)
-    return isinstance(event, SpeakerNamed) and bool(event.account_did)
+    account = event.account_did if isinstance(event, SpeakerNamed) else ""
+    return bool(account) and not is_erased_name(account)
 
 
 def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
@@ -246,9 +247,6 @@ class NameErasure:
             return not any(
                 row.version < one.version and _is_end(_event(one), event.digest) for one in later
             )
-        if isinstance(event, SpeakerNamed):
-            said = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_SPEAKERS)
-            return _is_bound(row) and all(one.version <= row.version for one in said)
         if isinstance(event, KeyClaimed) and self._is_of_erased(event):
             return False
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
