@@ -4,31 +4,53 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from http_edge.server.hosts import dedication_rules, host_options
 from http_edge.settings.settings import Section, Settings
 
-ODD = 77
 CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
+ODD = 77
+ELSEWHERE = {"identity", "retention", "gather_s_max", "dedicate_above_commands_per_s"}
+AGES = {
+    "queue_age_s_max": "messages_s",
+    "contract_requests_age_s_max": "contract_requests_s",
+    "expired_contracts_age_s_max": "expired_contracts_s",
+    "unregistered_age_s_max": "unregistered_s",
+    "public_events_age_s_max": "public_events_s",
+    "idle_agents_age_s_max": "idle_agents_s",
+}
 
 
-def odd(section: Section) -> dict[str, Any]:
-    """A value that is no default, for each setting of a section."""
-    return {"update": dict.fromkeys(type(section).model_fields, ODD)}
+def _other(section: Section) -> dict[str, Any]:
+    """A value for each number of a section, which is neither its default nor that of another."""
+    numbers = [(name, value) for name, value in section if type(value) in {int, float}]
+    return {name: value + place for place, (name, value) in enumerate(numbers, 1)}
 
 
-@pytest.mark.parametrize("name", ["limits", "protocol", "rates", "didcomm", "postgres"])
-def test_a_setting_reaches_the_hosts_by_its_name(name: str) -> None:
-    section = getattr(CLUSTER, name)
-    options = host_options(CLUSTER.model_copy(update={name: section.model_copy(**odd(section))}), 0)
-    reached: set[str] = set()
-    of_hosts = options.limits, options.limits.identity
-    for struct in (options.postgres,) if name == "postgres" else of_hosts:
-        own = type(section).model_fields.keys() & set(struct.__struct_fields__)
-        assert {field: getattr(struct, field) for field in own} == dict.fromkeys(own, ODD)
-        reached |= own
-    assert reached
+def test_a_host_has_each_limit_from_the_setting_of_its_name() -> None:
+    settings = Settings()
+    names = ("limits", "protocol", "rates", "didcomm", "retention")
+    other = {name: _other(getattr(settings, name)) for name in names}
+    changed = {name: getattr(settings, name).model_copy(update=other[name]) for name in names}
+    limits = host_options(settings.model_copy(update=changed), 0).limits
+    known = other["limits"] | other["protocol"] | other["rates"]
+    assert {n: getattr(limits, n) for n in limits.__struct_fields__ if n not in ELSEWHERE} == {
+        n: known[n] for n in limits.__struct_fields__ if n not in ELSEWHERE
+    }
+    known = other["limits"] | other["didcomm"]
+    known |= {name: other["retention"][setting] for name, setting in AGES.items()}
+    identity = limits.identity
+    assert {n: getattr(identity, n) for n in identity.__struct_fields__} == {
+        n: known.get(n, 0) for n in identity.__struct_fields__
+    }
+
+
+def test_a_host_has_each_bound_of_the_database_from_the_setting_of_its_name() -> None:
+    other = _other(CLUSTER.postgres)
+    changed = CLUSTER.postgres.model_copy(update=other)
+    bounds = host_options(CLUSTER.model_copy(update={"postgres": changed}), 0).postgres
+    assert {name: getattr(bounds, name) for name in bounds.__struct_fields__} == {
+        name: other[name] for name in bounds.__struct_fields__
+    }
 
 
 def test_a_server_that_loses_commits_is_used_only_if_the_operator_says_so() -> None:
