@@ -131,18 +131,19 @@ class NameErasure:
             identities, and of the keys and invitations that they took.
     """
 
-    def __init__(self, log: EventLog, erased: Collection[bytes]) -> None:
-        """Prepare a pass.
-
-        ``erased`` are the streams of the identities whose names leave (``erased_identities``).
+    def __init__(self, log: EventLog, *, erased_by: int | None = None) -> None:
+        """Prepare a pass for the identities whose erasure ended by this position, or by now.
 
         Raises:
             LogUnavailable: the log cannot be read.
         """
+        # The end comes first: the rows of an identity that comes back now are behind it.
+        end = log.position()
+        by = end if erased_by is None else erased_by
+        self.erased = frozenset(s for s, at in erased_identities(log).items() if at <= by)
         self.reached = self.changed = 0
-        self.end = log.position() if erased else 0
+        self.end = end if self.erased else 0
         self._log = log
-        self.erased = frozenset(erased)
         self.nameless: set[bytes] = set()
         self._keys: set[bytes] = set()
         self._keeping: dict[UUID, bool] = {}
@@ -158,7 +159,8 @@ class NameErasure:
             LogUnavailable: the log cannot be read or written now.
             RowsStay: a row left or was changed meanwhile; a new pass does the rest.
         """
-        page = self._log.read_log(after=self.reached, limit=_ROWS) if self._is_left else ()
+        read = self._log.read_log(after=self.reached, limit=_ROWS) if self._is_left else ()
+        page = [one for one in read if one.id <= self.end]
         changes: list[ChangedRow] = []
         for notification in page:
             changes += self._take(notification)

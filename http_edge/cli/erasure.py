@@ -20,7 +20,7 @@ from eventstore.log.erasure_receipt import (
     verified_receipt,
 )
 from eventstore.log.errors import RowsStay
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM
 from eventstore.log.streams import identity_stream
@@ -176,7 +176,7 @@ def _refuse_archived(settings: Settings) -> None:
 
 def _names_erased(settings: Settings) -> dict[str, Any]:
     with closing(opened_to_read(settings)) as log, progress_bar("Erasing names") as progress:
-        work = NameErasure(log, erased_identities(log))
+        work = NameErasure(log)
         try:
             while work.step():
                 progress(work.reached, work.end)

@@ -51,7 +51,7 @@ from eventstore.log.events import (
     MessageQueued,
 )
 from eventstore.log.faults import Fault
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.redaction import digest_of, erased_names, renamed_state
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, Summary, verify
@@ -87,7 +87,7 @@ from tests.unit.actors.test_queueing import ALL
 
 def take_out_names(log: EventLog) -> int:
     """Do a whole pass; how many rows lost a name."""
-    work = NameErasure(log, erased_identities(log))
+    work = NameErasure(log)
     while work.step():
         pass
     return work.changed

@@ -26,7 +26,7 @@ from eventstore.log import seal
 from eventstore.log.codec import decode
 from eventstore.log.event_log import ChangedRow, EventLog
 from eventstore.log.faults import Fault
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Sum, read_seam, row_entry
 from eventstore.log.streams import erased_name, identity_stream
@@ -458,10 +458,9 @@ def test_states_read_models_and_checks_are_the_same_whatever_names_left(
         history.play(random_script(10 * seed + number, 120))
         _erase_one(history, CROWD.identities[number % len(CROWD.identities)])
         export_all(log, place, BOUNDS)
-        erased = erased_identities(log)
         states = states_of(log, streams_of(log))
         changed += take_out(log, place).names
-        again = NameErasure(log, erased)
+        again = NameErasure(log)
         while again.step():
             pass
         assert again.changed == 0

@@ -30,7 +30,7 @@ from eventstore.log.events import (
     RefusalsCounted,
 )
 from eventstore.log.faults import Fault
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.redaction import digest_of, renamed_state
 from eventstore.log.seam import SEAM, Seam, sign_seam
 from eventstore.log.streams import erased_name, identity_stream, stream_of
@@ -176,7 +176,7 @@ def test_a_row_that_was_changed_in_the_log_is_not_put_into_its_export(tmp_path: 
         run(mediator.host, submission(STAYS, AcknowledgeMessages([*message_ids(mediator, STAYS)])))
         pass_s(mediator, DAY_S + 400)
         export_all(log, place)
-        work = NameErasure(log, [*erased_identities(log)])
+        work = NameErasure(log)
         while work.step():
             pass
         other = next(row.state for row in whole_log(log) if row.position == second.position)

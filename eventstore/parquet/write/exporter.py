@@ -23,7 +23,7 @@ from msgspec import structs
 
 from eventstore.log.errors import RowsStay, SeamRefused
 from eventstore.log.event_log import EventLog
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
@@ -275,9 +275,7 @@ class Exporter:
         return taken
 
     def _take_names_out_of_log(self) -> GoneNames:
-        ended = erased_identities(self._log)
-        exported = [stream for stream, end in ended.items() if end <= self._catalog.last]
-        work = NameErasure(self._log, exported)
+        work = NameErasure(self._log, erased_by=self._catalog.last)
         try:
             while work.step():
                 pass

@@ -30,7 +30,7 @@ from actors.core.replies import (
     EnvelopeQueued,
     Erased,
 )
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.name_erasure import NameErasure
 from eventstore.log.streams import identity_stream
 from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.envelopes import keys
@@ -103,7 +103,7 @@ async def test_an_erased_account_is_not_named_by_who_spoke_for_it_although_its_e
     assert await mediator.rotate(new, OLD) is None
     await erased(mediator, OLD, is_cut_short=True)
     (host,) = hosts.running.values()
-    work = NameErasure(host._log, erased_identities(host._log))
+    work = NameErasure(host._log)
     while work.step():
         pass
     rows = host._log.read_stream(identity_stream(new.account.did))
