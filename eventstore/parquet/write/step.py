@@ -22,11 +22,11 @@ from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
-    TOPIC_BY_TYPE,
     BatchSealed,
     ConnectionEstablished,
     Event,
     IdentityRegistered,
+    topics_of,
 )
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import ERASED, partition_stream
@@ -66,9 +66,7 @@ class ExportStep:
     """Whether the log may have more rows already."""
 
 
-_COMING_BACK: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (IdentityRegistered, ConnectionEstablished)
-)
+_COMING_BACK: Final = topics_of(IdentityRegistered, ConnectionEstablished)
 
 
 class IdentityNames:
