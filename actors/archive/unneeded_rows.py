@@ -50,7 +50,6 @@ class Unneeded:
     """The positions of the rows that nothing needs, up to a last position."""
 
     def __init__(self, last: int) -> None:
-        """An empty set."""
         self._bits = bytearray((last >> 3) + 1)
 
     def __len__(self) -> int:

@@ -147,7 +147,6 @@ class StateCache:
     """The identities in memory, bounded by number, bytes and idle time."""
 
     def __init__(self, log: EventLog, limits: HostLimits) -> None:
-        """An empty cache over a log."""
         self._log = log
         self._limits = limits
         self._cached: OrderedDict[str, CachedIdentity] = OrderedDict()

@@ -33,7 +33,6 @@ class SeamCheck:
     """
 
     def __init__(self, log: EventLog, seam: Seam) -> None:
-        """Prepare the check of a log that has this seam."""
         self.versions: dict[bytes, int] = {}
         self._log = log
         self._seam = seam
