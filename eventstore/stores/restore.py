@@ -102,9 +102,8 @@ class SealedRows:
     def _check(self, row: LogRow) -> None:
         sealed = decode_seal(row.state)
         name = sealed.partition
-        stream = partition_stream(name)
         head = self.heads.get(name, Head(0, GENESIS))
-        if stream.bytes != row.stream:
+        if partition_stream(name).bytes != row.stream:
             raise NotAsSealed(row.position, f"a seal of {name} in another stream")
         if sealed.rows != len(self._unsealed):
             why = f"a seal over {sealed.rows} rows follows {len(self._unsealed)} rows"

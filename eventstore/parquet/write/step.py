@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import repeat
 from typing import Final
 from uuid import UUID
@@ -250,7 +249,7 @@ class _Collected:
         if sealed.rows != len(covered):
             why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
             raise LogNotAsSealed(row.position, why)
-        if _stream_of(name) != row.stream:
+        if partition_stream(name).bytes != row.stream:
             raise LogNotAsSealed(row.position, f"a seal of {name} in another stream")
         if (row.version, sealed.previous) != (head.version + 1, head.digest):
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
@@ -270,8 +269,3 @@ class _Collected:
         self._bytes += self._unsealed_bytes
         self._unsealed_bytes = 0
         self.is_full = self._rows >= self._bounds.rows_max or self._bytes >= self._bounds.bytes_max
-
-
-@lru_cache(maxsize=4_096)
-def _stream_of(partition: str) -> bytes:
-    return partition_stream(partition).bytes
