@@ -30,6 +30,7 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import Seam, Sum, row_entry, sign_seam, state_entry
+from eventstore.log.seam_check import archived_states
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import heads_of
@@ -37,7 +38,6 @@ from eventstore.parquet.rows import exported_sections
 
 STREAMS_AT_ONCE: Final = 20_000
 """States in memory at once, usually some kilobytes each."""
-_PAGE: Final = 100
 
 
 class Beginning(NamedTuple):
@@ -142,12 +142,9 @@ def beginning_of(
 
 def _outdated(log: EventLog) -> Iterator[tuple[UUID, Snapshot]]:
     """The states of another layout; damaged ones are skipped, for a check to find them."""
-    after = b""
-    while page := log.read_archived_states(after=after, limit=_PAGE):
-        for stream, state in page:
-            if state is not None and state.fold != FOLD:
-                yield stream, state
-        after = page[-1][0].bytes
+    for stream, state in archived_states(log):
+        if state is not None and state.fold != FOLD:
+            yield stream, state
 
 
 def _folded(

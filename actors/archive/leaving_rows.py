@@ -39,44 +39,35 @@ from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
-    TOPIC_BY_TYPE,
     AccountExpired,
     AgentSeen,
+    AnyContractRequestsAcknowledged,
+    AnyMessageQueued,
+    AnyMessagesRemoved,
     ContractExpired,
-    ContractRequestsAcknowledged,
-    ContractRequestsAcknowledged1,
     ContractRequestsExpired,
     IdentityErased,
     KeylistUpdated,
-    MessageQueued,
-    MessageQueued1,
     MessagesDelivered,
-    MessagesRemoved,
-    MessagesRemoved1,
     QueueRefused,
     RefusalsCounted,
     SpeakerNamed,
+    topics_of,
 )
 from eventstore.log.faults import Head
 from eventstore.log.streams import partition_stream
 
-LEAVING: Final = frozenset(
-    TOPIC_BY_TYPE[kind]
-    for kind in (
-        *(MessageQueued, MessageQueued1, MessagesDelivered, MessagesRemoved, MessagesRemoved1),
-        *(QueueRefused, RefusalsCounted, AgentSeen),
-    )
+LEAVING: Final = topics_of(
+    *(AnyMessageQueued, MessagesDelivered, AnyMessagesRemoved),
+    *(QueueRefused, RefusalsCounted, AgentSeen),
 )
 """The events that leave, in addition to seals, when nothing refers to them."""
-_CHANGING: Final = LEAVING | frozenset(
-    TOPIC_BY_TYPE[kind]
-    for kind in (
-        *(ContractExpired, ContractRequestsAcknowledged, ContractRequestsAcknowledged1),
-        *(ContractRequestsExpired, KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed),
-    )
+_CHANGING: Final = LEAVING | topics_of(
+    *(ContractExpired, AnyContractRequestsAcknowledged, ContractRequestsExpired),
+    *(KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed),
 )
 """The events that leave, and those after which a state has fewer names of others, or none."""
-_ERASING: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
+_ERASING: Final = topics_of(*ERASING)
 _FIRST: Final = 1
 
 

@@ -7,6 +7,7 @@ and both with their seals.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -25,8 +26,6 @@ from eventstore.parquet.manifest import Manifest, heads_of
 from eventstore.parquet.rows import log_rows, manifest_table
 
 SECTION_BYTES: Final = 64 * 1024 * 1024
-_PAGE_ROWS: Final = 4_096
-_PAGE_BYTES: Final = 8 * 1024 * 1024
 _ARCHIVED_AT_ONCE: Final = 16_384
 
 
@@ -121,16 +120,13 @@ def _same_rows(
         LogUnavailable: the log cannot be read.
     """
     archived = _rows_behind(manifest_table(place, manifest), after)
-    reached = max(after, manifest.first - 1)
-    while reached < manifest.last:
-        page = log.read_rows(after=reached, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES)
-        for row in page:
-            if row.position > manifest.last:
-                break
-            if not _is_same(row, next(archived, None)):
-                raise RowsStay(f"the archive has another row at position {row.position}")
-            yield LogRow(*_place(row), row.state)
-        reached = page[-1].position if page else manifest.last
+    rows = log.rows_after(max(after, manifest.first - 1))
+    for row in takewhile(lambda one: one.position <= manifest.last, rows):
+        if not _is_same(row, next(archived, None)):
+            raise RowsStay(f"the archive has another row at position {row.position}")
+        yield LogRow(*_place(row), row.state)
+        if row.position == manifest.last:
+            break
     for row in archived:
         raise RowsStay(f"the archive has a row at position {row.position} that the log lacks")
 

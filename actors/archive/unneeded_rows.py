@@ -28,13 +28,11 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
+    AnyMessageQueued,
+    AnyMessagesRemoved,
     Event,
     MessageExpirySet,
-    MessageQueued,
-    MessageQueued1,
     MessagesDelivered,
-    MessagesRemoved,
-    MessagesRemoved1,
     QueueRefused,
     RefusalsCounted,
 )
@@ -52,7 +50,6 @@ class Unneeded:
     """The positions of the rows that nothing needs, up to a last position."""
 
     def __init__(self, last: int) -> None:
-        """An empty set."""
         self._bits = bytearray((last >> 3) + 1)
 
     def __len__(self) -> int:
@@ -203,7 +200,7 @@ class _Plan:
         if not (is_end or self._is_needed(event, row.version)):
             self.leaving.append(row.position)
             return
-        if isinstance(event, MessageQueued | MessageQueued1):
+        if isinstance(event, AnyMessageQueued):
             self._removed |= {event.message_id} - self._state.messages.keys()
         elif isinstance(event, MessageExpirySet):
             self._removed |= set(event.message_ids) - self._state.messages.keys()
@@ -215,7 +212,7 @@ class _Plan:
         if is_sign_of_life(event) and event.at_ms == state.seen_ms:
             return True
         match event:
-            case MessageQueued() | MessageQueued1():
+            case AnyMessageQueued():
                 waiting = state.messages.get(event.message_id)
                 return (
                     (waiting is not None and waiting.version == version)
@@ -225,7 +222,7 @@ class _Plan:
             case MessagesDelivered():
                 is_last = event.at_ms == state.last_delivered_ms
                 return is_last or not state.messages.keys().isdisjoint(event.message_ids)
-            case MessagesRemoved() | MessagesRemoved1():
+            case AnyMessagesRemoved():
                 is_last = event.at_ms == state.last_removed_ms
                 return is_last or not self._removed.isdisjoint(event.message_ids)
             case MessageExpirySet():

@@ -15,7 +15,6 @@ class Charges:
     """The rate of each sender, in the units of ``actors.core.cost``."""
 
     def __init__(self, limits: HostLimits) -> None:
-        """Start with no charges."""
         self._rate = RateLimit(
             limits.per_sender_per_s, burst_s=limits.burst_s, keys_max=limits.keys_max
         )

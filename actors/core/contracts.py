@@ -35,6 +35,7 @@ from actors.core.stored_bytes import stored_bytes
 from eventstore.log.events import (
     ContractRequested,
     ContractRequestsAcknowledged,
+    ContractRequestsExpired,
     ContractStored,
     IdentityRegistered,
 )
@@ -183,6 +184,19 @@ def acknowledge_requests(
         versions=[state.requests[request_id].version for request_id in waiting],
     )
     return Accepted(Done(), [acknowledged])
+
+
+def requests_expired(
+    state: Identity, request_ids: list[str], reason: str, context: DecisionContext
+) -> ContractRequestsExpired:
+    """The event by which the mediator removes these contract requests, all of which wait."""
+    return ContractRequestsExpired(
+        at_ms=context.now_ms,
+        command=context.command,
+        request_ids=request_ids,
+        reason=reason,
+        versions=[state.requests[request_id].version for request_id in request_ids],
+    )
 
 
 def query_contracts(

@@ -343,17 +343,14 @@ def _state_without(state: Identity, gone: frozenset[str], context: DecisionConte
     oldest = next(left, None)
     newest = next((m for i, m in reversed(state.messages.items()) if _stays(i, m, gone)), None)
     unleased = sum(message_id not in context.leases for message_id in gone)
-    return QueueState(
+    return msgspec.structs.replace(
+        standing,
         messages=standing.messages - len(gone),
         bytes=standing.bytes - sum(state.messages[i].size_bytes for i in gone),
         available=standing.available - unleased,
         oldest_ms=0 if oldest is None else oldest.at_ms,
         newest_ms=0 if newest is None else newest.at_ms,
-        last_added_ms=standing.last_added_ms,
-        last_delivered_ms=standing.last_delivered_ms,
         last_removed_ms=context.now_ms,
-        policy=standing.policy,
-        live=standing.live,
         version=standing.version + 1,
         held_back=standing.held_back - sum(is_held_back(i, context) for i in gone),
     )

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final
 
 from actors.core.commands import ClaimedKey, EraseIdentity
+from actors.core.contracts import requests_expired
 from actors.core.decision import Accepted, Decision, DecisionContext
 from actors.core.identity import Identity
 from actors.core.message_queue import removal
@@ -24,7 +25,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Erased, IdentityGone
 from eventstore.log.event_log import Listed
 from eventstore.log.events import (
-    ContractRequestsExpired,
     Event,
     IdentityErased,
     IdentityErasureBegun,
@@ -81,11 +81,7 @@ def next_step(state: Identity, records_max: int, context: DecisionContext) -> Ac
         return _erased(len(ids), removal(state, ids, ERASED, context))
     if state.requests:
         ids = list(islice(state.requests, records_max))
-        versions = [state.requests[request_id].version for request_id in ids]
-        gone = ContractRequestsExpired(
-            at_ms=at_ms, command=command, request_ids=ids, reason=ERASED, versions=versions
-        )
-        return _erased(len(ids), gone)
+        return _erased(len(ids), requests_expired(state, ids, ERASED, context))
     if state.public_events:
         ids = list(islice(state.public_events, records_max))
         versions = [state.public_events[event_id].version for event_id in ids]

@@ -34,17 +34,18 @@ from eventstore.log.events import (
     AccountExpired,
     AccountRotated,
     AgentSeen,
+    AnyContractRequested,
+    AnyContractRequestsAcknowledged,
+    AnyEventSaved,
+    AnyMessageQueued,
+    AnyMessagesRemoved,
+    AnyPublicEventPublished,
+    AnyPublicEventsDeleted,
     ConnectionEstablished,
     ContractExpired,
-    ContractRequested,
-    ContractRequested1,
-    ContractRequestsAcknowledged,
-    ContractRequestsAcknowledged1,
     ContractRequestsExpired,
     ContractStored,
     Event,
-    EventSaved,
-    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityErased,
@@ -57,15 +58,7 @@ from eventstore.log.events import (
     KeyReleased,
     MediationGranted,
     MessageExpirySet,
-    MessageQueued,
-    MessageQueued1,
     MessagesDelivered,
-    MessagesRemoved,
-    MessagesRemoved1,
-    PublicEventPublished,
-    PublicEventPublished1,
-    PublicEventsDeleted,
-    PublicEventsDeleted1,
     PublicEventsExpired,
     PushDeviceSet,
     QueuePolicySet,
@@ -95,38 +88,34 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
     """
     version = state.version + 1
     match event:
-        case MessageQueued() | MessageQueued1():
+        case AnyMessageQueued():
             _queue(state, event, version)
         case MessagesDelivered():
             state.last_delivered_ms = event.at_ms
-        case MessagesRemoved() | MessagesRemoved1():
+        case AnyMessagesRemoved():
             _remove(state, event)
         case IdentityRegistered():
             state.registered_until_s = max(state.registered_until_s, event.expires_at_s)
             state.is_erased = False
         case ContractStored():
             _keep_contract(state, event, version)
-        case ContractRequested() | ContractRequested1():
+        case AnyContractRequested():
             _keep_request(state, event, version)
         case ContractExpired():
             _drop_contract(state, event)
-        case (
-            ContractRequestsAcknowledged()
-            | ContractRequestsAcknowledged1()
-            | ContractRequestsExpired()
-        ):
+        case AnyContractRequestsAcknowledged() | ContractRequestsExpired():
             _drop_requests(state, event.request_ids)
-        case EventSaved() | EventSaved1():
+        case AnyEventSaved():
             state.saved_events += 1
             state.saved_bytes += stored_bytes(event)
         case EventTagsUpdated():
             # The log keeps the tags that were replaced.
             state.saved_bytes += stored_bytes(event)
-        case PublicEventPublished() | PublicEventPublished1():
+        case AnyPublicEventPublished():
             published = PublicEvent(event.channel_id, version, stored_bytes(event), event.at_ms)
             state.public_events[event.event_id] = published
             state.public_bytes += published.stored_bytes
-        case PublicEventsDeleted() | PublicEventsDeleted1() | PublicEventsExpired():
+        case AnyPublicEventsDeleted() | PublicEventsExpired():
             for event_id in event.event_ids:
                 withdrawn = state.public_events.pop(event_id, None)
                 state.public_bytes -= 0 if withdrawn is None else withdrawn.stored_bytes
@@ -137,7 +126,7 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
     state.version = version
 
 
-def _queue(state: Identity, event: MessageQueued | MessageQueued1, version: int) -> None:
+def _queue(state: Identity, event: AnyMessageQueued, version: int) -> None:
     size_bytes, at_ms = size_of(event.payload), event.at_ms
     state.queue_bytes += size_bytes
     state.last_added_ms = at_ms
@@ -172,7 +161,7 @@ def _remember(state: Identity, command: bytes, message_id: str, recent_max: int)
         del state.recent[next(iter(state.recent))]
 
 
-def _remove(state: Identity, event: MessagesRemoved | MessagesRemoved1) -> None:
+def _remove(state: Identity, event: AnyMessagesRemoved) -> None:
     for message_id in event.message_ids:
         removed = state.messages.pop(message_id, None)
         if removed is not None:
@@ -210,9 +199,7 @@ def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:
         del depths[origin]
 
 
-def _keep_request(
-    state: Identity, event: ContractRequested | ContractRequested1, version: int
-) -> None:
+def _keep_request(state: Identity, event: AnyContractRequested, version: int) -> None:
     sender, size_bytes = event.sender_did, stored_bytes(event)
     state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes, event.at_ms)
     state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1

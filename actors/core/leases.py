@@ -31,7 +31,6 @@ class Leases:
     """Leases by identity and message."""
 
     def __init__(self) -> None:
-        """Start without leases."""
         self._held: dict[str, dict[str, Lease]] = {}
         self._due: list[tuple[int, str]] = []
         self._noted: dict[str, int] = {}

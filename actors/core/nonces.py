@@ -74,7 +74,6 @@ class NonceWindow:
     """
 
     def __init__(self, forgotten_before_ms: int = 0) -> None:
-        """An empty window."""
         self._buckets: dict[int, dict[bytes, _Share | None]] = {}
         self._shares: dict[bytes, _Share] = {}
         self._count = 0

@@ -10,7 +10,8 @@ the times that a state reports (``due_times``) depend on no setting, so that set
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import islice, takewhile
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -18,15 +19,15 @@ import msgspec
 
 from actors.core import erasure, idle_agents
 from actors.core.commands import ExpireRecords
+from actors.core.contracts import requests_expired
 from actors.core.decision import Accepted, DecisionContext
-from actors.core.identity import Identity
+from actors.core.identity import Identity, PublicEvent, WaitingRequest
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import EXPIRED, due_messages, lapsed_messages, removal
 from actors.core.replies import Erased, Expired
 from eventstore.log.event_log import Due
 from eventstore.log.events import (
     ContractExpired,
-    ContractRequestsExpired,
     Event,
     PublicEventsExpired,
     Seconds,
@@ -97,7 +98,7 @@ def lapsed(state: Identity, context: DecisionContext) -> list[Event]:
     messages = lapsed_messages(state, context)
     events: list[Event] = [] if messages is None else [messages]
     if state.requests and (requests := _old_requests(state, context)):
-        events.append(_requests_expired(state, requests, EXPIRED, context))
+        events.append(requests_expired(state, requests, EXPIRED, context))
     return events
 
 
@@ -124,7 +125,7 @@ def expire(state: Identity, command: ExpireRecords, context: DecisionContext) ->
     if messages:
         events.append(removal(state, messages, reason, context))
     if requests:
-        events.append(_requests_expired(state, requests, reason, context))
+        events.append(requests_expired(state, requests, reason, context))
     gone = Expired(len(messages), len(requests), len(contracts))
     if public_events := _old_public_events(state, most - gone.records, context):
         events.append(_public_events_expired(state, public_events, context))
@@ -162,28 +163,7 @@ def _is_unregistered(state: Identity, context: DecisionContext) -> bool:
 
 
 def _old_requests(state: Identity, context: DecisionContext) -> list[str]:
-    age_s = context.limits.contract_requests_age_s_max
-    if not age_s:
-        return []
-    before_ms = context.now_ms - age_s * 1000
-    found: list[str] = []
-    for request_id, request in state.requests.items():
-        if request.at_ms >= before_ms:
-            break
-        found.append(request_id)
-    return found
-
-
-def _requests_expired(
-    state: Identity, request_ids: list[str], reason: str, context: DecisionContext
-) -> ContractRequestsExpired:
-    return ContractRequestsExpired(
-        at_ms=context.now_ms,
-        command=context.command,
-        request_ids=request_ids,
-        reason=reason,
-        versions=[state.requests[request_id].version for request_id in request_ids],
-    )
+    return list(_old(state.requests, context.limits.contract_requests_age_s_max, context))
 
 
 def _old_public_events(state: Identity, most: int, context: DecisionContext) -> list[str]:
@@ -192,14 +172,17 @@ def _old_public_events(state: Identity, most: int, context: DecisionContext) -> 
     Only ``ExpireRecords`` removes them, not every command: taking one off its lists costs more than
     removing a message, and pages of public events are read outside of transactions.
     """
-    age_s = context.limits.public_events_age_s_max
+    old = _old(state.public_events, context.limits.public_events_age_s_max, context)
+    return list(islice(old, min(most, PUBLIC_EVENTS_MAX)))
+
+
+def _old(
+    records: Mapping[str, WaitingRequest | PublicEvent], age_s: int, context: DecisionContext
+) -> Iterator[str]:
+    """The ids of the first records, as far as they are older than ``age_s``; none if that is 0."""
     before_ms = context.now_ms - age_s * 1000 if age_s else 0
-    found: list[str] = []
-    for event_id, event in state.public_events.items():
-        if event.at_ms >= before_ms or len(found) >= min(most, PUBLIC_EVENTS_MAX):
-            break
-        found.append(event_id)
-    return found
+    old = takewhile(lambda one: one[1].at_ms < before_ms, records.items())
+    return (record_id for record_id, _ in old)
 
 
 def _public_events_expired(

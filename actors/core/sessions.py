@@ -53,7 +53,6 @@ class Sessions:
     """The edges of each identity, and the sessions with its live mode and implicit pickup."""
 
     def __init__(self) -> None:
-        """Start without sessions."""
         self._edges: dict[str, set[str]] = {}
         self._live: dict[str, LiveMode] = {}
         self._implicit: dict[str, ImplicitPickup] = {}

@@ -13,28 +13,22 @@ from typing import Final, TypeAlias, assert_never
 
 from eventstore.log.content import size_of
 from eventstore.log.events import (
-    ContractRequested,
-    ContractRequested1,
+    AnyContractRequested,
+    AnyEventSaved,
+    AnyPublicEventPublished,
     ContractStored,
-    EventSaved,
-    EventSaved1,
     EventTagsUpdated,
-    PublicEventPublished,
-    PublicEventPublished1,
 )
 
 _RECORD_BYTES: Final = 256
 _TAG_BYTES: Final = 256
 
 Stored: TypeAlias = (
-    ContractRequested
-    | ContractRequested1
+    AnyContractRequested
     | ContractStored
-    | EventSaved
-    | EventSaved1
+    | AnyEventSaved
     | EventTagsUpdated
-    | PublicEventPublished
-    | PublicEventPublished1
+    | AnyPublicEventPublished
 )
 """The events that add to a quota in bytes; a waiting message counts for its payload alone."""
 
@@ -42,15 +36,15 @@ Stored: TypeAlias = (
 def stored_bytes(event: Stored) -> int:
     """The bytes that the record of this event counts for."""
     match event:
-        case EventSaved() | EventSaved1():
+        case AnyEventSaved():
             texts = [event.sender_did, event.recipient_did, event.contract_id or ""]
             return _of(texts, event.encrypted_tags) + size_of(event.payload)
         case EventTagsUpdated():
             return updated_tags_bytes(event.encrypted_tags)
-        case PublicEventPublished() | PublicEventPublished1():
+        case AnyPublicEventPublished():
             texts = [event.channel_id, event.event_signature]
             return _of(texts, event.tags) + size_of(event.event)
-        case ContractRequested() | ContractRequested1():
+        case AnyContractRequested():
             texts = [event.sender_did, event.requestor_ephemeral_public_key]
             return _of(texts) + size_of(event.encrypted_contract_request)
         case ContractStored():

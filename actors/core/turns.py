@@ -18,7 +18,6 @@ class Turns(Generic[T]):
     """Waiting items by sender; those of one sender are taken in order of arrival."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._waiting: list[tuple[Hashable, float, T]] = []
         self._cost = 0.0
         self._now = 0.0

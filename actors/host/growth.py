@@ -22,7 +22,6 @@ class Growth:
     """The sizes of a log over the last day; one thread measures, any may read the rate."""
 
     def __init__(self, log: EventLog, clock: Clock) -> None:
-        """Start without a measurement."""
         self._log = log
         self._clock = clock
         self._seen: deque[tuple[int, int]] = deque()

@@ -45,7 +45,6 @@ class HostClient(asyncio.Protocol):
     """The edge's end: pending calls to a host, by number; open after ``connect_to_host``."""
 
     def __init__(self, hello: Hello, on_pushes: TakePushes) -> None:
-        """The edge's end of a connection that is not open yet."""
         self._hello = hello
         self._on_pushes = on_pushes
         self._transport: asyncio.Transport | None = None

@@ -24,7 +24,6 @@ class HostFinder:
     """
 
     def __init__(self, databases: Sequence[HostLeases]) -> None:
-        """Start without having read any rows."""
         self._databases = databases
         self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
         self._ended: set[str] = set()

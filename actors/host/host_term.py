@@ -30,7 +30,6 @@ class HostTerm:
     """The term of one host; any thread may ask for it."""
 
     def __init__(self, lease_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """A term that has not begun."""
         self._own_s = lease_s * _OWN_SHARE
         self._monotonic = monotonic
         self._until_s = float("-inf")

@@ -46,18 +46,15 @@ from eventstore.log.errors import ContentMissing, CorruptRow, LogError, LogUnava
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.events import (
-    ContractRequested,
-    ContractRequested1,
+    AnyContractRequested,
+    AnyMessageQueued,
     ContractStored,
     Event,
-    MessageQueued,
-    MessageQueued1,
 )
 
 _LOG = logging.getLogger(__name__)
 UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _E = TypeVar("_E", bound=Event)
-_F = TypeVar("_F", bound=Event)
 
 
 class _Records:
@@ -75,19 +72,19 @@ class _Records:
         self._missing = missing
         self._known = known
 
-    def __call__(self, versions: list[int], kind: type[_E], former: type[_F]) -> list[_E | _F]:
-        """Read the events at these versions, each of one of these types. Raises as ``fill``."""
+    def __call__(self, versions: list[int], kind: type[_E]) -> list[_E]:
+        """Read the events at these versions, each of this type. Raises as ``fill``."""
         found = {v: self._known[v] for v in versions if v in self._known}
         unread = [version for version in versions if version not in found]
         if unread:
             found.update(self._log.read_records({self._stream: unread})[self._stream])
-        events: list[_E | _F] = []
+        events: list[_E] = []
         missing: list[int] = []
         for version in versions:
             event = found.get(version)
             if isinstance(event, StoredRecord):
                 event = decode_whole(event.row.topic, event.row.state, event.content)
-            if not isinstance(event, (kind, former)):
+            if not isinstance(event, kind):
                 raise CorruptRow(kind.__name__, f"not at version {version}")
             fact = content_of(event)
             if fact is not None and fact.stored is None:
@@ -109,10 +106,10 @@ def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[in
     """
     read, versions = _Records(log, stream, missing, {}), where.versions
     try:
-        events = read(versions, MessageQueued, MessageQueued1)
+        events = read(versions, AnyMessageQueued)
     except ContentMissing:
         present = [version for version in versions if version not in missing]
-        events = read(present, MessageQueued, MessageQueued1)
+        events = read(present, AnyMessageQueued)
     messages = [
         WaitingMessage(
             event.message_id,
@@ -129,7 +126,7 @@ def read_messages(log: EventLog, stream: UUID, where: WaitingAt, missing: set[in
 def _messages(read: _Records, versions: list[int], total: int) -> MessagesPage:
     messages = [
         WaitingMessage(event.message_id, event.sender_did, data_of(event.payload))
-        for event in read(versions, MessageQueued, MessageQueued1)
+        for event in read(versions, AnyMessageQueued)
     ]
     return MessagesPage(messages, total)
 
@@ -245,7 +242,7 @@ class PageReader:
             case MessageRefs():
                 return _messages(read, refs.versions, refs.total)
             case RequestRefs():
-                requested = read(refs.versions, ContractRequested, ContractRequested1)
+                requested = read(refs.versions, AnyContractRequested)
                 requests = [
                     WaitingContractRequest(
                         event.request_id,
@@ -257,11 +254,11 @@ class PageReader:
                 ]
                 return ContractRequestsPage(requests, refs.total)
             case ContractRefs():
-                stored = read(refs.versions, ContractStored, ContractStored)
+                stored = read(refs.versions, ContractStored)
                 contracts = [OwnedContract(event.contract_id, event.contract) for event in stored]
                 return ContractsPage(contracts, refs.total)
             case DeliveryRefs():
-                envelopes = read(refs.versions, MessageQueued, MessageQueued1)
+                envelopes = read(refs.versions, AnyMessageQueued)
                 delivered = [
                     DeliveredMessage(
                         event.message_id,

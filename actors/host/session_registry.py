@@ -85,7 +85,6 @@ class SessionRegistry:
     """The sessions and leases of a host's identities, and the partition of each identity."""
 
     def __init__(self) -> None:
-        """Start without sessions and leases."""
         self.sessions = Sessions()
         self.leases = Leases()
         self._partitions: dict[str, str] = {}

@@ -46,6 +46,7 @@ from eventstore.log.events import (
     SEAL_TOPIC,
     Event,
 )
+from eventstore.log.seam_check import archived_states
 from eventstore.log.streams import identity_stream
 
 _ROWS_PER_READ = 1_000
@@ -147,7 +148,6 @@ class StateCache:
     """The identities in memory, bounded by number, bytes and idle time."""
 
     def __init__(self, log: EventLog, limits: HostLimits) -> None:
-        """An empty cache over a log."""
         self._log = log
         self._limits = limits
         self._cached: OrderedDict[str, CachedIdentity] = OrderedDict()
@@ -401,10 +401,7 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
             if snapshot is None or (snapshot.fold == FOLD and not _is_fold(log, stream, snapshot)):
                 yield stream
         after = page[-1][0].bytes
-    after = b""
-    while page := log.read_archived_states(after=after):
-        yield from (stream for stream, state in page if state is None)
-        after = page[-1][0].bytes
+    yield from (stream for stream, state in archived_states(log) if state is None)
 
 
 def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:

@@ -54,7 +54,6 @@ class DedicationLoad:
     """Decides which identities are busy enough for hosts of their own, and which no longer."""
 
     def __init__(self, rules: DedicationRules) -> None:
-        """Begin without any quiet identity."""
         self._rules = rules
         self._quiet_since: dict[str, float] = {}
         self._rests_until: dict[str, float] = {}

@@ -51,7 +51,6 @@ class LeasedHosts:
     """The hosts whose names have the same prefix, found by their rows, reached by connections."""
 
     def __init__(self, prefix: str, finder: HostFinder, caller: Caller) -> None:
-        """The hosts with this prefix in the log of ``finder``."""
         self._prefix = prefix
         self._finder = finder
         self._caller = caller

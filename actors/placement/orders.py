@@ -25,7 +25,6 @@ class DedicationOrders:
     """The orders under way, one for each identity: by operators, by settings or by load."""
 
     def __init__(self) -> None:
-        """Begin without orders."""
         self._orders: dict[str, _Order] = {}
 
     def __contains__(self, did: object) -> bool:

@@ -225,7 +225,6 @@ class PlacerLink(PlacerPort):
     """The port to the process that has the role of the placer."""
 
     def __init__(self, name: str, finder: HostFinder) -> None:
-        """The port for the calling process ``name``."""
         caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX)
         self._port = ConnectedHostPort(caller, PLACER, finder)
 

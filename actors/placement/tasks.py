@@ -13,7 +13,6 @@ class Tasks:
     """Holds references to tasks until they are done: the event loop itself keeps none."""
 
     def __init__(self) -> None:
-        """Begin without tasks."""
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

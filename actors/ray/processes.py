@@ -224,7 +224,6 @@ class RayDedicatedHost(RayIdentityHost):
     """
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
-        """As ``RayIdentityHost``."""
         self._is_ending = False
         super().__init__(options, prepare)
 

@@ -24,6 +24,7 @@ from eventstore.log.events import (
     Event,
     IdentityErased,
     IdentityErasureBegun,
+    topics_of,
     type_name,
 )
 from eventstore.log.public_key import PublicKey
@@ -33,9 +34,7 @@ _FORMAT: Final = 1
 _SIGNED: Final = b"poste erasure receipt\n"
 """Prefix of the signed bytes, so that no signature fits anything else that the key signs."""
 _CONTENT_BY_TOPIC: Final = {TOPIC_BY_TYPE[kind]: type_name(kind) for kind in CONTENT_FIELDS}
-_STEPS: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (*ERASING, IdentityErasureBegun, IdentityErased)
-)
+_STEPS: Final = topics_of(*ERASING, IdentityErasureBegun, IdentityErased)
 _DIFFERS: Final = "it differs from the log: see poste log verify"
 _Step: TypeAlias = tuple[LogRow, Event]
 

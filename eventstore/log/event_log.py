@@ -8,7 +8,7 @@ that must not wait call them from a thread of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
@@ -22,6 +22,8 @@ from eventstore.log.events import Event, EventSaved, PublicEventPublished, Secon
 
 BYTES_ANY: Final = 2**62
 """As ``bytes_max``: any number of bytes."""
+_PAGE_ROWS: Final = 4_096
+_PAGE_BYTES: Final = 8 * 1024 * 1024
 
 
 class SavedEventsFilter(
@@ -313,6 +315,12 @@ class EventLog(Protocol):
 
         Raises: LogUnavailable, CorruptRow (a row's stream is not a UUID in the form of this log).
         """
+
+    def rows_after(self, after: int) -> Iterator[LogRow]:
+        """Yield the rows as ``read_rows``, whose pages are read when they are needed."""
+        while page := self.read_rows(after=after, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):
+            yield from page
+            after = page[-1].position
 
     def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
         """The row at version 1 of each of these streams (16 bytes each) that has one."""

@@ -42,3 +42,8 @@ def released(topic: str, *, is_frequent: bool = False) -> Callable[[_Kind], _Kin
 def type_name(kind: type[Event]) -> str:
     """The topic of an event type without its version, as in the column ``type``."""
     return TOPIC_BY_TYPE[kind].rpartition(".")[0]
+
+
+def topics_of(*kinds: type[Event]) -> frozenset[str]:
+    """The topics of the released types among these, and of those derived from one of them."""
+    return frozenset(topic for kind, topic in TOPIC_BY_TYPE.items() if issubclass(kind, kinds))

@@ -16,7 +16,8 @@ the field of a first event that names the identity of its stream.
 Data from peers is a ``Content``: the event holds its digest and size, and the log keeps the bytes
 apart (``eventstore.log.content``), so that it can erase them once they are not needed. The events
 that say so name the versions whose contents it erases (``versions``). The first types of these
-events, with the content in the row, end with ``1``: they are read for ever, and never written.
+events, with the content in the row, end with ``1``: they are read for ever, and never written. What
+both types have in common is declared once, in a base class ``Any…``; readers match that.
 
 Units: ``at_ms`` is Unix milliseconds by the owner's clock; ``expires_at_s`` and ``timestamp_s``
 are Unix seconds as the client wrote them (an integer stays an integer, a fraction a fraction).
@@ -48,6 +49,7 @@ from eventstore.log.event_registry import (
     Event,
     Seconds,
     released,
+    topics_of,
     type_name,
 )
 from eventstore.log.retention_events import (
@@ -73,6 +75,7 @@ __all__ = [
     "SavedEventsUnlisted",
     "Seconds",
     "SpeakerNamed",
+    "topics_of",
     "type_name",
 ]
 """Declared in modules beside this one; importers take them from here."""
@@ -128,38 +131,44 @@ class ContractStored(Event, frozen=True, kw_only=True):
     contract: Annotated[bytes, SIZE_ALONE, NAME]
 
 
-@released("contract-requested.1")
-class ContractRequested1(Event, frozen=True, kw_only=True):
-    """As ``ContractRequested``, with the content in the row."""
+class AnyContractRequested(Event, frozen=True, kw_only=True):
+    """Any type of ``ContractRequested``."""
 
     request_id: str
     sender_did: Annotated[str, NAME]
-    encrypted_contract_request: Annotated[str, SIZE_ALONE]
+    encrypted_contract_request: Annotated[Content | str, SIZE_ALONE]
     requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
+
+
+@released("contract-requested.1")
+class ContractRequested1(AnyContractRequested, frozen=True, kw_only=True):
+    """As ``ContractRequested``, with the content in the row."""
+
+    encrypted_contract_request: Annotated[str, SIZE_ALONE]
 
 
 @released("contract-requested.2")
-class ContractRequested(Event, frozen=True, kw_only=True):
+class ContractRequested(AnyContractRequested, frozen=True, kw_only=True):
     """An encrypted contract request waits for this identity (8.1, forwarded form)."""
 
-    request_id: str
-    sender_did: Annotated[str, NAME]
     encrypted_contract_request: Annotated[Content, SIZE_ALONE]
-    requestor_ephemeral_public_key: Annotated[str, STATE_ALONE]
+
+
+class AnyContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
+    """Any type of ``ContractRequestsAcknowledged``."""
+
+    request_ids: list[str]
 
 
 @released("contract-requests-acknowledged.1")
-class ContractRequestsAcknowledged1(Event, frozen=True, kw_only=True):
-    """As ``ContractRequestsAcknowledged``, of requests whose contents stay."""
-
-    request_ids: list[str]
+class ContractRequestsAcknowledged1(AnyContractRequestsAcknowledged, frozen=True, kw_only=True):
+    """As ``ContractRequestsAcknowledged``, but the contents stay."""
 
 
 @released("contract-requests-acknowledged.2")
-class ContractRequestsAcknowledged(Event, frozen=True, kw_only=True):
+class ContractRequestsAcknowledged(AnyContractRequestsAcknowledged, frozen=True, kw_only=True):
     """The recipient acknowledged these contract requests, queued at ``versions`` (8.4)."""
 
-    request_ids: list[str]
     versions: Annotated[list[int], STATE_ALONE]
 
 
@@ -189,19 +198,25 @@ class ContractExpired(Event, frozen=True, kw_only=True):
     reason: str
 
 
-@released("message-queued.1", is_frequent=True)
-class MessageQueued1(Event, frozen=True, kw_only=True):
-    """As ``MessageQueued``, with the content in the row."""
+class AnyMessageQueued(Event, frozen=True, kw_only=True):
+    """Any type of ``MessageQueued``."""
 
     message_id: str
     protocol: str
     sender_did: Annotated[str, NAME]
     recipient_key: Annotated[str, NAME]
+    payload: Annotated[Content | bytes, SIZE_ALONE]
+
+
+@released("message-queued.1", is_frequent=True)
+class MessageQueued1(AnyMessageQueued, frozen=True, kw_only=True):
+    """As ``MessageQueued``, with the content in the row."""
+
     payload: Annotated[bytes, SIZE_ALONE]
 
 
 @released("message-queued.2", is_frequent=True)
-class MessageQueued(Event, frozen=True, kw_only=True):
+class MessageQueued(AnyMessageQueued, frozen=True, kw_only=True):
     """A message waits for this identity (7.2 step 7; RFC 0094 forward).
 
     ``protocol`` is decentrl, didcomm (of version 1), or didcomm/v2. ``sender_did`` is empty where
@@ -209,10 +224,6 @@ class MessageQueued(Event, frozen=True, kw_only=True):
     identity itself. ``payload`` is opaque.
     """
 
-    message_id: str
-    protocol: str
-    sender_did: Annotated[str, NAME]
-    recipient_key: Annotated[str, NAME]
     payload: Annotated[Content, SIZE_ALONE]
 
 
@@ -232,16 +243,20 @@ class MessagesDelivered(Event, frozen=True, kw_only=True):
     channel: str
 
 
-@released("messages-removed.1", is_frequent=True)
-class MessagesRemoved1(Event, frozen=True, kw_only=True):
-    """As ``MessagesRemoved``, of messages whose contents stay."""
+class AnyMessagesRemoved(Event, frozen=True, kw_only=True):
+    """Any type of ``MessagesRemoved``."""
 
     message_ids: list[str]
     reason: str
 
 
+@released("messages-removed.1", is_frequent=True)
+class MessagesRemoved1(AnyMessagesRemoved, frozen=True, kw_only=True):
+    """As ``MessagesRemoved``, but the contents stay."""
+
+
 @released("messages-removed.2", is_frequent=True)
-class MessagesRemoved(Event, frozen=True, kw_only=True):
+class MessagesRemoved(AnyMessagesRemoved, frozen=True, kw_only=True):
     """These messages, queued at ``versions``, left the queue (8.8; RFC 0685 messages-received).
 
     ``reason`` is acknowledged, delivered (by a protocol without acknowledgement), expired, purged,
@@ -249,8 +264,6 @@ class MessagesRemoved(Event, frozen=True, kw_only=True):
     erased, or lost (with their contents, which a restored export did not have).
     """
 
-    message_ids: list[str]
-    reason: str
     versions: Annotated[list[int], STATE_ALONE]
 
 
@@ -353,32 +366,31 @@ class RefusalsCounted(Event, frozen=True, kw_only=True):
     refusals: Annotated[list[RefusedCommands], NAME]
 
 
-@released("event-saved.1", is_frequent=True)
-class EventSaved1(Event, frozen=True, kw_only=True):
-    """As ``EventSaved``, with the content in the row."""
+class AnyEventSaved(Event, frozen=True, kw_only=True):
+    """Any type of ``EventSaved``."""
 
     event_id: str
     sender_did: Annotated[str, NAME]
     recipient_did: Annotated[str, NAME]
     contract_id: str | None
     timestamp_s: Seconds
-    payload: Annotated[str, SIZE_ALONE]
+    payload: Annotated[Content | str, SIZE_ALONE]
     encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
     processed: bool
+
+
+@released("event-saved.1", is_frequent=True)
+class EventSaved1(AnyEventSaved, frozen=True, kw_only=True):
+    """As ``EventSaved``, with the content in the row."""
+
+    payload: Annotated[str, SIZE_ALONE]
 
 
 @released("event-saved.2", is_frequent=True)
-class EventSaved(Event, frozen=True, kw_only=True):
+class EventSaved(AnyEventSaved, frozen=True, kw_only=True):
     """The owner saved one storage-encrypted event in its history (8.9)."""
 
-    event_id: str
-    sender_did: Annotated[str, NAME]
-    recipient_did: Annotated[str, NAME]
-    contract_id: str | None
-    timestamp_s: Seconds
     payload: Annotated[Content, SIZE_ALONE]
-    encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
-    processed: bool
 
 
 @released("event-tags-updated.1", is_frequent=True)
@@ -392,47 +404,50 @@ class EventTagsUpdated(Event, frozen=True, kw_only=True):
     encrypted_tags: Annotated[list[str], ExportColumn("tags"), NAME]
 
 
-@released("public-event-published.1")
-class PublicEventPublished1(Event, frozen=True, kw_only=True):
-    """As ``PublicEventPublished``, with the content in the row."""
+class AnyPublicEventPublished(Event, frozen=True, kw_only=True):
+    """Any type of ``PublicEventPublished``."""
 
     event_id: str
     channel_id: Annotated[str, NAME]
-    event: Annotated[str, SIZE_ALONE]
+    event: Annotated[Content | str, SIZE_ALONE]
     tags: Annotated[list[str], NAME]
     timestamp_s: Seconds
     event_signature: Annotated[str, STATE_ALONE]
+
+
+@released("public-event-published.1")
+class PublicEventPublished1(AnyPublicEventPublished, frozen=True, kw_only=True):
+    """As ``PublicEventPublished``, with the content in the row."""
+
+    event: Annotated[str, SIZE_ALONE]
 
 
 @released("public-event-published.2")
-class PublicEventPublished(Event, frozen=True, kw_only=True):
+class PublicEventPublished(AnyPublicEventPublished, frozen=True, kw_only=True):
     """The owner published a signed event, which any client can read (DCTRL-0007)."""
 
-    event_id: str
-    channel_id: Annotated[str, NAME]
     event: Annotated[Content, SIZE_ALONE]
-    tags: Annotated[list[str], NAME]
-    timestamp_s: Seconds
-    event_signature: Annotated[str, STATE_ALONE]
 
 
-@released("public-events-deleted.1")
-class PublicEventsDeleted1(Event, frozen=True, kw_only=True):
-    """As ``PublicEventsDeleted``, of events whose contents stay."""
+class AnyPublicEventsDeleted(Event, frozen=True, kw_only=True):
+    """Any type of ``PublicEventsDeleted``."""
 
     event_ids: list[str]
     channel_id: Annotated[str | None, NAME]
 
 
+@released("public-events-deleted.1")
+class PublicEventsDeleted1(AnyPublicEventsDeleted, frozen=True, kw_only=True):
+    """As ``PublicEventsDeleted``, but the contents stay."""
+
+
 @released("public-events-deleted.2")
-class PublicEventsDeleted(Event, frozen=True, kw_only=True):
+class PublicEventsDeleted(AnyPublicEventsDeleted, frozen=True, kw_only=True):
     """The publisher withdrew these public events, published at ``versions`` (DCTRL-0007).
 
     ``channel_id`` restricts the deletion to that channel when it is not None.
     """
 
-    event_ids: list[str]
-    channel_id: Annotated[str | None, NAME]
     versions: Annotated[list[int], STATE_ALONE]
 
 

@@ -20,7 +20,7 @@ appends and beside another pass.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from eventsourcing.persistence import Notification
@@ -50,6 +50,7 @@ from eventstore.log.events import (
     KeyReleased,
     PushDeviceSet,
     SpeakerNamed,
+    topics_of,
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
 from eventstore.log.seam import stored_seam
@@ -61,19 +62,15 @@ _STAYING: Final = (IdentityDedicated, IdentityReleased)
 _OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 """Events with texts that an identity chose for itself and its own data: these name no other."""
 _Taken: TypeAlias = KeyClaimed | InvitationUsed
-_TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in get_args(_Taken))
+_TAKEN: Final = topics_of(KeyClaimed, InvitationUsed)
 """Events in the streams of keys and invitations, which name the owner."""
-_ENDS_CONTRACT: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (ContractExpired, IdentityErasureBegun)
+_ENDS_CONTRACT: Final = topics_of(ContractExpired, IdentityErasureBegun)
+_OF_CLAIMS: Final = topics_of(KeyClaimed, KeyReleased)
+_OF_SPEAKERS: Final = topics_of(SpeakerNamed)
+_SAID_LAST: Final = _OF_SPEAKERS | topics_of(
+    IdentityErased, IdentityRegistered, ConnectionEstablished
 )
-_OF_CLAIMS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, KeyReleased))
-_OF_SPEAKERS: Final = frozenset({TOPIC_BY_TYPE[SpeakerNamed]})
-_SAID_LAST: Final = _OF_SPEAKERS.union(
-    TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
-)
-_OF_KEYLISTS: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (KeylistUpdated, AccountExpired, IdentityErasureBegun)
-)
+_OF_KEYLISTS: Final = topics_of(KeylistUpdated, AccountExpired, IdentityErasureBegun)
 
 
 def erased_identities(log: EventLog) -> dict[bytes, int]:

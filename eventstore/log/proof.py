@@ -28,12 +28,10 @@ from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
+    AnyMessageQueued,
+    AnyMessagesRemoved,
     BatchSealed,
-    MessageQueued,
-    MessageQueued1,
     MessagesDelivered,
-    MessagesRemoved,
-    MessagesRemoved1,
 )
 from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
@@ -370,11 +368,11 @@ def _events(
         except (UnknownTopic, CorruptRow):
             continue  # of another message, perhaps of a later release
         match event:
-            case MessageQueued() | MessageQueued1() if event.message_id == proof.message_id:
+            case AnyMessageQueued() if event.message_id == proof.message_id:
                 what, by, sender = "queued", event.protocol, event.sender_did
             case MessagesDelivered() if proof.message_id in event.message_ids:
                 what, by, sender = "delivered", event.channel, ""
-            case MessagesRemoved() | MessagesRemoved1() if proof.message_id in event.message_ids:
+            case AnyMessagesRemoved() if proof.message_id in event.message_ids:
                 what, by, sender = "removed", event.reason, ""
             case _:
                 continue

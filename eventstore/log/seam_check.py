@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Final
 from uuid import UUID
 
@@ -21,8 +22,6 @@ from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seam import Seam, Sum, row_entry, state_entry
 
 _STATES_AT_ONCE: Final = 100
-_ROWS_AT_ONCE: Final = 1_024
-_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 
 class SeamCheck:
@@ -33,7 +32,6 @@ class SeamCheck:
     """
 
     def __init__(self, log: EventLog, seam: Seam) -> None:
-        """Prepare the check of a log that has this seam."""
         self.versions: dict[bytes, int] = {}
         self._log = log
         self._seam = seam
@@ -83,7 +81,7 @@ class SeamCheck:
                 why = f"some of the {seam.stayed.number} rows that stayed were changed"
             yield self._whole(Fault.WRONG_REST, why)
         found, states = Sum(), dict[bytes, int]()
-        for stream, state in _states(self._log):
+        for stream, state in archived_states(self._log):
             if state is not None:
                 found = found.plus([state_entry(stream, state)])
                 states[stream.bytes] = state.version
@@ -119,7 +117,12 @@ def older_than(seam: Seam, known: Mapping[str, Head]) -> dict[str, Head]:
     }
 
 
-def _states(log: EventLog) -> Iterator[tuple[UUID, Snapshot | None]]:
+def archived_states(log: EventLog) -> Iterator[tuple[UUID, Snapshot | None]]:
+    """Yield all archived states in the order of their streams; None for an altered one.
+
+    Raises:
+        LogUnavailable: the log cannot be read.
+    """
     after = b""
     while page := log.read_archived_states(after=after, limit=_STATES_AT_ONCE):
         yield from page
@@ -132,11 +135,7 @@ def check_before(log: EventLog, seam: Seam) -> Iterator[Finding]:
     Raises:
         LogUnavailable: the log cannot be read.
     """
-    check, reached = SeamCheck(log, seam), 0
-    while reached < seam.position:
-        page = log.read_rows(after=reached, rows_max=_ROWS_AT_ONCE, bytes_max=_BYTES_AT_ONCE)
-        for row in page:
-            if row.position <= seam.position:
-                yield from check.take(row)
-        reached = page[-1].position if page else seam.position
+    check = SeamCheck(log, seam)
+    for row in takewhile(lambda one: one.position <= seam.position, log.rows_after(0)):
+        yield from check.take(row)
     yield from check.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -19,6 +20,7 @@ def identity_stream(did: str) -> UUID:
     return uuid5(NAMESPACE, "identity:" + did)
 
 
+@lru_cache(maxsize=4_096)
 def partition_stream(partition: str) -> UUID:
     """The stream id that holds the seals of a partition."""
     return uuid5(NAMESPACE, "partition:" + partition)

@@ -17,7 +17,6 @@ one page of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
@@ -131,7 +130,7 @@ class RowCheck:
     def _check_seal(self, row: LogRow, sealed: BatchSealed) -> Iterator[Finding]:
         self.seals += 1
         name = sealed.partition
-        if _stream_of(name) != row.stream:
+        if partition_stream(name).bytes != row.stream:
             yield finding(Fault.FOREIGN_SEAL, row, "not in the stream of its partition", name)
         head = self.heads.get(name)
         if head is None and self._heads_are_known:
@@ -204,11 +203,6 @@ def covers_redacted(
             return False
         rows.append((row.stream, row.version, row.topic, state))
     return has_digest_over(sealed, rows, are_redacted=True)
-
-
-@lru_cache(maxsize=4_096)
-def _stream_of(partition: str) -> bytes:
-    return partition_stream(partition).bytes
 
 
 __all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "finding", "is_seal_of", "verify"]

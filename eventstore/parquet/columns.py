@@ -95,15 +95,6 @@ def to_table(
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, SCHEMA.metadata))
 
 
-def event_columns(topics: Sequence[str], states: Sequence[bytes]) -> dict[str, list[Any]]:
-    """The columns that the events of rows fill: time, command and the columns of their types.
-
-    Raises:
-        UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
-    """
-    return columns_of(topics, events_in(topics, states))
-
-
 def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
     """Decode the events in rows.
 
@@ -118,7 +109,10 @@ def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
 
 
 def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[Any]]:
-    """The columns that events fill, as ``event_columns``; ``topics`` are the rows' topics."""
+    """The columns that events fill: time, command and the columns of their types.
+
+    ``topics`` are the rows' topics.
+    """
     places: dict[str, list[int]] = {}
     for index, topic in enumerate(topics):
         places.setdefault(topic, []).append(index)

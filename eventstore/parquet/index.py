@@ -254,7 +254,6 @@ class IndexReader:
     """Reads one index file, and proves each block that it reads by the signed root."""
 
     def __init__(self, place: ExportPlace, file: IndexFile) -> None:
-        """Prepare the reader; reads nothing yet."""
         self._place = place
         self._file = file
         self._levels = _levels(file.entries)

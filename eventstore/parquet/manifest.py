@@ -81,6 +81,11 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     state_bytes: int
     types: dict[str, int]
 
+    @property
+    def day(self) -> str:
+        """The day (UTC) of its rows, as in its path."""
+        return day_of(self.path)
+
 
 class SealedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The newest seal of a partition; ``digest`` in hexadecimal."""

@@ -8,15 +8,14 @@ no page: the log was restored from an export that ended before the event was wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from eventstore.log.content import is_there, text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import PublicEvent, PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import (
-    PublicEventPublished,
-    PublicEventPublished1,
+    AnyPublicEventPublished,
 )
 from eventstore.log.session import Session
 from eventstore.read_models.postings import (
@@ -33,13 +32,12 @@ from eventstore.read_models.postings import (
     remove,
 )
 
-Published: TypeAlias = PublicEventPublished | PublicEventPublished1
 _ALL: Final = "public"
 _ID: Final = "public id"
 _TAG: Final = "tag"
 
 
-def publish(session: Session, owner: UUID, version: int, event: Published) -> None:
+def publish(session: Session, owner: UUID, version: int, event: AnyPublicEventPublished) -> None:
     """Record a public event that stands at ``version`` of the publisher's stream."""
     add(session, on_lists(_lists(owner, event), Posting(float(event.timestamp_s), version)))
 
@@ -103,7 +101,7 @@ def query(
     return PublicEventsPage(events, total)
 
 
-def _lists(owner: UUID, event: Published) -> list[ListKey]:
+def _lists(owner: UUID, event: AnyPublicEventPublished) -> list[ListKey]:
     """Every list that the event is on."""
     tags = set(event.tags)
     keys = [list_key(owner, _ID, event.event_id)]
@@ -125,14 +123,14 @@ def _names(channel_id: str | None) -> tuple[str, ...]:
 
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
-) -> list[Published]:
+) -> list[AnyPublicEventPublished]:
     """Read the events of postings from the log; a single event may have any size."""
     versions = {posting.version for posting in postings}
     found = events_of_page(session, owner, versions, bytes_max if len(postings) > 1 else None)
     events = []
     for posting in postings:
         event = found.get(posting.version)
-        if not isinstance(event, Published):
+        if not isinstance(event, AnyPublicEventPublished):
             raise CorruptRow(f"{owner} at {posting.version}: not a public event")
         events.append(event)
     return events

@@ -32,15 +32,16 @@ from eventstore.log.event_log import (
     WaitingQueue,
 )
 from eventstore.log.events import (
-    TOPIC_BY_TYPE,
     AccountEnded,
     AccountExpired,
+    AnyContractRequested,
+    AnyContractRequestsAcknowledged,
+    AnyMessageQueued,
+    AnyMessagesRemoved,
+    AnyPublicEventPublished,
+    AnyPublicEventsDeleted,
     ConnectionEstablished,
     ContractExpired,
-    ContractRequested,
-    ContractRequested1,
-    ContractRequestsAcknowledged,
-    ContractRequestsAcknowledged1,
     ContractRequestsExpired,
     ContractStored,
     Event,
@@ -48,18 +49,11 @@ from eventstore.log.events import (
     IdentityErasureBegun,
     IdentityRegistered,
     MessageExpirySet,
-    MessageQueued,
-    MessageQueued1,
-    MessagesRemoved,
-    MessagesRemoved1,
-    PublicEventPublished,
-    PublicEventPublished1,
-    PublicEventsDeleted,
-    PublicEventsDeleted1,
     PublicEventsExpired,
     QueuePolicySet,
     Seconds,
     SpeakerNamed,
+    topics_of,
 )
 from eventstore.log.session import Session
 from eventstore.log.signs_of_life import SIGNS_OF_LIFE, idle_since_ms, is_sign_of_life
@@ -193,18 +187,14 @@ _FOLDED: Final[tuple[type[Event], ...]] = (
     IdentityRegistered,
     ConnectionEstablished,
     *(AccountEnded, AccountExpired, SpeakerNamed),
-    *(MessageQueued, MessageQueued1),
-    *(MessagesRemoved, MessagesRemoved1),
-    *(MessageExpirySet, QueuePolicySet),
-    *(ContractRequested, ContractRequested1),
-    *(ContractRequestsAcknowledged, ContractRequestsAcknowledged1, ContractRequestsExpired),
+    *(AnyMessageQueued, AnyMessagesRemoved, MessageExpirySet, QueuePolicySet),
+    *(AnyContractRequested, AnyContractRequestsAcknowledged, ContractRequestsExpired),
     *(ContractStored, ContractExpired),
-    *(PublicEventPublished, PublicEventPublished1),
-    *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
+    *(AnyPublicEventPublished, AnyPublicEventsDeleted, PublicEventsExpired),
     *(IdentityErasureBegun, IdentityErased),
     *SIGNS_OF_LIFE,
 )
-FOLDED: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in _FOLDED)
+FOLDED: Final = topics_of(*_FOLDED)
 """The topics of events that change a queue, or a time by which due work of its owner is found."""
 _DEPTHS_AT_ONCE: Final = 10_000
 ENTRIES_MAX: Final = 1_000_000
@@ -346,7 +336,7 @@ class QueueFold:
                 queue.did, queue.is_being_erased = "", False
             case QueuePolicySet():
                 queue.own_age_s = event.age_s_max
-            case MessageQueued() | MessageQueued1():
+            case AnyMessageQueued():
                 size_bytes = size_of(event.payload)
                 is_envelope = event.protocol.startswith(DIDCOMM)
                 queue.waiting[event.message_id] = (size_bytes, event.at_ms, is_envelope)
@@ -355,16 +345,12 @@ class QueueFold:
             case MessageExpirySet():
                 known = [i for i in event.message_ids if i in queue.waiting]
                 queue.expiring |= dict.fromkeys(known, event.expires_at_s)
-            case MessagesRemoved() | MessagesRemoved1():
+            case AnyMessagesRemoved():
                 self._remove(queue, event.message_ids)
-            case ContractRequested() | ContractRequested1():
+            case AnyContractRequested():
                 queue.requests[event.request_id] = event.at_ms
                 self._entries += 1
-            case (
-                ContractRequestsAcknowledged()
-                | ContractRequestsAcknowledged1()
-                | ContractRequestsExpired()
-            ):
+            case AnyContractRequestsAcknowledged() | ContractRequestsExpired():
                 gone = [queue.requests.pop(i, None) is not None for i in event.request_ids]
                 self._entries -= sum(gone)
             case ContractStored():
@@ -372,10 +358,10 @@ class QueueFold:
                 self._entries += 1
             case ContractExpired():
                 self._entries -= queue.contracts.pop(event.contract_id, None) is not None
-            case PublicEventPublished() | PublicEventPublished1():
+            case AnyPublicEventPublished():
                 queue.published[event.event_id] = event.at_ms
                 self._entries += 1
-            case PublicEventsDeleted() | PublicEventsDeleted1() | PublicEventsExpired():
+            case AnyPublicEventsDeleted() | PublicEventsExpired():
                 gone = [queue.published.pop(i, None) is not None for i in event.event_ids]
                 self._entries -= sum(gone)
             case _:

@@ -16,7 +16,7 @@ import msgspec
 from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.codec import decode
-from eventstore.log.events import TOPIC_BY_TYPE
+from eventstore.log.events import topics_of
 from eventstore.log.session import LogSession
 from eventstore.read_models import queue_depths
 from eventstore.read_models.queue_depths import COLUMNS, DUE_COLUMNS, ENTRIES_MAX, FOLDED, QueueFold
@@ -25,7 +25,7 @@ from eventstore.read_models.update import INDEXED, MADE, update_read_models
 
 _ROWS: Final = 2_000
 _BYTES: Final = 32 * 1024 * 1024
-_INDEXED: Final = {TOPIC_BY_TYPE[kind] for kind in INDEXED}
+_INDEXED: Final = topics_of(*INDEXED)
 _COMPARED: Final = {"queue_depths": ", ".join(c for c in COLUMNS if c not in DUE_COLUMNS)}
 """Without the times by which due work is found: rows of an earlier release have none."""
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
-from eventstore.log.events import TOPIC_BY_TYPE, EventSaved, EventSaved1, EventTagsUpdated
+from eventstore.log.events import AnyEventSaved, EventTagsUpdated, topics_of
 from eventstore.log.session import Session, StoredPosting
 from eventstore.log.streams import identity_stream, stream_of
 from eventstore.read_models.postings import (
@@ -39,15 +39,13 @@ _FOREIGN: Final = "saved foreign"
 _ALL: Final = "saved"
 _UNPROCESSED: Final = "saved unprocessed"
 _TAG: Final = "tag"
-SAVED_TOPICS: Final = {TOPIC_BY_TYPE[EventSaved], TOPIC_BY_TYPE[EventSaved1]}
+SAVED_TOPICS: Final = topics_of(AnyEventSaved)
 _stream_of: Final = lru_cache(maxsize=1_000)(stream_of)
 """Also for the erased form of a name. Cached, because the events of one command have few
 participants and a UUID takes 25 us."""
 
 
-def save(
-    session: Session, owner: UUID, saved: Sequence[tuple[int, EventSaved | EventSaved1]]
-) -> None:
+def save(session: Session, owner: UUID, saved: Sequence[tuple[int, AnyEventSaved]]) -> None:
     """Record saved events with their versions in the owner's stream (8.9)."""
     rows: list[StoredPosting] = []
     for version, event in saved:
@@ -97,7 +95,7 @@ def all_of(owner: UUID) -> ListKey:
 
 def listed(
     owner: UUID,
-    event: EventSaved | EventSaved1,
+    event: AnyEventSaved,
     posting: Posting,
     tags: Collection[str] | None = None,
 ) -> list[StoredPosting]:
@@ -146,7 +144,7 @@ def query(
     return SavedEventsPage(events, total)
 
 
-def _others(owner: UUID, event: EventSaved | EventSaved1) -> set[str]:
+def _others(owner: UUID, event: AnyEventSaved) -> set[str]:
     """The participants other than the owner."""
     participants = {event.sender_did, event.recipient_did}
     return {did for did in participants if _stream_of(did) != owner.bytes}
@@ -183,7 +181,7 @@ def _names(kind: str, participant: str | None) -> tuple[str, ...]:
 
 def _read(
     session: Session, owner: UUID, postings: Sequence[Posting], bytes_max: int | None = None
-) -> list[tuple[EventSaved | EventSaved1, list[str]]]:
+) -> list[tuple[AnyEventSaved, list[str]]]:
     """Read the events of postings, with current tags; a single event may have any size."""
     versions = {posting.version for posting in postings}
     versions |= {posting.revision for posting in postings if posting.revision}
@@ -193,8 +191,8 @@ def _read(
         for posting in postings:
             saved = decoded[posting.version]
             tagged = decoded[posting.revision or posting.version]
-            if not isinstance(saved, EventSaved | EventSaved1) or not isinstance(
-                tagged, EventSaved | EventSaved1 | EventTagsUpdated
+            if not isinstance(saved, AnyEventSaved) or not isinstance(
+                tagged, AnyEventSaved | EventTagsUpdated
             ):
                 raise CorruptRow(f"{owner} at {posting.version}: not a saved event")
             found.append((saved, tagged.encrypted_tags))

@@ -19,9 +19,8 @@ from uuid import UUID
 from eventstore.log.codec import decode
 from eventstore.log.event_log import Listed
 from eventstore.log.events import (
+    AnyEventSaved,
     Event,
-    EventSaved,
-    EventSaved1,
     EventTagsUpdated,
     SavedEventsErased,
     SavedEventsUnlisted,
@@ -101,7 +100,7 @@ def erase(
     places = [
         (float(event.timestamp_s), version)
         for version, event in saved
-        if isinstance(event, EventSaved | EventSaved1)
+        if isinstance(event, AnyEventSaved)
     ]
     remove(session, _on_all_lists(session, owner, at(session, key, places)))
 
@@ -176,8 +175,6 @@ def _on_all_lists(
         update = tagged.get(posting.revision, row)
         event = None if row is None else decode(row.topic, row.state)
         tags = None if update is None else decode(update.topic, update.state)
-        if isinstance(event, EventSaved | EventSaved1) and isinstance(
-            tags, EventSaved | EventSaved1 | EventTagsUpdated
-        ):
+        if isinstance(event, AnyEventSaved) and isinstance(tags, AnyEventSaved | EventTagsUpdated):
             rows += listed(owner, event, posting, tags.encrypted_tags)
     return rows

@@ -11,16 +11,13 @@ from uuid import UUID
 from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.events import (
+    AnyEventSaved,
+    AnyPublicEventPublished,
+    AnyPublicEventsDeleted,
     Event,
-    EventSaved,
-    EventSaved1,
     EventTagsUpdated,
     IdentityDedicated,
     IdentityReleased,
-    PublicEventPublished,
-    PublicEventPublished1,
-    PublicEventsDeleted,
-    PublicEventsDeleted1,
     PublicEventsExpired,
     SavedEventsErased,
     SavedEventsUnlisted,
@@ -35,8 +32,8 @@ from eventstore.read_models import (
 from eventstore.read_models.saved_events_erasure import LastSteps
 
 INDEXED: Final = (
-    *(EventSaved, EventSaved1, EventTagsUpdated, PublicEventPublished, PublicEventPublished1),
-    *(PublicEventsDeleted, PublicEventsDeleted1, PublicEventsExpired),
+    *(AnyEventSaved, EventTagsUpdated),
+    *(AnyPublicEventPublished, AnyPublicEventsDeleted, PublicEventsExpired),
     *(IdentityDedicated, IdentityReleased, SavedEventsErased, SavedEventsUnlisted),
 )
 """The events that change a read model; queue depths come from the owner of the queue."""
@@ -73,7 +70,7 @@ def _update(
     steps: LastSteps,
 ) -> None:
     """Apply the events of one type, each with its version."""
-    if kind in {EventSaved, EventSaved1}:
+    if issubclass(kind, AnyEventSaved):
         saved_events.save(session, owner, events)
     elif kind is EventTagsUpdated:
         saved_events.update_tags(session, owner, events)
@@ -86,9 +83,9 @@ def _update_one(
     session: Session, owner: UUID, version: int, event: Event, steps: LastSteps
 ) -> None:
     match event:
-        case PublicEventPublished() | PublicEventPublished1():
+        case AnyPublicEventPublished():
             public_events.publish(session, owner, version, event)
-        case PublicEventsDeleted() | PublicEventsDeleted1():
+        case AnyPublicEventsDeleted():
             public_events.withdraw(session, owner, event.event_ids, event.channel_id)
         case PublicEventsExpired():
             public_events.withdraw(session, owner, event.event_ids)

@@ -16,7 +16,7 @@ from eventstore.log.codec import decode_seal, decode_whole
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
+from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import partition_stream
 from eventstore.log.verify import Head, is_seal_of
@@ -102,9 +102,8 @@ class SealedRows:
     def _check(self, row: LogRow) -> None:
         sealed = decode_seal(row.state)
         name = sealed.partition
-        stream = partition_stream(name)
         head = self.heads.get(name, Head(0, GENESIS))
-        if stream.bytes != row.stream:
+        if partition_stream(name).bytes != row.stream:
             raise NotAsSealed(row.position, f"a seal of {name} in another stream")
         if sealed.rows != len(self._unsealed):
             why = f"a seal over {sealed.rows} rows follows {len(self._unsealed)} rows"
@@ -126,7 +125,7 @@ PAGE_BYTES: Final = 16 * 1024 * 1024
 TRANSACTION_ROWS: Final = 32_768
 TRANSACTION_BYTES: Final = 32 * 1024 * 1024
 _STATES_AT_ONCE: Final = 1_000
-_WRITTEN: Final = {TOPIC_BY_TYPE[kind] for kind in (*INDEXED, *ERASING)}
+_WRITTEN: Final = topics_of(*INDEXED, *ERASING)
 _DECODED: Final = FOLDED | _WRITTEN
 
 OnProgress: TypeAlias = Callable[[int, int], None]

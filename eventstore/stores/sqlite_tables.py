@@ -11,7 +11,7 @@ from typing import Final
 from eventstore.log.errors import LogMissing, ReadModelsMissing
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES
 from eventstore.read_models.update import MADE
-from eventstore.stores import sqlite_contents, sqlite_queue_totals, sqlite_sizes
+from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_connections import Connect, connect_to_read
 
 TABLES: Final = (
@@ -59,6 +59,40 @@ TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY, beats INTEGER NOT NULL)",
 )
 
+_QUEUE_TOTALS: Final = (
+    "DROP TABLE IF EXISTS queue_totals",
+    """
+    CREATE TABLE queue_totals (
+        id INTEGER PRIMARY KEY, queues INTEGER NOT NULL, messages INTEGER NOT NULL,
+        bytes INTEGER NOT NULL
+    )
+    """,
+    """
+    INSERT INTO queue_totals
+    SELECT 0, count(*), coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM queue_depths
+    """,
+    """
+    CREATE TRIGGER queue_added AFTER INSERT ON queue_depths BEGIN
+        UPDATE queue_totals SET queues = queues + 1, messages = messages + new.messages,
+        bytes = bytes + new.bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER queue_changed AFTER UPDATE OF messages, bytes ON queue_depths
+    WHEN new.messages <> old.messages OR new.bytes <> old.bytes BEGIN
+        UPDATE queue_totals SET messages = messages + new.messages - old.messages,
+        bytes = bytes + new.bytes - old.bytes;
+    END
+    """,
+    """
+    CREATE TRIGGER queue_removed AFTER DELETE ON queue_depths BEGIN
+        UPDATE queue_totals SET queues = queues - 1, messages = messages - old.messages,
+        bytes = bytes - old.bytes;
+    END
+    """,
+)
+"""Sums of queue_depths, kept by triggers: every change of a queue changes them."""
+_TOTALS_MADE_LAST: Final = "queue_removed"
 _LATER_COLUMNS: Final = {
     "did": "ALTER TABLE queue_depths ADD COLUMN did BLOB NOT NULL DEFAULT x''",
     "outbound": "ALTER TABLE queue_depths ADD COLUMN outbound INTEGER NOT NULL DEFAULT 0",
@@ -138,8 +172,8 @@ def make_tables(cursor: sqlite3.Cursor) -> None:
     for statement in _INDEXES:
         cursor.execute(statement)
     there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
-    if sqlite_queue_totals.MADE_LAST not in there:
-        for statement in sqlite_queue_totals.MAKE:
+    if _TOTALS_MADE_LAST not in there:
+        for statement in _QUEUE_TOTALS:
             cursor.execute(statement)
     if sqlite_sizes.MADE_LAST not in there:
         sqlite_sizes.make(cursor)

@@ -119,7 +119,6 @@ class Opened:
         span: Span,
         tenants: Mapping[str, str],
     ) -> None:
-        """See ``open``."""
         self._export, self._at, self._place, self._tenants = export, at, place, tenants
         self._ending = ExitStack()
         self._connection: duckdb.DuckDBPyConnection | None = None

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from eventstore.log import event_log
 from eventstore.log.codec import decode_seal
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage
@@ -25,7 +26,7 @@ def test_the_first_transaction_that_is_missing_is_named_with_its_time(
     growing.grow()
     *_, summary = verify_export(place, SIGNED_BY, processes=1)
     assert isinstance(summary, ExportSummary)
-    monkeypatch.setattr(beside, "_ROWS", rows_at_once)
+    monkeypatch.setattr(event_log, "_PAGE_ROWS", rows_at_once)
     # Two rows and their seal, and then those of another partition.
     at_ms = decode_seal(whole_log(sqlite_log)[12].state).at_ms
     assert [*beside.compare_end(sqlite_log, summary, recorded_before_ms=at_ms)] == []

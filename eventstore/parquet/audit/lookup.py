@@ -24,7 +24,7 @@ from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import require_named
-from eventstore.parquet.columns import event_columns, identity_of
+from eventstore.parquet.columns import columns_of, events_in, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.index import (
@@ -36,7 +36,7 @@ from eventstore.parquet.index import (
     positions_in,
     stream_key,
 )
-from eventstore.parquet.manifest import DataFile, Manifest, day_of
+from eventstore.parquet.manifest import DataFile, Manifest
 from eventstore.parquet.opening import AsOf, DatabaseExport
 from eventstore.parquet.rows import log_rows, read_table
 from eventstore.parquet.schema import SCHEMA
@@ -208,8 +208,9 @@ class Lookup:
     def _decoded(self, proven: Sequence[_Proven]) -> Iterator[dict[str, Any]]:
         """Yield rows by the columns of the export, made from their proven states."""
         rows = [one.row for one in proven]
+        topics = [row.topic for row in rows]
         try:
-            typed = event_columns([row.topic for row in rows], [row.state for row in rows])
+            typed = columns_of(topics, events_in(topics, [row.state for row in rows]))
         except (UnknownTopic, CorruptRow) as error:
             raise ExportDamaged(proven[0].path, Damage.UNKNOWN_EVENT, str(error)) from error
         schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]
@@ -292,7 +293,7 @@ def position_at(export: DatabaseExport, as_of: AsOf) -> int:
         return as_of
     day, reached = as_of.astimezone(UTC).date().isoformat(), 0
     for file in sorted(export.catalog.files, key=lambda file: -file.last):
-        if file.last > reached and day_of(file.path) <= day:
+        if file.last > reached and file.day <= day:
             reached = max(reached, _reached_in(export.place, file, as_of))
     return reached
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Final
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
@@ -14,9 +13,6 @@ from eventstore.log.verify import Fault, heads_not_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
-
-_ROWS: Final = 1_024
-_BYTES: Final = 4 * 1024 * 1024
 
 
 def compare_end(
@@ -76,17 +72,11 @@ def _other_constants(log: EventLog, summary: ExportSummary) -> Iterator[ExportFi
 
 
 def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:
-    """The position of the first seal after a position, and when it was recorded; None if none is.
-
-    The rows of one transaction can fill many pages.
-    """
-    while page := log.read_rows(after=after, rows_max=_ROWS, bytes_max=_BYTES):
-        for row in page:
-            if row.topic != SEAL_TOPIC:
-                continue
+    """The position of the first seal after a position, and its time; None if there is none."""
+    for row in log.rows_after(after):
+        if row.topic == SEAL_TOPIC:
             try:
                 return row.position, decode(row.topic, row.state).at_ms
             except CorruptRow:
                 return None  # poste log verify reports the damage
-        after = page[-1].position
     return None

@@ -45,7 +45,6 @@ from eventstore.log.tree_head import TreeHead, verified_head
 from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, MANIFESTS, ExportPlace
-from eventstore.parquet.manifest import Verify
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
@@ -103,7 +102,7 @@ def verify_export(  # noqa: PLR0913 - what is held against what
     """
     tree = TreeCheck(place)
     verify = None if key is None else key.verify
-    claims = read_claims(place, verify, _key_of)
+    claims = read_claims(place, verify)
     verified = None
     if marks and claims.head and not (claims.findings or known_heads):
         verified = marks.read(place, claims.head)
@@ -114,7 +113,7 @@ def verify_export(  # noqa: PLR0913 - what is held against what
     for found in chain(
         check.run(min(wanted, check.rows_in_all // ROWS_PER_PROCESS), progress),
         check.check_heads(key, witnessed or {}),
-        _strays(claims, lambda: read_claims(place, verify, _key_of)),
+        _strays(claims, lambda: read_claims(place, verify)),
     ):
         findings += 1
         yield found
@@ -130,10 +129,6 @@ def verify_export(  # noqa: PLR0913 - what is held against what
 
 def _reaches(parts: Sequence[ManifestPart], position: int) -> bool:
     return bool(parts) and parts[-1].manifest.last >= position
-
-
-def _key_of(text: str) -> Verify:
-    return read_public_key(text).verify
 
 
 def _erased_in(place: ExportPlace, part: ManifestPart) -> set[bytes]:

@@ -82,12 +82,11 @@ def _disorder(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
     for row in _rows_where(pc.less_equal(steps, 0)):
         why = f"follows position {positions[row - 1]} in the file"
         yield _row_finding(file, table, row, Fault.WRONG_POSITION, why)
-    day = file.path.split("/")[1].removeprefix("date=")
     days = table["recorded_at"].combine_chunks().cast(pa.date32(), safe=False)
-    if days.unique().cast(pa.string()).to_pylist() == [day]:
+    if days.unique().cast(pa.string()).to_pylist() == [file.day]:
         return
-    for row in _rows_where(pc.not_equal(days.cast(pa.string()), day)):
-        why = f"recorded_at is not of {day}, the day of the file"
+    for row in _rows_where(pc.not_equal(days.cast(pa.string()), file.day)):
+        why = f"recorded_at is not of {file.day}, the day of the file"
         yield _row_finding(file, table, row, Fault.WRONG_COLUMN, why)
 
 

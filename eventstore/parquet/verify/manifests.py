@@ -14,10 +14,11 @@ Other files are explained if possible: they belong to manifests that a counting 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+from eventstore.log.public_key import PublicKeyRefused, read_public_key
 from eventstore.log.verify import Head
 from eventstore.parquet.catalog import check_continues, table_damage, widest_first
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
@@ -149,9 +150,6 @@ class Leftovers:
             self._report(ExportDamaged(file.path, Damage.CHANGED, why))
 
 
-KeyOf: TypeAlias = Callable[[str], Verify]
-"""Gives the signature check for a public key in base58. Raises ValueError: not a key."""
-
 _TRIES: Final = 3
 
 
@@ -185,7 +183,7 @@ class Claims(NamedTuple):
         return (self.mark.complete_until_ms or None) if self.mark else None
 
 
-def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Claims:
+def read_claims(place: ExportPlace, verify: Verify | None) -> Claims:
     """Read ``export.json`` and all manifests; may run beside an exporter.
 
     Raises:
@@ -193,7 +191,7 @@ def read_claims(place: ExportPlace, verify: Verify | None, key_of: KeyOf) -> Cla
     """
     for _ in range(_TRIES):
         listed, commits = place.sizes(MANIFESTS), place.sizes(TABLE_LOG)
-        claims = _Reading(place, listed).claims(verify, key_of)
+        claims = _Reading(place, listed).claims(verify)
         # An exporter or a compaction may have changed the export between two reads.
         is_same = (place.sizes(MANIFESTS), place.sizes(TABLE_LOG)) == (listed, commits)
         if not claims.findings or is_same:
@@ -216,13 +214,13 @@ class _Reading:
         self._findings: list[ExportFinding] = []
         self._unreadable: list[str] = []
 
-    def claims(self, verify: Verify | None, key_of: KeyOf) -> Claims:
+    def claims(self, verify: Verify | None) -> Claims:
         contents = self._contents()
-        head = self._head(verify, key_of)
+        head = self._head(verify)
         key = head.public_key if head else ""
         if verify is None:
             # With a damaged head, still check whether one key signed everything else.
-            verify = _verify_of(key_of, key or _any_key(contents))
+            verify = _verify_of(key or _any_key(contents))
         table = self._table(head, verify, key)
         self._findings += table.findings
         contents |= self._place.read_all((table.manifests or {}).keys() - self._listed.keys())
@@ -294,7 +292,7 @@ class _Reading:
                 self._report(ExportDamaged(name, Damage.MISSING, "it was listed"))
         return contents
 
-    def _head(self, verify: Verify | None, key_of: KeyOf) -> ExportHead | None:
+    def _head(self, verify: Verify | None) -> ExportHead | None:
         """Read ``export.json``; None if it is missing or damaged."""
         try:
             content = self._place.read(HEAD)
@@ -305,7 +303,7 @@ class _Reading:
         except ExportDamaged as error:
             self._report(error)
             return None
-        verify = verify or _verify_of(key_of, head.public_key)
+        verify = verify or _verify_of(head.public_key)
         damages = list(signature_damage(HEAD, head, content, verify))
         for damage in damages:
             self._report(damage)
@@ -367,10 +365,10 @@ def _counting(found: Sequence[ReadManifest]) -> Iterator[ReadManifest]:
     return iter(sorted(widest, key=lambda read: read.manifest.first))
 
 
-def _verify_of(key_of: KeyOf, key: str) -> Verify:
+def _verify_of(key: str) -> Verify:
     try:
-        return key_of(key)
-    except ValueError:
+        return read_public_key(key).verify
+    except PublicKeyRefused:
         return lambda _message, _signature: False
 
 

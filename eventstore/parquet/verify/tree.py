@@ -126,11 +126,8 @@ class TreeCheck:
             why = "its seals are not those that stood there when they were verified"
             yield _wrong(manifest.path, why, manifest.last)
 
-    def end(self, key: PublicKey | None, mediator_did: str) -> Iterator[ExportFinding]:
-        """Check the last tiles, and the newest head with the key of the export. Raises as ``join``.
-
-        Without a key, because ``export.json`` is damaged, the head is not checked.
-        """
+    def end(self, key: PublicKey, mediator_did: str) -> Iterator[ExportFinding]:
+        """Check the last tiles, and the newest head by the export's key. Raises as ``join``."""
         if self._tree is not None and self._has_tiles:
             last = {
                 Tile(level, full_tiles(self._tree.size, level), len(hashes) // HASH_BYTES): hashes
@@ -139,8 +136,6 @@ class TreeCheck:
             }
             yield from self._check_tiles(last)
             yield from self._check_others(self._tree, last)
-        if key is None:
-            return
         if self._note is not None:
             try:
                 head = head_in(self._note, key)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +37,13 @@ def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     for day in found:
         rows = table if len(found) == 1 else table.filter(pc.equal(days, day))
         yield day.isoformat(), rows
+
+
+def files_by_day(run: Iterable[Statement]) -> Iterator[tuple[str, list[DataFile]]]:
+    """Yield each day and its data files in these manifests, earliest first."""
+    files = [file for statement in run for file in statement.manifest.files]
+    days = itertools.groupby(sorted(files, key=attrgetter("day", "first")), key=attrgetter("day"))
+    return ((day, list(same_day)) for day, same_day in days)
 
 
 def write_data(place: ExportPlace, day: str, table: pa.Table, version: int) -> DataFile:

@@ -10,7 +10,7 @@ version continue to read the old files, which ``Exporter.sweep`` removes later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,11 +27,10 @@ from eventstore.parquet.manifest import (
     Signer,
     Statement,
     Verify,
-    day_of,
     parse_manifest,
 )
 from eventstore.parquet.rows import log_rows, read_table
-from eventstore.parquet.write.commit import write_data, write_manifest
+from eventstore.parquet.write.commit import files_by_day, write_data, write_manifest
 from eventstore.parquet.write.erasing import (
     COLUMNS_OF_NAMES,
     GoneNames,
@@ -128,7 +127,7 @@ def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneName
         if names:
             table = with_states(table, states, gone)
         if erased or names:
-            file = write_data(place, day_of(file.path), table, rewriting.version)  # noqa: PLW2901
+            file = write_data(place, file.day, table, rewriting.version)  # noqa: PLW2901
         files.append(file)
         taken = TakenOut(taken.contents + erased, taken.names + names)
     if taken == TakenOut():
@@ -238,10 +237,7 @@ def _merged_files(
     rewriting: Rewriting, run: Sequence[Statement]
 ) -> Iterator[tuple[DataFile, int | None]]:
     """Yield the file of each day and its number of contents; None if it stays and is not read."""
-    files = [file for statement in run for file in statement.manifest.files]
-    days = groupby(sorted(files, key=lambda file: (_day(file), file.first)), key=_day)
-    for day, same_day in days:
-        parts = list(same_day)
+    for day, parts in files_by_day(run):
         if len(parts) == 1:
             yield parts[0], None
             continue
@@ -260,7 +256,3 @@ def _read_again(rewriting: Rewriting, statement: Statement) -> Manifest:
     if found.sha256 != statement.sha256:
         raise ExportDamaged(path, Damage.CHANGED, "not the manifest that was committed")
     return found.manifest
-
-
-def _day(file: DataFile) -> str:
-    return day_of(file.path)

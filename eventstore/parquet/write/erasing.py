@@ -26,7 +26,7 @@ from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC
+from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
     STREAM_BYTES,
@@ -42,7 +42,7 @@ from eventstore.parquet.columns import to_table
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
-_TOPICS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in ERASING)
+_TOPICS: Final = topics_of(*ERASING)
 _PAGE_ROWS: Final = 4_096
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 _STATE: Final = SCHEMA.get_field_index("state")

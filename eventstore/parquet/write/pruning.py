@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from itertools import groupby
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -29,10 +28,9 @@ from eventstore.parquet.manifest import (
     Manifest,
     Pruned,
     Statement,
-    day_of,
 )
 from eventstore.parquet.rows import log_rows, manifest_table, read_table
-from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.commit import files_by_day, write_data
 from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 
@@ -134,7 +132,7 @@ def prune(
 
 def _begins_ms(statement: Statement) -> int:
     """When the first day of a manifest's rows began, Unix milliseconds."""
-    day = min(day_of(file.path) for file in statement.manifest.files)
+    day = min(file.day for file in statement.manifest.files)
     return (date.fromisoformat(day) - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -142,11 +140,11 @@ def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
     """When the last row of a manifest was recorded, read from the files of its newest day."""
     if manifest.pruned is not UNSET:
         return manifest.pruned.recorded_until_ms
-    newest = max(day_of(file.path) for file in manifest.files)
+    newest = max(file.day for file in manifest.files)
     latest: list[int] = [
         pc.max(read_table(place, file, ("recorded_at",))["recorded_at"]).cast(pa.int64()).as_py()
         for file in manifest.files
-        if day_of(file.path) == newest
+        if file.day == newest
     ]
     return max(latest) // 1000
 
@@ -162,10 +160,8 @@ def _rest(
     rewriting: Rewriting, run: Sequence[Statement], leaving: Positions, rows_max: int
 ) -> Iterator[tuple[DataFile, int]]:
     """Write the rows that stay; yield each file and its number of contents."""
-    files = [file for statement in run for file in statement.manifest.files]
-    days = groupby(sorted(files, key=lambda f: (day_of(f.path), f.first)), key=_day)
-    for day, same_day in days:
-        for table in _gathered(_stays(rewriting.place, same_day, leaving), rows_max):
+    for day, files in files_by_day(run):
+        for table in _gathered(_stays(rewriting.place, files, leaving), rows_max):
             yield write_data(rewriting.place, day, table, rewriting.version), contents_in(table)
 
 
@@ -187,7 +183,3 @@ def _gathered(tables: Iterable[pa.Table], rows_max: int) -> Iterator[pa.Table]:
             waiting = []
     if waiting:
         yield pa.concat_tables(waiting).combine_chunks()
-
-
-def _day(file: DataFile) -> str:
-    return day_of(file.path)

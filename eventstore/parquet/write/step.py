@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import repeat
 from typing import Final
 from uuid import UUID
@@ -22,11 +21,11 @@ from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
-    TOPIC_BY_TYPE,
     BatchSealed,
     ConnectionEstablished,
     Event,
     IdentityRegistered,
+    topics_of,
 )
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import ERASED, partition_stream
@@ -66,9 +65,7 @@ class ExportStep:
     """Whether the log may have more rows already."""
 
 
-_COMING_BACK: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (IdentityRegistered, ConnectionEstablished)
-)
+_COMING_BACK: Final = topics_of(IdentityRegistered, ConnectionEstablished)
 
 
 class IdentityNames:
@@ -252,7 +249,7 @@ class _Collected:
         if sealed.rows != len(covered):
             why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
             raise LogNotAsSealed(row.position, why)
-        if _stream_of(name) != row.stream:
+        if partition_stream(name).bytes != row.stream:
             raise LogNotAsSealed(row.position, f"a seal of {name} in another stream")
         if (row.version, sealed.previous) != (head.version + 1, head.digest):
             why = f"seal {row.version} of {name} does not continue seal {head.version}"
@@ -272,8 +269,3 @@ class _Collected:
         self._bytes += self._unsealed_bytes
         self._unsealed_bytes = 0
         self.is_full = self._rows >= self._bounds.rows_max or self._bytes >= self._bounds.bytes_max
-
-
-@lru_cache(maxsize=4_096)
-def _stream_of(partition: str) -> bytes:
-    return partition_stream(partition).bytes

@@ -301,7 +301,7 @@ class TableWriter:
         return AddAction(
             path=file.path.removeprefix(f"{EVENTS}/"),
             size=file.bytes,
-            partition_values={DATE: day_of(file.path)},
+            partition_values={DATE: file.day},
             modification_time=self._clock(),
             data_change=is_new,
             stats=json.dumps(self._statistics(file)),
