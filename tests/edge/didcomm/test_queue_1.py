@@ -5,6 +5,8 @@ Every case of the protocol is in ``tests/unit/didcomm/test_queue_1.py``.
 
 from __future__ import annotations
 
+import pytest
+
 from http_edge.clients.didcomm import QueueStatus
 from tests.edge.didcomm.wallet_network import (
     Bob,
@@ -13,6 +15,7 @@ from tests.edge.didcomm.wallet_network import (
     ids,
     numbered,
 )
+from tests.edge.mediator import HandClock
 
 
 async def test_more_messages_than_the_owner_wants_are_refused_explicitly(
@@ -48,6 +51,26 @@ async def test_who_listens_gets_messages_though_none_may_wait(
         (picked,) = await live.next()
         assert bob.read(picked) == "one"
         await live.received([picked.id])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"queue_messages_max": 3, "queue_sender_share_max": 1},
+            "retention": {"messages_s": 600},
+        }
+    ],
+)
+async def test_the_owners_rules_stay_within_the_operators(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    status = await bob.wallet.update_queue(message_count_limit=1_000, duration_limit=100_000)
+    assert (status.message_count_limit, status.duration_limit_s) == (3, 600)
+    await network.write(bob, *numbered(3))
+    assert (await network.forward_text(bob.key, "one more")).status == 429
+    clock.advance(601)
+    assert (await bob.wallet.queue_status()).message_count == 0
 
 
 async def test_the_rules_outlive_the_mediator(network: WalletNetwork, bob: Bob) -> None:
