@@ -276,26 +276,42 @@ def test_the_commands_for_the_mediator_alone_are_those_that_need_a_registration(
     assert {kind for kind, row in ROWS.items() if row.addressee is Addressee.MEDIATOR} == needed
 
 
-@pytest.mark.parametrize("member", ["header", "payload", "signature"])
-def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
-    command: dict[str, object] = {"header": {}, "payload": {}, "signature": ""}
-    del command[member]
+HEADER: Final = {
+    "channel": "DIRECT_AUTHENTICATED",
+    "sender_did": "did:x:a",
+    "sender_signing_key_id": "did:x:a#signing",
+    "recipient_did": "did:x:b",
+    "timestamp": 1,
+    "nonce": "00000000-0000-4000-8000-000000000000",
+}
+
+
+def envelope_detail(command: dict[str, object]) -> str:
     read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
     assert not isinstance(read, CommandEnvelope)
-    assert read.detail == f"{member}: is missing"
+    return read.detail
+
+
+@pytest.mark.parametrize("member", ["header", "payload", "signature"])
+def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
+    command: dict[str, object] = {"header": HEADER, "payload": {}, "signature": ""}
+    del command[member]
+    assert envelope_detail(command) == f"{member}: is missing"
+
+
+@pytest.mark.parametrize("member", HEADER)
+def test_a_member_that_a_header_lacks_is_named_as_missing(member: str) -> None:
+    header = {name: value for name, value in HEADER.items() if name != member}
+    command: dict[str, object] = {"header": header, "payload": {}, "signature": ""}
+    assert envelope_detail(command) == f"header.{member}: is missing"
 
 
 @pytest.mark.parametrize("member", ["sender_did", "recipient_did"])
 def test_a_did_of_a_header_is_bounded_in_bytes(member: str) -> None:
-    header = {
-        "channel": "DIRECT_AUTHENTICATED",
-        "sender_did": "did:x:a",
-        "sender_signing_key_id": "did:x:a#signing",
-        "recipient_did": "did:x:b",
-        "timestamp": 1,
-        "nonce": "00000000-0000-4000-8000-000000000000",
+    command: dict[str, object] = {
+        "header": {**HEADER, member: LONG_DID},
+        "payload": {},
+        "signature": "",
     }
-    command = {"header": header | {member: LONG_DID}, "payload": {}, "signature": ""}
-    read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
-    assert not isinstance(read, CommandEnvelope)
-    assert read.detail == f"header.{member}: has more than {LIMITS.did_bytes_max} bytes"
+    detail = envelope_detail(command)
+    assert detail == f"header.{member}: has more than {LIMITS.did_bytes_max} bytes"
