@@ -237,6 +237,7 @@ BAD_CONTRACTS = {
         INVALID_SIGNATURES,
     ),
     "expired": (signed_contract(ALICE, BOB, NOW_S), INVALID),
+    "with oneself": (signed_contract(BOB, BOB, NOW_S + 60), INVALID),
 }
 """One of each refusal; ``tests/unit/wire/test_contract_profile.py`` has every fault."""
 
@@ -330,14 +331,6 @@ async def test_trap_59_one_signed_contract_is_one_record_whatever_stands_beside_
         answer = await respond(mediator, bob, same, to=alice)
         assert answer.json == SUCCESS or same is spelled
     assert await contracts(mediator, alice) == [contract]
-
-
-async def test_another_contract_of_the_same_pair_is_another_record(
-    mediator: Mediator, alice: Identity, bob: Identity
-) -> None:
-    await mediator.register(bob)
-    both = [await mediator.befriend(bob, alice, lifetime_s) for lifetime_s in (60, 61)]
-    assert await contracts(mediator, bob) == both
 
 
 async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either_side(

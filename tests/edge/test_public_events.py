@@ -200,20 +200,6 @@ async def test_a_withdrawal_names_events(
     assert answer.refusal == INVALID
 
 
-async def test_the_same_event_twice_is_two_events(mediator: Mediator, alice: Identity) -> None:
-    ids = {await publish(mediator, alice, "x") for _ in range(2)}
-    assert len(ids) == 2
-    assert await read(mediator, alice) == ["x", "x"]
-
-
-async def test_public_events_outlive_the_registration(
-    mediator: Mediator, alice: Identity, clock: HandClock
-) -> None:
-    await publish(mediator, alice, "x")
-    clock.advance(200_000)
-    assert await read(mediator, alice) == ["x"]
-
-
 @pytest.mark.parametrize(
     "did",
     [

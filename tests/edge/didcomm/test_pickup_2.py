@@ -65,6 +65,18 @@ async def test_a_limit_that_parsers_read_differently_makes_no_message(
         assert await bob.drained() == ["one"]
 
 
+@pytest.mark.parametrize("settings", [{"didcomm": {"delivery_bytes_max": 65_536}}])
+async def test_a_delivery_is_bounded_in_bytes_and_holds_one_message_at_least(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    await network.write(bob, "a" * 100_000, "b" * 30_000, "c" * 10_000, "d" * 30_000)
+    counts = []
+    while picked := await bob.wallet.fetch(10):
+        counts.append(len(picked))
+        await bob.wallet.received(ids(picked))
+    assert counts == [1, 2, 1]
+
+
 async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(
     network: WalletNetwork,
 ) -> None:
