@@ -11,7 +11,6 @@ import threading
 import time
 from array import array
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tests.bench.report import percentile
@@ -36,12 +35,7 @@ class DiskWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import count
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
@@ -93,12 +92,7 @@ class Target:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     def begin(self) -> None:

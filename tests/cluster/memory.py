@@ -11,10 +11,8 @@ import msgspec
 from actors.core.evolve import from_snapshot
 from actors.core.state_rows import state_rows
 from actors.host.inspection import (
-    CachedIdentities,
     DescribeStates,
     InspectionAnswer,
-    ListCachedIdentities,
     StatesDescribed,
 )
 from http_edge.admin.memory import STATE_BYTES_MAX
@@ -35,12 +33,6 @@ class Memory:
         self._url = url
         self._token = token
 
-    def residents(self) -> Sequence[str]:
-        """The identities that are in memory."""
-        answer = self._ask(ListCachedIdentities())
-        assert isinstance(answer, CachedIdentities), answer
-        return answer.targets
-
     def states(self, targets: Sequence[str]) -> Mapping[str, State]:
         """The states of those of these identities that are in memory."""
         answer = self._ask(DescribeStates(list(targets), STATE_BYTES_MAX))
@@ -53,7 +45,7 @@ class Memory:
             found[described.target] = (described.version, sorted(tables))
         return found
 
-    def _ask(self, question: ListCachedIdentities | DescribeStates) -> InspectionAnswer:
+    def _ask(self, question: DescribeStates) -> InspectionAnswer:
         body = msgspec.msgpack.encode(question)
         status, answer = exchange("POST", self._url, "/memory", token=self._token, body=body)
         assert status == http.client.OK, (status, answer)

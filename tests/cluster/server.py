@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 
 from eventstore.log.event_log import EventLog
@@ -188,12 +187,7 @@ class Server:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._clean_up()
 
     def _clean_up(self) -> None:

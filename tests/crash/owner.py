@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import msgspec
@@ -106,12 +105,7 @@ class Owner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self.signal(signal.SIGKILL)
         self._process.wait()

@@ -66,35 +66,6 @@ async def test_trap_7_white_space_and_order_of_members_do_not_matter(
     assert (await mediator.post(body)).status == 200
 
 
-@pytest.mark.parametrize("absent", ["header", "payload", "signature"])
-async def test_an_envelope_has_header_payload_and_signature(
-    mediator: Mediator, alice: Identity, absent: str
-) -> None:
-    command = mediator.command(alice, QUERY)
-    del command[absent]
-    assert (await mediator.post(command)).refusal == (400, "INVALID_COMMAND")
-
-
-@pytest.mark.parametrize(
-    "absent",
-    [
-        "channel",
-        "sender_did",
-        "sender_signing_key_id",
-        "recipient_did",
-        "timestamp",
-        "nonce",
-    ],
-)
-async def test_all_six_members_of_the_header_are_required(
-    mediator: Mediator, alice: Identity, absent: str
-) -> None:
-    command = mediator.command(alice, QUERY)
-    del command["header"][absent]
-    command["signature"] = alice.sign({k: command[k] for k in ("header", "payload")})
-    assert (await mediator.post(command)).refusal == (400, "INVALID_COMMAND")
-
-
 async def test_trap_11_members_beyond_the_six_are_signed_but_mean_nothing(
     mediator: Mediator, alice: Identity
 ) -> None:

@@ -8,7 +8,6 @@ import json
 import signal
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.interop.acapy import RAW_KEY, STOP_S_MAX, signal_group
@@ -167,12 +166,7 @@ class CredoWallet:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def _ask(self, command: str, *values: str | None) -> Any:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, Self
 from urllib.parse import parse_qs, urlsplit
 
@@ -44,12 +43,7 @@ class Mediator(Protocol):
     async def __aenter__(self) -> Self:
         """Start."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop."""
 
 
@@ -114,13 +108,8 @@ class Poste:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await _to_its_end(lambda: self._server.__exit__(kind, error, trace))
+    async def __aexit__(self, *error: object) -> None:
+        await _to_its_end(lambda: self._server.__exit__(*error))
 
 
 class AcaPyMediator:
@@ -138,12 +127,7 @@ class AcaPyMediator:
         await self._agent.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._agent.stop()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from http import HTTPStatus
-from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
@@ -61,12 +60,7 @@ class RecordingProxy:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _pass(self, request: web.Request) -> web.Response:

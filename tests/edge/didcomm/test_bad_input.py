@@ -15,7 +15,7 @@ from hypothesis import settings as bounds
 from hypothesis import strategies as st
 
 from actors.core.partitioning import host_name
-from http_edge.clients.didcomm import ProblemReported, Wallet
+from http_edge.clients.didcomm import Wallet
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import pack
@@ -282,20 +282,6 @@ async def test_registered_and_unregistered_keys_answer_byte_for_byte_alike(
             assert all(made)
             answers.append((answer.status, headers, answer.body))
     assert answers == [answers[0]] * len(answers)
-
-
-async def test_a_stranger_gets_the_same_answer_whatever_key_it_names(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    stranger = network.stranger()
-    (unknown,) = keys(1)
-    codes = set()
-    for key in (bob.key, unknown):
-        for ask in (stranger.status(key), stranger.fetch(1, key), stranger.update_keylist([key])):
-            with pytest.raises(ProblemReported) as reported:
-                await ask
-            codes.add((reported.value.code, reported.value.text))
-    assert codes == {("not-connected", "There is no connection with this key")}
 
 
 # ---- hosts that do not answer

@@ -7,7 +7,7 @@ from nacl.signing import SigningKey
 from typing_extensions import override
 
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
-from tests.edge.didcomm.wallet_network import Bob, WalletNetwork, numbered
+from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
@@ -82,33 +82,6 @@ async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
         assert received["type"] == "PENDING_EVENTS"
         assert (await live.status()).live_delivery is True
     assert await bob.drained() == ["message"]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"limits": {"queue_messages_max": 4, "queue_sender_share_max": 0.75}}]
-)
-async def test_the_caps_of_a_queue_are_for_both_together(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, mediator: Mediator
-) -> None:
-    for index in range(2):
-        await mediator.delivered(alice, both, f"pending event {index}")
-    await network.write(bob, *numbered(2))
-    assert (await network.forward_text(bob.key, "one more")).status == 429
-    refused = await mediator.write(alice, both, "one more")
-    assert refused.refusal == (429, "RECIPIENT_QUEUE_FULL")
-    assert len(await bob.drained()) == 2
-    await mediator.delivered(alice, both, "now it fits")
-
-
-async def test_a_wallets_own_rules_are_for_envelopes_alone(
-    network: WalletNetwork, bob: Bob, both: Both, alice: Identity, clock: HandClock
-) -> None:
-    mediator = network.mediator
-    await bob.wallet.update_queue(will_queue=False, duration_limit=60)
-    await mediator.delivered(alice, both, "pending event")
-    clock.advance(600)
-    assert (await bob.wallet.status()).message_count == 0
-    assert await mediator.waiting(both) == ["pending event"]
 
 
 async def test_both_outlive_the_mediator(

@@ -53,21 +53,6 @@ async def test_a_requested_answer_is_not_replaced_by_a_waiting_message(
     assert await bob.drained() == ["one"]
 
 
-async def test_without_a_return_route_nothing_is_handed_out(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    await network.write(bob, "one")
-    for route in ({}, routed("none")):
-        answer = await network.say(bob.connection, PING, response_requested=False, **route)
-        assert (answer.status, answer.body) == (202, b"")
-    assert await bob.drained() == ["one"]
-
-
-async def test_a_stranger_is_handed_nothing(network: WalletNetwork, bob: Bob) -> None:
-    await network.write(bob, "one")
-    assert await network.stranger().implicit() is None
-
-
 async def test_over_a_socket_everything_comes_and_keeps_coming_in_order(
     network: WalletNetwork, bob: Bob
 ) -> None:

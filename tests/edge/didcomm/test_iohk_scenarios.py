@@ -27,7 +27,6 @@ from tests.edge.identities import Json
 from tests.unit.outbound.agent_host import AgentHost, agent_host
 
 PROBLEM = NEW_PREFIX + "report-problem/2.0/problem-report"
-MEDIATION = "coordinate-mediation/2.0/"
 PICKUP = "messagepickup/3.0/"
 
 

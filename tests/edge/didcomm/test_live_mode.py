@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
-    answer_to,
-    fresh,
     ids,
     numbered,
     opened,
@@ -44,48 +40,6 @@ async def silent(live: Live) -> None:
         await live.next(MOMENT_S)
 
 
-async def test_live_mode_goes_on_and_off_and_the_status_mirrors_it(bob: Bob) -> None:
-    async with bob.wallet.socket() as socket:
-        wallet = bob.wallet.over(socket)
-        assert (await wallet.status()).live_delivery is False
-        for on in (True, True, False, False, True):
-            assert (await wallet.live_delivery(on=on)).live_delivery is on
-            assert (await wallet.status()).live_delivery is on
-
-
-async def test_over_http_the_problem_report_has_its_exact_form(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    question = fresh(**{"@type": NEW_PREFIX + CHANGE, "live_delivery": True, **routed()})
-    answer = await network.post(bob.connection.pack(question))
-    report = opened(bob.connection, answer.body)
-    assert report.pop("@id")
-    assert report == {
-        "@type": NEW_PREFIX + "notification/1.0/problem-report",
-        "~thread": {"thid": question["@id"], "pthid": question["@id"]},
-        "description": {
-            "code": "e.m.live-mode-not-supported",
-            "en": "Connection does not support Live Delivery",
-        },
-        "who_retries": "none",
-    }
-    assert (await bob.wallet.live_delivery(on=False)).live_delivery is False
-
-
-async def test_a_live_mode_that_is_neither_on_nor_off_is_reported(bob: Bob) -> None:
-    cases: list[Any] = [None, 1, "true", [True]]
-    for value in cases:
-        async with bob.wallet.socket() as socket:
-            wallet = bob.wallet.over(socket)
-            report = await answer_to(wallet, CHANGE, live_delivery=value)
-            assert report["description"] == {
-                "code": "invalid-message",
-                "en": "A part of the message is missing or invalid:"
-                " live_delivery must be true or false",
-            }
-            assert (await wallet.status()).live_delivery is False
-
-
 async def test_what_was_queued_before_is_not_pushed_and_what_comes_is_in_order(
     network: WalletNetwork, bob: Bob
 ) -> None:
@@ -95,17 +49,6 @@ async def test_what_was_queued_before_is_not_pushed_and_what_comes_is_in_order(
         await network.write(bob, *texts)
         assert await pushed(bob, live, 30) == texts
         assert bob.texts(await live.fetch(10)) == ["before"]
-
-
-async def test_a_live_delivery_is_a_delivery_without_a_thread(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    async with bob.wallet.live() as live:
-        await network.write(bob, "hello")
-        delivery = await live.socket.receive(WAIT_S)
-        assert isinstance(delivery, dict)
-        assert delivery["@type"] == NEW_PREFIX + "messagepickup/2.0/delivery"
-        assert set(delivery) == {"@type", "@id", "~attach"}
 
 
 async def test_what_was_pushed_waits_until_it_is_acknowledged_over_either_transport(

@@ -1,4 +1,7 @@
-"""Coordinate mediation (RFC 0211) over real sockets: grants, keylists, and whose a key is."""
+"""Coordinate mediation (RFC 0211) over real sockets: grants, and whose a key is.
+
+Every case of the protocol is in ``tests/unit/didcomm/test_coordinate_mediation.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,17 @@ from typing import Any, Final
 
 import pytest
 
-from http_edge.clients.didcomm import KeylistKey, Pagination, ProblemReported, Wallet, forward_2
+from http_edge.clients.didcomm import Wallet, forward_2
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.wallet_network import (
-    PREFIXES,
     SERVICE,
     Bob,
     WalletNetwork,
     answer_to,
     envelope_of,
-    fresh,
-    keys,
     opened,
     routed,
 )
@@ -56,73 +56,6 @@ async def test_mediation_is_granted_and_again_the_same(network: WalletNetwork) -
         one.pop("~thread")
     assert again == grant
     assert network.mediator.facts() == facts
-
-
-async def test_an_answer_has_the_prefix_and_the_thread_of_its_question(bob: Bob) -> None:
-    cases: list[Any] = PREFIXES
-    more: list[Any] = [
-        ("mediate-request", "mediate-grant"),
-        ("keylist-update", "keylist-update-response"),
-        ("keylist-query", "keylist"),
-    ]
-    for prefix in cases:
-        for name, answered in more:
-            question = fresh(**{"@type": prefix + COORDINATION + name, "updates": []})
-            answer = await bob.wallet.ask(question)
-            assert answer is not None
-            assert answer["@type"] == prefix + COORDINATION + answered
-            assert answer["~thread"] == {"thid": question["@id"]}
-
-
-async def test_a_stranger_is_denied_and_leaves_no_trace(network: WalletNetwork) -> None:
-    facts = network.mediator.facts()
-    stranger = network.stranger()
-    assert (await reply_to(stranger, "mediate-request"))["@type"].endswith("/mediate-deny")
-    for name in ("keylist-update", "keylist-query"):
-        report = await reply_to(stranger, name, updates=[{"recipient_key": "x", "action": "add"}])
-        assert report["description"]["code"] == "not-connected"
-    assert network.mediator.facts() == facts
-
-
-async def test_without_mediation_there_is_no_keylist(network: WalletNetwork) -> None:
-    wallet = await network.connect()
-    (key,) = keys(1)
-    for ask in (wallet.update_keylist(add=[key]), wallet.query_keylist()):
-        with pytest.raises(ProblemReported) as reported:
-            await ask
-        assert reported.value.code == "mediation_not_granted"
-    carol = await network.bob()
-    assert await results(carol.wallet, (base58(key), "add")) == ["success"]  # it was not claimed
-
-
-async def test_keys_are_added_and_removed_with_a_result_for_each(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    raw = list(keys(2))
-    first, second = map(base58, raw)
-    assert await results(bob.wallet, (first, "add"), (second, "add")) == ["success", "success"]
-    assert await results(bob.wallet, (first, "add"), (second, "remove")) == ["no_change", "success"]
-    assert await results(bob.wallet, (second, "remove")) == ["no_change"]
-    listed = await bob.wallet.query_keylist()
-    assert [item.recipient_key for item in listed.keys] == [did_key(bob.key), did_key(raw[0])]
-
-
-async def test_a_key_in_three_spellings_is_one_key_and_is_answered_as_it_was_spelled(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    spellings = [base58(bob.key), did_key(bob.key), did_key_reference(bob.key)]
-    answer = await reply_to(
-        bob.wallet,
-        "keylist-update",
-        updates=[{"recipient_key": key, "action": "add"} for key in spellings],
-    )
-    assert answer["updated"] == [
-        {"recipient_key": key, "action": "add", "result": "no_change"} for key in spellings
-    ]
-    assert len((await bob.wallet.query_keylist()).keys) == 1
-    assert await results(bob.wallet, (spellings[2], "remove")) == ["success"]
-    await network.write(bob, "no one gets this")
-    assert await bob.drained() == []
 
 
 async def test_a_key_of_another_is_a_client_error_and_stays_where_it_is(
@@ -175,83 +108,6 @@ async def test_the_mediators_own_key_has_no_owner(bob: Bob) -> None:
     own = [base58(SERVICE.public), did_key(SERVICE.public), did_key_reference(SERVICE.public)]
     assert await results(bob.wallet, *[(key, "add") for key in own]) == ["client_error"] * 3
     assert await results(bob.wallet, (own[0], "remove")) == ["client_error"]
-
-
-async def test_what_is_no_change_of_a_key_is_a_client_error(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    cases: list[Any] = [
-        ("no key", "add"),
-        ("", "add"),
-        (None, "add"),
-        (1, "remove"),
-        ("did:web:bob.example", "add"),
-        ("1" * 10_000, "add"),
-        (base58(KeyPair.from_seed(b"k" * 32).public), "replace"),
-        (base58(KeyPair.from_seed(b"k" * 32).public), None),
-    ]
-    for key, action in cases:
-        facts = network.mediator.facts()
-        assert await results(bob.wallet, (key, action)) == ["client_error"]
-        assert network.mediator.facts() == facts
-
-
-async def test_updates_that_are_no_list_are_reported(bob: Bob) -> None:
-    cases: list[Any] = [None, {}, "all", 1]
-    for updates in cases:
-        report = await reply_to(bob.wallet, "keylist-update", updates=updates)
-        assert report["description"]["code"] == "invalid-message"
-
-
-async def test_a_keylist_is_listed_in_pages(network: WalletNetwork) -> None:
-    wallet = await network.connect()
-    await wallet.request_mediation()
-    added = list(keys(7))
-    await wallet.update_keylist(add=added)
-    names = [KeylistKey(did_key(key)) for key in added]
-    everything = await wallet.query_keylist()
-    assert (list(everything.keys), everything.pagination) == (names, None)
-    for offset, limit in ((0, 3), (3, 3), (6, 3), (7, 3), (0, 0), (2, 100)):
-        page = await wallet.query_keylist(limit, offset)
-        assert list(page.keys) == names[offset : offset + limit]
-        remaining = max(7 - offset - len(page.keys), 0)
-        assert page.pagination == Pagination(len(page.keys), offset, remaining)
-
-
-async def test_a_page_that_is_none_is_reported(bob: Bob) -> None:
-    cases: list[Any] = [[], {"limit": "one"}, {"limit": 1.5}, {"offset": -1}, {"limit": True}]
-    for paginate in cases:
-        report = await reply_to(bob.wallet, "keylist-query", paginate=paginate)
-        assert report["description"]["code"] == "invalid-message"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"didcomm": {"keylist_keys_max": 3, "keylist_updates_max": 2, "keylist_page_max": 2}}],
-)
-async def test_keylists_updates_and_pages_are_bounded(network: WalletNetwork) -> None:
-    wallet = await network.connect()
-    await wallet.request_mediation()
-    names = [base58(key) for key in keys(5)]
-    beyond = await results(wallet, *[(key, "add") for key in names[:3]])
-    assert beyond == ["success", "success", "client_error"]
-    # All or none of one update fits: the keylist takes one more.
-    assert await results(wallet, (names[3], "add"), (names[4], "add")) == ["client_error"] * 2
-    assert await results(wallet, (names[2], "add")) == ["success"]
-    page = await wallet.query_keylist(1_000_000)
-    assert (len(page.keys), page.pagination) == (2, Pagination(2, 0, 1))
-    other = await network.connect()
-    await other.request_mediation()
-    assert await results(other, (names[3], "add")) == ["success"]  # its claim was given back
-
-
-async def test_a_removed_key_gets_no_more_and_keeps_what_waits(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    await network.write(bob, "one")
-    await bob.wallet.update_keylist(remove=[bob.key])
-    await network.write(bob, "two")  # looks like success
-    assert await bob.drained() == ["one"]
 
 
 async def test_a_released_key_can_be_claimed_by_another(network: WalletNetwork) -> None:

@@ -364,12 +364,13 @@ async def test_a_prior_did_that_is_not_proven_tells_nothing_by_the_time_of_the_a
 
 async def test_unknown_names_are_counted_by_their_form(network: WalletNetwork) -> None:
     bob, alice, unknown = await connected(network), Sender(network), OwnDids(KeyPair.new())
-    for did in (unknown.peer2, unknown.x25519, "did:web:unknown.example"):
+    for did in (unknown.peer2, unknown.peer4, unknown.x25519, "did:web:unknown.example"):
         body = forward_2([alice.sealed("x", unknown.did_key)], did, bob.routing_did)
         assert (await network.post(body, content_type=MEDIA_TYPE)).status == 202
     await network.mediator.restart()
     assert {entry.reason for entry in network.mediator.refused()} == {
         "unknown-recipient:did:peer:3",
+        "unknown-recipient:did:peer:4",
         "unknown-recipient:x25519",
         "unknown-recipient:did:web",
     }

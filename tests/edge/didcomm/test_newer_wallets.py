@@ -188,23 +188,6 @@ async def test_a_wish_for_live_mode_opens_the_return_route_of_its_socket(
     assert (answer.status, answer.body) == (202, b""), "over HTTP it opens nothing"
 
 
-async def test_live_mode_over_http_is_a_problem_in_each_ones_own_form(
-    network: WalletNetwork,
-) -> None:
-    for pickup, kind in (
-        (PICKUP_3, "report-problem/2.0/problem-report"),
-        (PICKUP_4, "message-pickup/4.0/problem-report"),
-    ):
-        bob = await connected(network, pickup=pickup)
-        with pytest.raises(ProblemReported) as raised:
-            await bob.live_delivery(on=True)
-        assert raised.value.code == "e.m.live-mode-not-supported"
-        assert raised.value.report["@type"] == NEW_PREFIX + kind
-        thread = raised.value.report["~thread"]
-        assert isinstance(thread, dict)
-        assert thread["pthid"] == thread["thid"]
-
-
 async def test_whatever_waits_comes_over_an_open_return_route(
     network: WalletNetwork, alice: Sender
 ) -> None:
@@ -268,40 +251,6 @@ async def test_what_waits_is_named_in_the_media_type_of_its_generation(
     assert posted.status == 200
     answer = await network.post(packed, content_type=MEDIA_TYPE)
     assert answer.headers["Content-Type"] == MEDIA_TYPE
-
-
-async def test_several_messages_in_one_forward_are_stored_in_their_order(
-    network: WalletNetwork, alice: Sender
-) -> None:
-    bob = await connected(network)
-    recipient = await bob.new_recipient()
-    texts = [f"message {number:02}" for number in range(12)]
-    assert (await alice.forward(recipient.did, *texts)).status == 202
-    read = [alice.text_in(recipient, picked.envelope) async for picked in bob.drain(100)]
-    assert read == texts
-
-
-async def test_a_forward_to_any_name_of_a_recipient_finds_it(
-    network: WalletNetwork, alice: Sender
-) -> None:
-    bob = await connected(network)
-    recipient = await bob.new_recipient()
-    own, routing_did = recipient.own, bob.routing_did
-    for name in (own.peer4, own.peer4_short, f"{own.peer4}#key-2"):
-        forward = forward_2([alice.sealed("hello", own.peer4)], name, routing_did)
-        assert (await network.post(forward, content_type=MEDIA_TYPE)).status == 202
-    assert (await bob.status()).message_count == 3
-
-
-async def test_the_wallets_own_did_is_registered_by_itself(
-    network: WalletNetwork, alice: Sender
-) -> None:
-    bob = await connected(network)
-    own = bob.connection.own
-    assert bob.connection.did == own.peer4_short, "it was answered, so it is known by its hash"
-    forward = forward_2([alice.sealed("hello", own.peer4)], own.peer4_short, bob.routing_did)
-    assert (await network.post(forward, content_type=MEDIA_TYPE)).status == 202
-    assert (await bob.status()).message_count == 1
 
 
 async def test_each_generation_sends_through_the_other_and_both_take_from_one_queue(

@@ -304,17 +304,6 @@ async def test_where_no_delay_is_allowed_none_is_kept(
     assert await drained(wallet, sender, recipient) == ["x"]
 
 
-async def test_unknown_recipients_are_counted_by_the_form_of_their_name(
-    network: WalletNetwork, sender: Sender
-) -> None:
-    wallet = await connected(network)
-    unknown = Recipient2(KeyPair.new(), wallet.routing_did)
-    assert (await sender.forward(unknown.did, "to no account")).status == 202
-    await network.mediator.restart()
-    reasons = {entry.reason for entry in network.mediator.refused()}
-    assert "unknown-recipient:did:peer:4" in reasons
-
-
 async def test_the_life_of_a_message_shows_its_generation(
     network: WalletNetwork, bob: Bob, sender: Sender
 ) -> None:

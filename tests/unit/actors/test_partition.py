@@ -94,9 +94,8 @@ def test_a_seal_is_read_while_a_nonce_of_it_may_be_in_force(
     assert load(log).nonces.holds(KEY, NOW_MS + WINDOW_MS) == is_read
 
 
-def _with_snapshot(log: EventLog) -> tuple[OwnedPartition, list[bytes]]:
-    """A partition with so many seals that its nonces are worth a snapshot, which is saved."""
-    owner = load(log)
+def _save_snapshot(log: EventLog, owner: OwnedPartition) -> list[bytes]:
+    """Store so many seals that the nonces are worth a snapshot, and save it; the new nonces."""
     keys = [number.to_bytes(16, "big") for number in range(1_001)]
     rows, seals = zip(
         *[
@@ -112,14 +111,15 @@ def _with_snapshot(log: EventLog) -> tuple[OwnedPartition, list[bytes]]:
     assert snapshot is not None
     assert owner.snapshot_if_due(WINDOW_MS) is None
     log.save_snapshots([(owner.stream, snapshot)])
-    return owner, keys
+    return keys
 
 
 @pytest.mark.parametrize("snapshot", ["kept", "dropped", "damaged", "of another fold"])
 def test_a_snapshot_of_nonces_changes_nothing_but_the_time_it_takes(
     log: EventLog, snapshot: str
 ) -> None:
-    owner, keys = _with_snapshot(log)
+    owner = load(log)
+    keys = _save_snapshot(log, owner)
     write(log, owner, (KEY, NOW_MS + WINDOW_MS))
     if snapshot == "damaged":
         damaged = Snapshot(version=1_001, fold=NONCES_FOLD, state=b"x")
@@ -133,11 +133,23 @@ def test_a_snapshot_of_nonces_changes_nothing_but_the_time_it_takes(
 
 
 def test_a_snapshot_of_nonces_is_not_used_for_a_wider_window(log: EventLog) -> None:
-    owner, keys = _with_snapshot(log)
+    owner = load(log)
+    keys = _save_snapshot(log, owner)
     later_ms = NOW_MS + 2 * WINDOW_MS - 1
     wide = load(log, window_ms=2 * WINDOW_MS)
     assert all(wide.nonces.holds(key, later_ms) for key in keys)
     assert wide.version == owner.version
+
+
+def test_a_snapshot_says_until_when_nonces_were_forgotten(log: EventLog) -> None:
+    """A clock that was ahead swept; one that is right, and has only the snapshot, knows it."""
+    owner = load(log)
+    owner.nonces.add(KEY, NOW_MS + WINDOW_MS)
+    owner.nonces.sweep(NOW_MS + 2 * WINDOW_MS, WINDOW_MS)
+    forgotten_ms = owner.nonces.forgotten_before_ms
+    assert NOW_MS < forgotten_ms <= NOW_MS + WINDOW_MS
+    _save_snapshot(log, owner)
+    assert load(log).nonces.forgotten_before_ms == forgotten_ms
 
 
 def test_a_partition_that_holds_anything_but_seals_is_not_claimed(log: EventLog) -> None:

@@ -19,7 +19,6 @@ from tests.unit.didcomm.inviter import HTTP_URL, SERVICE, Inviter, Wallet, invit
 from tests.unit.didcomm.requests import message, request_of
 
 ALICE, BOB = Wallet(1), Wallet(2)
-MODES = ("open", "invitation", "allow_list", "closed")
 STRICT_MODES = ("invitation", "allow_list", "closed")
 
 

@@ -249,15 +249,6 @@ async def test_a_stranger_is_refused_as_not_enrolled(mediation: Mediation) -> No
     assert await mediation.code(mediation.update_name, {"updates": []}) == "e.p.req.not_enroll"
 
 
-@pytest.mark.parametrize("updates", [None, "add", {}, 1])
-async def test_updates_that_are_no_list_are_a_problem(
-    mediation: Mediation, updates: object
-) -> None:
-    await mediation.request()
-    code = await mediation.code(mediation.update_name, {"updates": updates})
-    assert code == "e.p.msg.{type}"
-
-
 def with_services(*endpoints: object) -> Agent:
     """An agent whose DID has services with these endpoints."""
     method = {

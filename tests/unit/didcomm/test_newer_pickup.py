@@ -9,7 +9,7 @@ import pytest
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import did_key
-from http_edge.didcomm.protocols.protocol import NOTHING, LiveModeChange
+from http_edge.didcomm.protocols.protocol import LiveModeChange
 from tests.unit.didcomm.queue_holder import (
     ALICE,
     ASK_ID,
@@ -73,13 +73,6 @@ async def test_a_recipient_narrows_and_is_echoed(holder: Holder, protocol: str) 
     assert list(delivered(delivery).values()) == [envelope(1)]
 
 
-async def test_a_delivery_that_was_not_narrowed_names_no_recipient(
-    holder: Holder, protocol: str
-) -> None:
-    await holder.queue(ALICE, 1)
-    assert "recipient_did" not in await request_delivery(holder, protocol)
-
-
 @pytest.mark.parametrize("recipient", [BOBS, "did:example:none", "no DID"])
 async def test_for_a_recipient_of_another_and_for_none_nothing_waits(
     holder: Holder, protocol: str, recipient: str
@@ -100,29 +93,6 @@ async def test_both_generations_hold_leases_of_one_queue(holder: Holder, protoco
     assert list(delivered(first)) == ids[:1]
     second = await holder.ask(ALICE, "messagepickup/2.0/delivery-request", limit=10, session="old")
     assert list(delivered(second)) == ids[1:]
-
-
-async def test_acknowledged_messages_leave_the_queue(holder: Holder, protocol: str) -> None:
-    ids = await holder.queue(ALICE, 1, 2)
-    await request_delivery(holder, protocol)
-    await holder.outcome(ALICE, f"{protocol}messages-received", message_id_list=ids[:1])
-    assert (await holder.state(ALICE)).messages == 1
-
-
-async def test_an_acknowledgement_without_return_route_takes_effect(
-    holder: Holder, protocol: str
-) -> None:
-    ids = await holder.queue(ALICE, 1)
-    received = f"{protocol}messages-received"
-    outcome = await holder.outcome(ALICE, received, message_id_list=ids, routable=False)
-    assert outcome == NOTHING
-    assert (await holder.state(ALICE)).messages == 0
-
-
-async def test_nothing_of_another_is_removed(holder: Holder, protocol: str) -> None:
-    ids = await holder.queue(BOB, 1)
-    await holder.outcome(ALICE, f"{protocol}messages-received", message_id_list=ids)
-    assert (await holder.state(BOB)).messages == 1
 
 
 async def test_live_mode_on_a_socket_is_answered_by_a_status(holder: Holder, protocol: str) -> None:
@@ -155,12 +125,6 @@ async def test_a_limit_written_as_a_text_is_that_limit(holder: Holder, protocol:
     ids = await holder.queue(ALICE, 1, 2)
     assert list(delivered(await request_delivery(holder, protocol, "1"))) == ids[:1]
     assert list(delivered(await request_delivery(holder, protocol, "9" * 15))) == ids[1:]
-
-
-async def test_a_limit_written_as_a_float_is_that_limit(holder: Holder, protocol: str) -> None:
-    ids = await holder.queue(ALICE, 1, 2)
-    assert list(delivered(await request_delivery(holder, protocol, 1.0))) == ids[:1]
-    assert list(delivered(await request_delivery(holder, protocol, float(2**53 - 1)))) == ids[1:]
 
 
 async def test_a_stranger_is_refused_as_none_of_ours(holder: Holder, protocol: str) -> None:

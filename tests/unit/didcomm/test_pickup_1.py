@@ -91,11 +91,6 @@ async def test_a_status_has_every_attribute(holder: Holder) -> None:
     }
 
 
-async def test_the_status_of_an_untouched_queue_counts_nothing(holder: Holder) -> None:
-    status = await holder.ask(ALICE, STATUS_REQUEST)
-    assert status["message_count"] == status["total_size"] == status["duration_waited"] == 0
-
-
 async def test_ten_waiting_and_three_wanted_leaves_seven(holder: Holder) -> None:
     await holder.queue(ALICE, *range(10))
     batch = await holder.ask(ALICE, BATCH_PICKUP, batch_size=3)
@@ -200,12 +195,6 @@ async def test_a_batch_size_that_is_no_count_is_an_invalid_request(
     await holder.queue(ALICE, 1)
     assert problem_code(await holder.ask(ALICE, BATCH_PICKUP, batch_size=size)) == "invalid_request"
     assert (await holder.state(ALICE)).available == 1
-
-
-async def test_a_batch_size_written_as_a_text_is_that_size(holder: Holder) -> None:
-    await holder.queue(ALICE, *range(3))
-    batch = await holder.ask(ALICE, BATCH_PICKUP, batch_size="2")
-    assert items(batch) == envelopes(range(2))
 
 
 async def test_a_batch_of_no_messages_is_empty_and_does_not_wait(holder: Holder) -> None:

@@ -31,7 +31,6 @@ RECEIVED = "messagepickup/2.0/messages-received"
 LIVE_CHANGE = "messagepickup/2.0/live-delivery-change"
 STATUS = f"{NEW}messagepickup/2.0/status"
 DELIVERY = f"{NEW}messagepickup/2.0/delivery"
-PROBLEM = f"{NEW}notification/1.0/problem-report"
 
 
 @pytest.fixture
@@ -193,11 +192,6 @@ async def test_an_acknowledgement_is_answered_by_the_status_after_it(holder: Hol
     assert status["total_bytes"] == len(envelope(3))
     rest = delivered(await holder.ask(ALICE, DELIVERY_REQUEST, limit=10))
     assert list(rest) == ids[2:]
-
-
-async def test_an_acknowledgement_counts_even_if_no_delivery_came_before(holder: Holder) -> None:
-    ids = await holder.queue(ALICE, 1)
-    assert (await holder.ask(ALICE, RECEIVED, message_id_list=ids))["message_count"] == 0
 
 
 async def test_foreign_unknown_used_and_repeated_ids_look_the_same(holder: Holder) -> None:
@@ -375,16 +369,6 @@ async def test_a_live_mode_that_is_no_boolean_is_a_problem(
     report = await holder.ask(ALICE, LIVE_CHANGE, live_delivery=wanted, persistent=persistent)
     assert problem_code(report) == "invalid-message"
     assert not (await holder.state(ALICE)).live
-
-
-async def test_a_message_for_two_is_kept_for_the_one_who_has_not_received_it(
-    holder: Holder,
-) -> None:
-    [of_alice], [of_bob] = await holder.queue(ALICE, 1), await holder.queue(BOB, 1)
-    await holder.ask(ALICE, RECEIVED, message_id_list=[of_alice, of_bob])
-    assert list(delivered(await holder.ask(BOB, DELIVERY_REQUEST, limit=1)).values()) == [
-        envelope(1)
-    ]
 
 
 async def test_an_unknown_outcome_is_reported_and_nothing_is_said_to_be_removed(

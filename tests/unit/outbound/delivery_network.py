@@ -82,9 +82,10 @@ class DeliveryNetwork:
         edge: str = "edge-0",
         permitted: Callable[[str], bool] | None = LOOPBACK.__eq__,
         fetched: AgentDids | None = None,
+        wakes: str = "",
         **settings: Any,
     ) -> DeliveryWorkers:
-        """Delivery workers that may reach this machine, for as long as the test lasts."""
+        """Delivery workers that may reach this machine, as long as the test lasts; wake one."""
         # Failures are tried again when the test says so, and not before.
         outbound = Outbound.model_validate({"retry_s_min": 60, **settings})
         destinations = Destinations(outbound, lookup=lookup, permitted=permitted)
@@ -93,12 +94,22 @@ class DeliveryNetwork:
         )
         workers = DeliveryWorkers(queue)
         self._pools.append(workers)
+        if wakes:
+            workers.wake(wakes)
         return workers
 
-    async def connect(self, did: str, endpoint: str, routing_keys: Sequence[str] = ()) -> None:
-        """The agent connects, and names its endpoint."""
+    async def connect(
+        self,
+        did: str,
+        endpoint: str,
+        routing_keys: Sequence[str] = (),
+        *,
+        queued: Sequence[bytes] = (),
+    ) -> None:
+        """The agent connects, and names its endpoint; these envelopes wait for it."""
         said = Connection(did, "", endpoint, list(routing_keys), "didexchange/1.1", "")
         assert await self.identities().ask(did, Connect(said), _KEY, Done) == Done()
+        await self.queue(did, *queued)
 
     async def queue(self, did: str, *envelopes: bytes) -> None:
         """Let envelopes wait for the agent."""

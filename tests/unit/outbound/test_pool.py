@@ -28,10 +28,8 @@ from tests.unit.outbound.delivery_network import (
 async def test_switched_off_nothing_is_delivered(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
-    workers = network.workers(agents.lookup, enabled=False)
-    workers.wake(ALICE)
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    workers = network.workers(agents.lookup, enabled=False, wakes=ALICE)
     workers.found_waiting([ALICE])
     await idle(workers)
     assert agents.received == []
@@ -47,8 +45,7 @@ async def test_one_slow_agent_does_not_hold_up_another(
         await network.queue(ALICE, *envelopes(1))
         await network.queue(BOB, *envelopes(3))
         agents.answer = gate = Gate()
-        workers = network.workers(agents.lookup)
-        workers.wake(ALICE)
+        workers = network.workers(agents.lookup, wakes=ALICE)
         await agents.has(1)
         workers.wake(BOB)
         await others.has(3)
@@ -118,8 +115,7 @@ async def test_a_message_of_an_agent_brings_its_next_try_forward_and_begins_noth
     network: DeliveryNetwork,
 ) -> None:
     async with agent_host(running=False) as agents:
-        await network.connect(ALICE, agents.url())
-        await network.queue(ALICE, *envelopes(1))
+        await network.connect(ALICE, agents.url(), queued=envelopes(1))
         workers = network.workers(agents.lookup)
         workers.sender_seen(ALICE)
         assert workers.figures()["agents"] == 0
@@ -138,8 +134,7 @@ async def test_agents_beyond_the_bound_are_found_later(
         await network.connect(did, agents.url())
         await network.queue(did, did.encode())
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup, agents_max=1)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, agents_max=1, wakes=ALICE)
     await agents.has(1)
     workers.wake(BOB)
     workers.found_waiting([ALICE, BOB])
@@ -159,8 +154,7 @@ async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
         await network.connect(BOB, agents.url())
         for did in (ALICE, BOB):
             await network.queue(did, did.encode())
-        workers = network.workers(agents.lookup, agents_max=1, retry_s_min=60)
-        workers.wake(ALICE)
+        workers = network.workers(agents.lookup, agents_max=1, retry_s_min=60, wakes=ALICE)
         await network.identities().answered(ReleaseLeases)
         await network.state(ALICE)  # by the time of an answer the failed one sleeps
         workers.found_waiting([BOB])
@@ -174,11 +168,9 @@ async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
 async def test_closing_lets_the_message_on_its_way_arrive_and_begins_no_other(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(3))
+    await network.connect(ALICE, agents.url(), queued=envelopes(3))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await agents.has(1)
     closing = asyncio.create_task(workers.close(WAIT_S))
     await asyncio.sleep(0)
@@ -194,11 +186,9 @@ async def test_closing_lets_the_message_on_its_way_arrive_and_begins_no_other(
 async def test_closing_does_not_wait_for_an_endpoint_that_never_answers(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup, timeout_s=120)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, timeout_s=120, wakes=ALICE)
     await agents.has(1)
     await asyncio.wait_for(workers.close(0.2), WAIT_S)
     assert await network.waiting(ALICE) == 1
@@ -209,11 +199,9 @@ async def test_the_log_names_the_host_and_nothing_else(
     network: DeliveryNetwork, agents: AgentHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="http_edge")
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(503)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await network.identities().answered(ReleaseLeases)
     await workers.close(WAIT_S)
     (record,) = [record for record in caplog.records if "outbound" in record.getMessage()]

@@ -30,8 +30,7 @@ async def test_what_waits_is_delivered_in_order_and_then_gone(
     await network.connect(ALICE, agents.url())
     sent = envelopes(2 * BATCH_MESSAGES_MAX + 1)
     await network.queue(ALICE, *sent)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     assert agents.received == sent
     assert agents.under_way_most == 1
@@ -42,11 +41,9 @@ async def test_what_waits_is_delivered_in_order_and_then_gone(
 async def test_a_message_is_removed_only_after_it_was_accepted(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(2))
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await agents.has(1)
     assert RemoveMessages not in network.identities().counts
     assert await network.waiting(ALICE) == 2
@@ -64,10 +61,8 @@ async def test_what_was_accepted_is_removed_while_the_next_message_is_on_its_way
         return await gate(envelope) if envelope == envelopes(2)[1] else web.Response(status=202)
 
     agents.answer = hold_the_second
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(2))
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await agents.has(2)
     await network.identities().answered(RemoveMessages)
     assert await network.waiting(ALICE) == 1
@@ -78,11 +73,9 @@ async def test_what_was_accepted_is_removed_while_the_next_message_is_on_its_way
 async def test_a_message_that_comes_during_a_delivery_is_delivered_too(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await agents.has(1)
     await network.queue(ALICE, *envelopes(1, first=1))
     workers.wake(ALICE)
@@ -111,10 +104,8 @@ async def test_an_endpoint_that_is_down_keeps_its_messages_until_it_is_back(
     network: DeliveryNetwork,
 ) -> None:
     async with agent_host(running=False) as agents:
-        await network.connect(ALICE, agents.url())
-        await network.queue(ALICE, *envelopes(3))
-        workers = network.workers(agents.lookup)
-        workers.wake(ALICE)
+        await network.connect(ALICE, agents.url(), queued=envelopes(3))
+        workers = network.workers(agents.lookup, wakes=ALICE)
         await network.identities().answered(ReleaseLeases)
         state = await network.state(ALICE)
         assert (state.messages, state.available) == (3, 3)
@@ -128,10 +119,8 @@ async def test_an_endpoint_that_is_down_keeps_its_messages_until_it_is_back(
 
 async def test_an_endpoint_that_is_down_is_tried_again_by_itself(network: DeliveryNetwork) -> None:
     async with agent_host(running=False) as agents:
-        await network.connect(ALICE, agents.url())
-        await network.queue(ALICE, *envelopes(1))
-        workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.02)
-        workers.wake(ALICE)
+        await network.connect(ALICE, agents.url(), queued=envelopes(1))
+        workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.02, wakes=ALICE)
         await network.identities().answered(ReleaseLeases, 3)
         await agents.start()
         await idle(workers)
@@ -141,11 +130,9 @@ async def test_an_endpoint_that_is_down_is_tried_again_by_itself(network: Delive
 async def test_a_new_message_does_not_shorten_the_wait_for_a_failed_endpoint(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(503)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await network.identities().answered(ReleaseLeases)
     workers.wake(ALICE)
     workers.found_waiting([ALICE])
@@ -156,11 +143,9 @@ async def test_a_new_message_does_not_shorten_the_wait_for_a_failed_endpoint(
 async def test_a_failed_endpoint_is_tried_with_one_message_alone(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(3))
+    await network.connect(ALICE, agents.url(), queued=envelopes(3))
     agents.answer = status(503)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(ReleaseLeases, 2)
     agents.answer = status(202)
     await idle(workers)
@@ -182,8 +167,7 @@ async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
     agents.answer = refuse
     await network.connect(ALICE, agents.url())
     await network.queue(ALICE, bad, *good)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await network.identities().answered(QueryQueue, 2)
     assert agents.accepted == good
     assert await network.waiting(ALICE) == 1
@@ -197,11 +181,9 @@ async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
 async def test_a_refused_message_is_tried_again_after_a_while(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(400)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(DeliverMessages, TRIES + 1)
     agents.answer = status(200)
     network.now_ms += ASIDE_MS
@@ -215,11 +197,9 @@ async def test_a_refused_message_is_tried_again_after_a_while(
 async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(400)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(DeliverMessages, TRIES + 1)
     await network.purge(ALICE)
     network.now_ms += ASIDE_MS
@@ -231,11 +211,9 @@ async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
 async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_order(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(3))
+    await network.connect(ALICE, agents.url(), queued=envelopes(3))
     agents.answer = status(500)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await network.identities().answered(DeliverMessages, 1)
     agents.received.clear()
     agents.answer = status(200)
@@ -248,11 +226,9 @@ async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_
 async def test_a_live_socket_gets_the_messages_instead(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     await network.go_live(ALICE)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     assert agents.received == []
     assert await network.waiting(ALICE) == 1
@@ -278,8 +254,7 @@ async def test_an_endpoint_that_is_named_just_as_none_was_found_is_not_overlooke
     workers = network.workers(agents.lookup)
 
     async def name_it() -> None:
-        await network.connect(ALICE, agents.url())
-        await network.queue(ALICE, *envelopes(1))
+        await network.connect(ALICE, agents.url(), queued=envelopes(1))
         workers.wake(ALICE)
 
     network.identities().before_answer[QueryConnection] = name_it
@@ -293,8 +268,7 @@ async def test_an_agent_that_names_another_endpoint_is_reached_there(
 ) -> None:
     await network.connect(ALICE, f"http://gone.example:{agents.port}/ with a blank")
     await network.queue(ALICE, *envelopes(1))
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await network.identities().answered(QueryQueue)
     await network.connect(ALICE, agents.url())
     workers.sender_seen(ALICE)
@@ -305,11 +279,9 @@ async def test_an_agent_that_names_another_endpoint_is_reached_there(
 async def test_a_slow_endpoint_is_given_up_and_its_message_stays(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(2))
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
     agents.answer = gate = Gate()
-    workers = network.workers(agents.lookup, timeout_s=0.1)
-    workers.wake(ALICE)
+    network.workers(agents.lookup, timeout_s=0.1, wakes=ALICE)
     await network.identities().answered(ReleaseLeases)
     assert len(agents.received) == 1
     state = await network.state(ALICE)
@@ -325,10 +297,8 @@ async def test_a_batch_that_takes_too_long_makes_room_for_others(
         return web.Response()
 
     agents.answer = slowly
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(5))
-    workers = network.workers(agents.lookup, timeout_s=10, slow_s=10)
-    workers.wake(ALICE)
+    await network.connect(ALICE, agents.url(), queued=envelopes(5))
+    workers = network.workers(agents.lookup, timeout_s=10, slow_s=10, wakes=ALICE)
     await idle(workers)
     assert agents.received == envelopes(5)
     assert network.identities().counts[ReleaseLeases] == 2
@@ -337,11 +307,9 @@ async def test_a_batch_that_takes_too_long_makes_room_for_others(
 async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(2))
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
     await network.lease(ALICE, "a wallet", 1)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
     await network.identities().answered(QueryQueue, 3)
     network.now_ms += 15_000
     await idle(workers)
@@ -355,8 +323,7 @@ async def test_a_message_that_is_delayed_by_its_sender_holds_up_no_other(
     later, *now = envelopes(2)
     await network.delay(ALICE, later, 60_000)
     await network.queue(ALICE, *now)
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     assert agents.received == now
     network.now_ms += 60_000
@@ -369,12 +336,10 @@ async def test_a_message_that_is_delayed_by_its_sender_holds_up_no_other(
 async def test_an_outcome_that_is_unknown_to_the_queue_is_reported_again_and_not_delivered_again(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(2))
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
     identities = network.identities()
     identities.refused[RemoveMessages] = Refusal.TEMPORARILY_UNAVAILABLE
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await identities.answered(RemoveMessages, 5)
     identities.refused.clear()
     await idle(workers)
@@ -386,12 +351,10 @@ async def test_an_outcome_that_is_unknown_to_the_queue_is_reported_again_and_not
 async def test_queues_out_of_reach_are_asked_again(
     network: DeliveryNetwork, agents: AgentHost, lost: type[QueryQueue | DeliverMessages]
 ) -> None:
-    await network.connect(ALICE, agents.url())
-    await network.queue(ALICE, *envelopes(1))
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
     identities = network.identities()
     identities.refused[lost] = Refusal.TEMPORARILY_UNAVAILABLE
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await identities.answered(lost, 3)
     identities.refused.clear()
     await idle(workers)
@@ -405,8 +368,7 @@ async def test_an_agent_behind_mediators_of_its_own_gets_forwards(
     keys = [base58(near.public), did_key_reference(far.public)]
     await network.connect(ALICE, agents.url(), keys)
     await network.queue(ALICE, *envelopes(1))
-    workers = network.workers(agents.lookup)
-    workers.wake(ALICE)
+    workers = network.workers(agents.lookup, wakes=ALICE)
     await idle(workers)
     (received,) = agents.received
     assert received not in envelopes(1)
@@ -425,8 +387,9 @@ async def test_a_mediator_whose_document_may_come_later_has_refused_nothing(
     await network.connect(ALICE, agents.url(), ["did:web:mediator.example"])
     await network.queue(ALICE, *envelopes(1))
     fetched = FetchedDids(methods(network.clock), limits, lookup=_no_answer)
-    workers = network.workers(agents.lookup, fetched=fetched, retry_s_min=0.01, retry_s_max=0.01)
-    workers.wake(ALICE)
+    workers = network.workers(
+        agents.lookup, fetched=fetched, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE
+    )
     await network.identities().answered(QueryConnection, TRIES + 1)
     assert workers.figures()["failed"] == 0
     assert (await network.state(ALICE)).available == 1

@@ -118,6 +118,97 @@ def test_a_payload_against_its_schema_is_refused_with_the_member_and_the_rule(
     assert detail_of(kind, **members) == detail
 
 
+NO_TEXT: Final[list[Any]] = [None, 1, {}]
+NO_TIME: Final[list[Any]] = [None, "1", True]
+NO_OBJECT: Final[list[Any]] = [None, "text", [], 1]
+NO_EVENTS: Final[list[Any]] = [None, {}, "text", [1], [None], [[]]]
+NO_IDS: Final[list[Any]] = [
+    *(None, "id", [1], [None], ["id", {}], {}),
+    ["x"] * (LIMITS.ids_per_command_max + 1),
+]
+NO_TAGS: Final[list[Any]] = ["tag", [1], [None], ["x"] * (LIMITS.tags_per_event_max + 1), [EUROS]]
+LONG_ID: Final = "x" * (LIMITS.id_bytes_max + 1)
+REQUEST: Final = dict.fromkeys(["encrypted_contract_request", "requestor_ephemeral_public_key"], "")
+PUBLIC_EVENT: Final = {"channel_id": "", "event": "", "timestamp": 1, "event_signature": ""}
+CONTRACT: Final = "signed_communication_contract"
+CONTRACT_IDS: Final = "communication_contract_ids"
+PUBLIC_BYTES: Final = "x" * (LIMITS.public_event_bytes_max + 1)
+
+MEMBERS: Final[list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]]] = [
+    ("REQUEST_COMMUNICATION_CONTRACT", "", REQUEST, dict.fromkeys(REQUEST, NO_TEXT)),
+    ("SAVE_COMMUNICATION_CONTRACT", "", {CONTRACT: {}}, {CONTRACT: NO_OBJECT}),
+    ("COMMUNICATION_CONTRACT_RESPONSE", "", {CONTRACT: {}}, {CONTRACT: NO_OBJECT}),
+    ("ACKNOWLEDGE_PENDING_EVENTS", "", {"event_ids": []}, {"event_ids": NO_IDS}),
+    (
+        "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS", "",
+        {CONTRACT_IDS: []}, {CONTRACT_IDS: NO_IDS},
+    ),
+    ("SAVE_EVENTS", "", {"events": []}, {"events": NO_EVENTS}),
+    (
+        "SAVE_EVENTS", "events[1].", EVENT,
+        {
+            "sender_did": [*NO_TEXT, LONG_DID], "recipient_did": [*NO_TEXT, LONG_DID],
+            "timestamp": NO_TIME, "payload": NO_TEXT,
+        },
+    ),
+    ("UPDATE_EVENT_TAGS", "", {"events": []}, {"events": NO_EVENTS}),
+    (
+        "UPDATE_EVENT_TAGS", "events[1].", {"event_id": "x", "encrypted_tags": []},
+        {"event_id": [*NO_TEXT, LONG_ID], "encrypted_tags": [None, *NO_TAGS]},
+    ),
+    (
+        "PUBLISH_PUBLIC_EVENT", "", PUBLIC_EVENT,
+        {
+            "channel_id": [*NO_TEXT, EUROS], "event": [*NO_TEXT, PUBLIC_BYTES],
+            "timestamp": NO_TIME, "event_signature": NO_TEXT,
+        },
+    ),
+    ("QUERY_PENDING_EVENTS", "", {}, {"filter": ["text", [], 1, True]}),
+    ("QUERY_PENDING_EVENTS", "filter.", {}, {"sender_did": [1, [], LONG_DID]}),
+    (
+        "QUERY_COMMUNICATION_CONTRACTS", "filter.", {},
+        {
+            "did": [1, []],
+            "expires_at_before": ["1", True, {}], "expires_at_after": ["1", True, {}],
+        },
+    ),
+    (
+        "QUERY_EVENTS", "filter.", {},
+        {
+            "after_timestamp": ["1", True], "before_timestamp": ["1", True],
+            "participant_did": [1], "encrypted_tags": NO_TAGS, "unprocessed_only": [1, "true"],
+        },
+    ),
+    ("SAVE_EVENTS", "events[1].", EVENT, {"contract_id": [1, LONG_ID], "encrypted_tags": NO_TAGS}),
+    ("PUBLISH_PUBLIC_EVENT", "", PUBLIC_EVENT, {"tags": NO_TAGS}),
+    (
+        "DELETE_PUBLIC_EVENT", "", {},
+        {
+            "event_ids": ["x", [1]], "public_event_id": [1, []], "event_id": [1, []],
+            "channel_id": [1],
+        },
+    ),
+]  # fmt: skip
+"""A command, where its members are, all that it must have, and what some of them may not be."""
+
+
+def test_a_member_of_another_type_or_beyond_its_bound_is_refused() -> None:
+    for kind, where, good, members in MEMBERS:
+        above = where.rstrip(".").removesuffix("[1]")
+
+        def below(bad: dict[str, Any], above: str = above, good: Any = good) -> dict[str, Any]:
+            return {"": bad, "filter": {above: bad}, "events": {above: [good, bad]}}[above]
+
+        read_payload(ROWS[kind].payload, below(good), LIMITS)
+        for member, values in members.items():
+            rest = {name: value for name, value in good.items() if name != member}
+            for value in values:
+                detail = detail_of(kind, **below({**rest, member: value}))
+                assert f"payload.{where}{member}" in detail
+            if member in good:
+                assert detail_of(kind, **below(rest)) == f"payload.{where}{member}: is missing"
+
+
 @pytest.mark.parametrize("kind", ROWS)
 @given(
     members=st.dictionaries(
@@ -185,26 +276,42 @@ def test_the_commands_for_the_mediator_alone_are_those_that_need_a_registration(
     assert {kind for kind, row in ROWS.items() if row.addressee is Addressee.MEDIATOR} == needed
 
 
-@pytest.mark.parametrize("member", ["header", "payload", "signature"])
-def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
-    command: dict[str, object] = {"header": {}, "payload": {}, "signature": ""}
-    del command[member]
+HEADER: Final = {
+    "channel": "DIRECT_AUTHENTICATED",
+    "sender_did": "did:x:a",
+    "sender_signing_key_id": "did:x:a#signing",
+    "recipient_did": "did:x:b",
+    "timestamp": 1,
+    "nonce": "00000000-0000-4000-8000-000000000000",
+}
+
+
+def envelope_detail(command: dict[str, object]) -> str:
     read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
     assert not isinstance(read, CommandEnvelope)
-    assert read.detail == f"{member}: is missing"
+    return read.detail
+
+
+@pytest.mark.parametrize("member", ["header", "payload", "signature"])
+def test_a_member_that_a_command_lacks_is_named_as_missing(member: str) -> None:
+    command: dict[str, object] = {"header": HEADER, "payload": {}, "signature": ""}
+    del command[member]
+    assert envelope_detail(command) == f"{member}: is missing"
+
+
+@pytest.mark.parametrize("member", HEADER)
+def test_a_member_that_a_header_lacks_is_named_as_missing(member: str) -> None:
+    header = {name: value for name, value in HEADER.items() if name != member}
+    command: dict[str, object] = {"header": header, "payload": {}, "signature": ""}
+    assert envelope_detail(command) == f"header.{member}: is missing"
 
 
 @pytest.mark.parametrize("member", ["sender_did", "recipient_did"])
 def test_a_did_of_a_header_is_bounded_in_bytes(member: str) -> None:
-    header = {
-        "channel": "DIRECT_AUTHENTICATED",
-        "sender_did": "did:x:a",
-        "sender_signing_key_id": "did:x:a#signing",
-        "recipient_did": "did:x:b",
-        "timestamp": 1,
-        "nonce": "00000000-0000-4000-8000-000000000000",
+    command: dict[str, object] = {
+        "header": {**HEADER, member: LONG_DID},
+        "payload": {},
+        "signature": "",
     }
-    command = {"header": header | {member: LONG_DID}, "payload": {}, "signature": ""}
-    read = envelope.read(json.dumps(command).encode(), did_bytes_max=LIMITS.did_bytes_max)
-    assert not isinstance(read, CommandEnvelope)
-    assert read.detail == f"header.{member}: has more than {LIMITS.did_bytes_max} bytes"
+    detail = envelope_detail(command)
+    assert detail == f"header.{member}: has more than {LIMITS.did_bytes_max} bytes"
