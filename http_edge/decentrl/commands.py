@@ -48,6 +48,7 @@ from http_edge.listener.address_charge import (
     charge_bytes,
     charge_unproven,
     is_owing,
+    large_answer,
     page_turn,
     registration_wait_s,
 )
@@ -251,10 +252,7 @@ class CommandEndpoint:
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
             read = Read(submission.target_did, result.page, where)
-            async with page_turn():
-                if is_owing():
-                    return refuse(Refusal.RATE_LIMITED)
-                return _charged(await self._read(read, result))
+            return await self._read_in_turn(read, result)
         if read is None:
             return _charged(result.answer(reply, result.page))
         return _charged(await self._read(read, result))
@@ -298,6 +296,18 @@ class CommandEndpoint:
         )
         reply = await self._gateway.submit(check)
         return isinstance(reply, Registered)
+
+    async def _read_in_turn(self, read: Read, result: ValidatedCommand) -> Answer:
+        """Read a large page while no other request of the address reads one.
+
+        Refuse it if the address owes, or if too many of its requests wait.
+        """
+        with large_answer() as has_place:
+            if has_place:
+                async with page_turn():
+                    if not is_owing():
+                        return _charged(await self._read(read, result))
+        return refuse(Refusal.RATE_LIMITED)
 
     async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
         """Read the page that the identity allowed the command to read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from eventstore.log.events import MessagesRemoved
+from http_edge.listener.address_charge import LARGE_ANSWERS_MAX, AddressCharge
 from tests.edge.identities import Identity, Json, contract_request
-from tests.edge.mediator import HandClock, Mediator
+from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
 QUERIES = [
@@ -236,6 +238,28 @@ async def test_an_address_pays_for_large_pages_whatever_identity_they_are_for(
     requests = [mediator.do(bob, "QUERY_PENDING_EVENTS") for _ in range(6)]
     answers = [answer.status for answer in await asyncio.gather(*requests)]
     assert answers.count(200) == 2
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
+@pytest.mark.usefixtures("friends")
+async def test_what_waits_for_large_pages_of_one_address_takes_a_bounded_number_of_places(
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
+) -> None:
+    for text in "ab":
+        await mediator.delivered(alice, bob, text * 600_000)
+    clock.advance(60)
+    edge = mediator.edges[0]
+    read = AddressCharge(edge._listener._rates, "127.0.0.1", lambda: 0.0).page_turn(is_public=False)
+    async with read, asyncio.timeout(WAIT_S):
+        asking = [
+            asyncio.create_task(mediator.do(bob, "QUERY_PENDING_EVENTS"))
+            for _ in range(LARGE_ANSWERS_MAX + 8)
+        ]
+        refused = [await one for one in itertools.islice(asyncio.as_completed(asking), 8)]
+        assert [answer.status for answer in refused] == [429] * 8
+        assert edge._in_flight.requests == LARGE_ANSWERS_MAX
+    answers = [answer.status for answer in await asyncio.gather(*asking)]
+    assert answers.count(200) == LARGE_ANSWERS_MAX
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
