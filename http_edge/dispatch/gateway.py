@@ -41,6 +41,7 @@ _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
+_RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 Ports: TypeAlias = Callable[[str], HostPort]
@@ -186,9 +187,12 @@ class Gateway:
         finally:
             self._unrouted -= 1
 
-    async def read(self, read: Read) -> memoryview | Refused:
+    async def read(
+        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False
+    ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
+        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``.
         The page stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
         """
 
@@ -205,6 +209,8 @@ class Gateway:
             if host is not None:
                 try:
                     async with self._turn_of(read), self._reads:
+                        if is_owing():
+                            return _RATE_LIMITED
                         (page,) = await self.port(host).ask(ReadPages([read]))
                     continue
                 except HostNotReached:

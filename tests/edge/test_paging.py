@@ -300,3 +300,43 @@ async def test_a_sender_is_charged_for_events_that_are_read_and_too_many_for_a_p
     page = {"filter": {}, "pagination": {"page": 0, "page_size": 9}}
     refused = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(3)]
     assert refused == [400, 400, 429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 10}}])
+async def test_an_address_pays_for_large_pages_of_events_even_if_they_are_asked_for_at_once(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 400 tokens one of 600 KB takes 146."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(10):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 60_000}])
+        assert saved.status == 200
+        clock.advance(60)
+    requests = [mediator.do(alice, "QUERY_EVENTS") for _ in range(12)]
+    answers = [answer.status for answer in await asyncio.gather(*requests)]
+    assert answers.count(200) == 3
+    assert answers.count(429) == 9
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"page_bytes_max": 1_048_576},
+            "rates": {"per_address_per_s": 40, "burst_s": 10},
+        }
+    ],
+)
+async def test_an_address_pays_for_events_that_are_read_and_too_many_for_a_page(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 400 tokens 1 MiB takes 256."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(9):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 120_000}])
+        assert saved.status == 200
+        clock.advance(60)
+    read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(3)]
+    assert read == [400] * 2 + [429]

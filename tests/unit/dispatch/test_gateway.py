@@ -252,6 +252,30 @@ async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_i
     assert vars(line)["did"] == "did:a:1"
 
 
+async def test_what_a_reader_owes_when_its_turn_comes_is_not_read() -> None:
+    setting = Setting()
+    library = setting.host
+    library.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    library.hold()
+    owes = False
+    reads = [
+        asyncio.create_task(
+            setting.gateway.read(
+                Read(f"did:a:{number}", Page(0, 1), SavedEventsFilter()), is_owing=lambda: owes
+            )
+        )
+        for number in range(LIMITS.reads_in_flight_max + 1)
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    owes = True
+    library.answer_all()
+    *read, refused = await asyncio.gather(*reads)
+    assert read == [memoryview(library.page)] * LIMITS.reads_in_flight_max
+    assert refused == Refused(Refusal.RATE_LIMITED)
+    assert len(library.reading) == LIMITS.reads_in_flight_max
+
+
 async def test_pages_of_one_history_are_read_one_after_the_other() -> None:
     setting = Setting()
     library = setting.host
