@@ -49,10 +49,10 @@ Ports: TypeAlias = Callable[[str], HostPort]
 
 
 class _Step(msgspec.Struct):
-    """The next part of a submission to send, its partitions, and the host that owns them."""
+    """The next part of a submission to send, its partition, and the host that owns it."""
 
     host: str | None
-    partitions: tuple[str, ...]
+    partition: str
     submission: Submission
 
 
@@ -148,12 +148,12 @@ class Gateway:
         claim, partition = submission.claim, submission.partition
         host = self.routes.host_of(partition)
         if claim is None or host is None:
-            return _Step(host, (partition,), submission)
+            return _Step(host, partition, submission)
         claim_host = self.routes.host_of(claim.partition)
         if claim_host == host:
-            return _Step(host, (partition, claim.partition), submission)
+            return _Step(host, partition, submission)
         alone = msgspec.structs.replace(submission, command=None, cost=1.0)
-        return _Step(claim_host, (claim.partition,), alone)
+        return _Step(claim_host, claim.partition, alone)
 
     def _aimed(self, submission: Submission) -> Submission:
         """The submission, addressed to the partition that holds its target now."""
@@ -169,8 +169,7 @@ class Gateway:
 
         def is_so() -> bool:
             now = self._next_step(self._aimed(submission))
-            before = (step.host, step.partitions)
-            return now.host is not None and (now.host, now.partitions) != before
+            return (now.host, now.partition) != (step.host, step.partition)
 
         return await self._changed(is_so, ends_at, asks_again=step.host is not None)
 
@@ -200,7 +199,7 @@ class Gateway:
             return self.routes.host_of(self.partition_of(read.owner_did))
 
         def another_than(host: str | None) -> Callable[[], bool]:
-            return lambda: owner() not in {None, host}
+            return lambda: owner() != host
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
         page: memoryview | None = None
