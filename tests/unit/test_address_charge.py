@@ -141,8 +141,10 @@ def test_large_answers_of_one_address_that_wait_are_bounded_and_forgotten_whatev
         with pytest.raises(ZeroDivisionError), other.run(large_answer):
             raise ZeroDivisionError
         assert address.rates.large_answers == {"a": LARGE_ANSWERS_MAX}
-    with address.request.run(large_answer), address.request.run(large_answer):
-        assert address.rates.large_answers == {"a": 2}
+    with address.request.run(large_answer):
+        with address.request.run(large_answer):
+            assert address.rates.large_answers == {"a": 2}
+        assert address.rates.large_answers == {"a": 1}
     assert address.rates.large_answers == {}
 
 
@@ -179,14 +181,20 @@ async def test_who_owes_waits_until_it_has_paid_and_one_of_its_requests_looks_fo
     monkeypatch.setattr(address_charge, "_OWING_S", 0)
     address = Address()
     address.request.run(charge_unproven, TOKENS * UNPROVEN_BYTES)
-    other = asyncio.create_task(until_paid(), context=address.request_of("b"))
-    await other
+    other = address.request_of("b")
+    other.run(charge_answer, 3 * TOKENS * ANSWER_BYTES // 2)
     waiting = [asyncio.create_task(until_paid(), context=address.request.copy()) for _ in range(9)]
     await asyncio.sleep(0)
     address.looks = 0
     for _ in range(20):
         await asyncio.sleep(0)
     assert 0 < address.looks <= 20
+    owes_less = asyncio.create_task(until_paid(), context=other)
+    await asyncio.sleep(0)
+    assert not owes_less.done()
+    address.now_s = 0.6
+    async with asyncio.timeout(10):
+        await owes_less
     assert not any(task.done() for task in waiting)
     address.now_s = 1.01
     async with asyncio.timeout(10):

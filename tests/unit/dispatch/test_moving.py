@@ -305,6 +305,7 @@ async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_nex
     stands_still.fails = HostNotReached
     routes.update(without(table(2, "host-1", "2"), "host-0"))
     setting.gateway.give_up("host-0")
+    setting.gateway.give_up("a host without a connection")
     assert await sent == UNAVAILABLE  # it may have come about
     assert await waiting == Done()
     assert len(setting.hosts["host-1"].batches) == 1
