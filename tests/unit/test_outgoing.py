@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
@@ -11,11 +14,12 @@ from typing_extensions import override
 
 from actors.core.replies import MessageArrived, WaitingMessage
 from http_edge.decentrl import frames
-from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.outgoing import Outgoing, all_sent
 from http_edge.listener.transfers import Cut, Pace, Transfers
 
 FRAME_BYTES: Final = 64
 WAIT_S: Final = 20.0
+MIB: Final = 1_048_576
 
 
 class Reader:
@@ -93,6 +97,7 @@ async def test_frames_leave_in_order_behind_the_first_and_count_until_they_are_w
     scene.outgoing.ping(b"1")
     scene.outgoing.pong(b"1")
     scene.outgoing.put_first(b"first")
+    scene.reader.leaving.cut_slow(now_s=1e9)  # they have no pace while they wait here
     assert scene.held_bytes == len(b"a11first") + 4 * FRAME_BYTES
     running = scene.start()
     await turns()
@@ -216,3 +221,48 @@ async def test_what_comes_after_the_end_of_a_socket_takes_no_bytes_of_its_addres
     await scene.outgoing.finish(asyncio.create_task(asyncio.sleep(0)), seconds_max=WAIT_S)
     scene.outgoing.put(b"late")
     assert (scene.reader.cuts, scene.held_bytes) == ([], 0)
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[tuple[asyncio.Transport, socket.socket]]:
+    """A connection that writes, and its other end, which buffers little and reads nothing yet."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        address = listening.getsockname()
+        transport, _ = await loop.create_connection(asyncio.Protocol, *address)
+        other, _ = listening.accept()
+    other.setblocking(False)
+    with other:
+        yield transport, other
+    transport.abort()
+
+
+async def test_an_answer_is_sent_once_the_other_machine_has_all_of_it(
+    line: tuple[asyncio.Transport, socket.socket],
+) -> None:
+    transport, other = line
+    transport.write(b"x")
+    assert await all_sent(transport, seconds_max=WAIT_S)
+    transport.write(bytes(MIB))
+    assert not await all_sent(transport, seconds_max=0)
+    sent = asyncio.create_task(all_sent(transport, seconds_max=WAIT_S))
+    left = 1 + MIB
+    while left:
+        left -= len(await asyncio.get_running_loop().sock_recv(other, left))
+    assert await sent
+
+
+async def test_an_answer_is_not_sent_if_the_connection_ends_before(
+    line: tuple[asyncio.Transport, socket.socket],
+) -> None:
+    transport, other = line
+    transport.write(bytes(MIB))
+    sent = asyncio.create_task(all_sent(transport, seconds_max=WAIT_S))
+    await asyncio.sleep(0)
+    assert not sent.done()
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    other.close()
+    assert not await sent
+    assert not await all_sent(transport, seconds_max=WAIT_S)
+    assert not await all_sent(None, seconds_max=WAIT_S)
