@@ -340,3 +340,20 @@ async def test_an_address_pays_for_events_that_are_read_and_too_many_for_a_page(
         clock.advance(60)
     read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(3)]
     assert read == [400] * 2 + [429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 10}}])
+async def test_an_address_pays_for_a_page_of_events_as_long_as_it_is_when_written(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """One control character takes six bytes in JSON."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(10):
+        saved = await mediator.do(
+            alice, "SAVE_EVENTS", events=[event | {"payload": "\x01" * 10_000}]
+        )
+        assert saved.status == 200
+        clock.advance(60)
+    read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(4)]
+    assert read == [200] * 3 + [429]
