@@ -55,6 +55,7 @@ from eventstore.log.events import (
     MessagesRemoved1,
     QueueRefused,
     RefusalsCounted,
+    SpeakerNamed,
 )
 from eventstore.log.faults import Head
 from eventstore.log.streams import partition_stream
@@ -71,7 +72,7 @@ _CHANGING: Final = LEAVING | frozenset(
     TOPIC_BY_TYPE[kind]
     for kind in (
         *(ContractExpired, ContractRequestsAcknowledged, ContractRequestsAcknowledged1),
-        *(ContractRequestsExpired, KeylistUpdated, AccountExpired, IdentityErased),
+        *(ContractRequestsExpired, KeylistUpdated, AccountExpired, IdentityErased, SpeakerNamed),
     )
 )
 """The events that leave, and those after which a state has fewer names of others, or none."""

@@ -8,7 +8,7 @@ A pass reads the rows in order and changes those that name an erased identity. I
   key of another owner that is called by the name until the owner gives the key up;
 - in the streams of its keys, and of the invitations that it used, all names.
 
-A DID that speaks for an account names it until the account lets it go, which its erasure does.
+A DID that speaks for an account again after its own erasure counts as come back.
 
 These names stay: that of a partition of its own, in seals and in the events that gave it; a label,
 a tag or a device of another identity that reads like the name; names in another database of the
@@ -53,7 +53,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.redaction import digest_of, erased_names, is_erased, renamed_state
 from eventstore.log.seam import stored_seam
-from eventstore.log.streams import stream_of
+from eventstore.log.streams import is_erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 
 _ROWS: Final = 1_000
@@ -63,21 +63,21 @@ _OWN_WORDS: Final = (ConnectionEstablished, PushDeviceSet, EventTagsUpdated)
 _Taken: TypeAlias = KeyClaimed | InvitationUsed
 _TAKEN: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in get_args(_Taken))
 """Events in the streams of keys and invitations, which name the owner."""
-_SAID_LAST: Final = frozenset(
-    TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
-)
 _ENDS_CONTRACT: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (ContractExpired, IdentityErasureBegun)
 )
 _OF_CLAIMS: Final = frozenset(TOPIC_BY_TYPE[kind] for kind in (KeyClaimed, KeyReleased))
 _OF_SPEAKERS: Final = frozenset({TOPIC_BY_TYPE[SpeakerNamed]})
+_SAID_LAST: Final = _OF_SPEAKERS.union(
+    TOPIC_BY_TYPE[kind] for kind in (IdentityErased, IdentityRegistered, ConnectionEstablished)
+)
 _OF_KEYLISTS: Final = frozenset(
     TOPIC_BY_TYPE[kind] for kind in (KeylistUpdated, AccountExpired, IdentityErasureBegun)
 )
 
 
 def erased_identities(log: EventLog) -> dict[bytes, int]:
-    """The identities that are erased and have not come back.
+    """The identities that are erased and have not come back, nor speak for an account since.
 
     Maps the stream of each (16 bytes) to the position of the last row of its erasure.
 
@@ -88,9 +88,19 @@ def erased_identities(log: EventLog) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     for stream in log.nameless():
         said = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_SAID_LAST)
+        if said and _is_bound(said[-1]):
+            continue
+        said = [row for row in said if row.topic not in _OF_SPEAKERS]
         if said and said[-1].topic == erased:
             found[stream] = said[-1].position
     return found
+
+
+def _is_bound(newest: LogRow) -> bool:
+    """Does a DID speak for an account, by the newest row of its stream that says so?"""
+    event = _event(newest)
+    account = event.account_did if isinstance(event, SpeakerNamed) else ""
+    return bool(account) and not is_erased_name(account)
 
 
 def without_names_of(gone: Collection[bytes], kind: type[Event], state: bytes) -> bytes | None:
@@ -211,8 +221,7 @@ class NameErasure:
         if kind in _STAYING:
             return None
         if row.stream in self.erased:
-            is_needed = isinstance(event, SpeakerNamed) and self._is_bound(row, event)
-            return None if is_needed else renamed_state(kind, row.state, digest_of)
+            return renamed_state(kind, row.state, digest_of)
         if kind in _OWN_WORDS:
             return None
         gone = self._keys if kind is KeyReleased else self.erased
@@ -238,17 +247,9 @@ class NameErasure:
             return not any(
                 row.version < one.version and _is_end(_event(one), event.digest) for one in later
             )
-        if isinstance(event, SpeakerNamed):
-            return self._is_bound(row, event)
         if isinstance(event, KeyClaimed) and self._is_of_erased(event):
             return False
         return isinstance(event, KeyClaimed | KeylistUpdated) and self._has_keys(stream)
-
-    def _is_bound(self, row: LogRow, event: SpeakerNamed) -> bool:
-        """Does the DID of this stream still name the account that this row says?"""
-        stream = UUID(bytes=row.stream)
-        rows = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_SPEAKERS)
-        return bool(event.account_did) and all(later.version <= row.version for later in rows)
 
     def _is_of_erased(self, event: _Taken) -> bool:
         """Was what was taken an erased identity's, whatever it is called?"""

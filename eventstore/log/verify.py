@@ -28,7 +28,7 @@ from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode, state_of
 from eventstore.log.content_check import ContentCheck
-from eventstore.log.errors import CorruptRow, LogUnavailable, SeamRefused, UnknownTopic
+from eventstore.log.errors import CorruptRow, RowsLeft, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
@@ -254,7 +254,8 @@ def verify(
         progress: called after each page of rows.
 
     Raises:
-        LogUnavailable: the log cannot be read, or rows left it meanwhile.
+        RowsLeft: rows left the log meanwhile; check it again.
+        LogUnavailable: the log cannot be read.
     """
     one = _Verification(log, known_heads or {}, key)
     reached = findings = 0
@@ -329,10 +330,10 @@ class _Verification:
         """Make sure that rows which left meanwhile did not cause the findings.
 
         Raises:
-            LogUnavailable: rows have left.
+            RowsLeft: rows have left.
         """
         if found and self._log.settings().get(SEAM) != self._text:
-            raise LogUnavailable("rows moved to the archive meanwhile: run the check again")
+            raise RowsLeft("rows moved to the archive during the check")
 
     def summary(self, findings: int) -> Summary:
         """The result of the check."""

@@ -14,10 +14,10 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Erased
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
-from http_edge.admin.operators import OperatorAccess, json_answer
+from http_edge.admin.operators import json_answer
 from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.identities import Identities
-from http_edge.listener.routes import PlainRoute, Route
+from http_edge.listener.routes import PlainRoute
 
 _STEPS: Final = 32
 """Steps in one request: together some tenths of a second."""
@@ -28,7 +28,6 @@ class ErasureEndpoint:
 
     def __init__(
         self,
-        access: OperatorAccess,
         identities: Identities,
         erased: ErasedAccounts,
         *,
@@ -36,15 +35,14 @@ class ErasureEndpoint:
         new_id: NewId,
     ) -> None:
         """Each step erases up to ``records_max`` records in one transaction."""
-        self._access = access
         self._identities = identities
         self._erased = erased
         self._records_max = records_max
         self._new_id = new_id
 
-    def routes(self) -> Sequence[Route]:
+    def routes(self) -> Sequence[PlainRoute]:
         """``/identities/erase``."""
-        return [PlainRoute("POST", "/identities/erase", self._access.authorized(self._erase))]
+        return [PlainRoute("POST", "/identities/erase", self._erase)]
 
     async def _erase(self, request: web.Request) -> web.Response:
         """``POST /identities/erase?did=``: do some steps; ``is_over`` after the last one.

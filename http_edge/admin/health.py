@@ -19,7 +19,7 @@ from actors.core.placement_table import HostHoldings
 from actors.host.clock import Clock
 from actors.host.measures import HostStats
 from actors.host.port import HostUnavailable, Ping, QueryHoldings, QueryStats
-from http_edge.admin.operators import OperatorAccess, json_answer
+from http_edge.admin.operators import json_answer
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.whole_log import logs_by_database, storage, total
 from http_edge.listener.in_flight import InFlight
@@ -138,10 +138,8 @@ class Health:
         takes = storage(self._gateway.placement, stats)
         figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
-        figures["commits"] = sum(s.commits for s in every)
-        figures["commits_per_s"] = sum(s.commits_per_s for s in every)
-        figures["commands"] = sum(s.commands for s in every)
-        figures["commands_per_s"] = sum(s.commands_per_s for s in every)
+        for name in ("commits", "commits_per_s", "commands", "commands_per_s"):
+            figures[name] = sum(getattr(s, name) for s in every)
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [
@@ -222,14 +220,13 @@ class HealthEndpoint:
             PlainRoute("GET", "/readyz", partial(self._check, self._health.unready)),
         ]
 
-    def operator_routes(self, access: OperatorAccess) -> Sequence[Route]:
+    def operator_routes(self) -> Sequence[PlainRoute]:
         """``/health`` and ``/readyz`` with reasons, and ``/status``."""
-        health = partial(self._check, self._health.detail, explained=True)
-        ready = partial(self._check, self._health.unready, explained=True)
+        explained = partial(self._check, explained=True)
         return [
-            PlainRoute("GET", "/health", access.authorized(health)),
-            PlainRoute("GET", "/readyz", access.authorized(ready)),
-            PlainRoute("GET", "/status", access.authorized(self._status)),
+            PlainRoute("GET", "/health", partial(explained, self._health.detail)),
+            PlainRoute("GET", "/readyz", partial(explained, self._health.unready)),
+            PlainRoute("GET", "/status", self._status),
         ]
 
     async def _check(

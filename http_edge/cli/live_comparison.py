@@ -242,7 +242,6 @@ class Collector:
     """Writes what a mediator has in memory to a dump."""
 
     def __init__(self, ask: Ask, writer: DumpWriter) -> None:
-        """A collector that sends questions with ``ask`` and writes answers to ``writer``."""
         self._ask = ask
         self._writer = writer
 

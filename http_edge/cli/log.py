@@ -18,6 +18,7 @@ from eventstore.log.errors import (
     CorruptRow,
     NotComparable,
     ReadModelsMissing,
+    RowsLeft,
     SeamRefused,
     UnknownTopic,
 )
@@ -57,6 +58,8 @@ SHOWN_MAX: Final = 20
 """Findings of a check that are shown in a table."""
 KEPT_MAX: Final = 10_000
 """Findings of a check that are kept for its JSON; all are counted."""
+_CHECKS_MAX: Final = 3
+"""A second check is enough unless a check takes longer than the time between two rounds."""
 _UNPROVEN: Final = (
     "rows have left this log, but no key was named: the signer of their replacement is"
     " unknown, and their archive was not checked"
@@ -203,6 +206,23 @@ def _print_archive(archive: Mapping[str, Any] | None) -> None:
 
 
 def _check(
+    settings: Settings, known_heads: Mapping[str, Head], key: PublicKey | None
+) -> tuple[list[Finding], Summary]:
+    """Check the rows of one database, from the start again if rows leave it meanwhile.
+
+    Raises:
+        RowsLeft: rows left it during each of ``_CHECKS_MAX`` checks.
+        LogUnavailable: it cannot be read now.
+    """
+    for _ in range(_CHECKS_MAX - 1):
+        try:
+            return _check_once(settings, known_heads, key)
+        except RowsLeft as error:
+            click.echo(f"poste: {error}: checking again", err=True)
+    return _check_once(settings, known_heads, key)
+
+
+def _check_once(
     settings: Settings, known_heads: Mapping[str, Head], key: PublicKey | None
 ) -> tuple[list[Finding], Summary]:
     findings: list[Finding] = []

@@ -11,6 +11,8 @@ import re
 import secrets
 import stat
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -166,25 +168,32 @@ def read_private(path: Path) -> bytes:
 def create_private(path: Path, content: bytes) -> None:
     """Write a file for its owner only, atomically and durably, unless it exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A link cannot replace the file of a faster process, whose keys may be in use already.
+    with suppress(FileExistsError):
+        _put_private(path, content, os.link)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file for its owner only, atomically and durably, in place of one that exists.
+
+    Raises:
+        OSError: the file cannot be written; one that existed is unchanged.
+    """
+    _put_private(path, content, os.replace)
+
+
+def _put_private(path: Path, content: bytes, put: Callable[[str, Path], None]) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # A link, not a rename: a link cannot replace the file of a faster process, whose keys may
-        # be in use already.
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
+        put(temporary, path)
     finally:
-        Path(temporary).unlink()
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        Path(temporary).unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

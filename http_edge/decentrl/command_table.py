@@ -1,4 +1,4 @@
-"""The table of the protocol's commands, one row each: payload, senders, recipient, answer.
+"""The table of the protocol's commands, one row each: payload, recipient, meaning, answer.
 
 ``TABLE`` at the end is the protocol (DCTRL-0004 sections 7 and 8, DCTRL-0007). Above it are the
 payloads, the functions that turn them into commands, and those that turn replies into answers.
@@ -68,7 +68,6 @@ from http_edge.decentrl.validator import (
     CommandRequest,
     CommandRow,
     CommandTable,
-    Sender,
     ValidatedCommand,
 )
 
@@ -392,59 +391,44 @@ def _delete_public(request: CommandRequest, payload: DeletePublicEventPayload) -
 
 # ---- the table
 
-_ANY, _REGISTERED, _CONTRACTED = Sender.ANY, Sender.REGISTERED, Sender.CONTRACTED
 _TO_ANY, _TO_RESOLVED, _TO_MEDIATOR = Addressee.ANY, Addressee.RESOLVED, Addressee.MEDIATOR
 
 DIRECT: Final = {
     "REQUEST_COMMUNICATION_CONTRACT": CommandRow(
-        RequestPayload, _ANY, _TO_ANY, request_contract, _REQUESTED
+        RequestPayload, _TO_ANY, request_contract, _REQUESTED
     ),
-    "COMMUNICATION_CONTRACT_RESPONSE": CommandRow(
-        SignedContract, _ANY, _TO_ANY, respond_contract, _DONE
-    ),
+    "COMMUNICATION_CONTRACT_RESPONSE": CommandRow(SignedContract, _TO_ANY, respond_contract, _DONE),
     "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
-        QueryPendingContractRequests, _REGISTERED, _TO_MEDIATOR, _query_requests, _contract_requests
+        QueryPendingContractRequests, _TO_MEDIATOR, _query_requests, _contract_requests
     ),
     "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS": CommandRow(
-        AcknowledgePendingContractRequests, _REGISTERED, _TO_MEDIATOR, _acknowledge_requests, _DONE
+        AcknowledgePendingContractRequests, _TO_MEDIATOR, _acknowledge_requests, _DONE
     ),
-    "SAVE_COMMUNICATION_CONTRACT": CommandRow(
-        SignedContract, _REGISTERED, _TO_MEDIATOR, save_contract, _DONE
-    ),
+    "SAVE_COMMUNICATION_CONTRACT": CommandRow(SignedContract, _TO_MEDIATOR, save_contract, _DONE),
     "QUERY_COMMUNICATION_CONTRACTS": CommandRow(
-        QueryCommunicationContracts, _REGISTERED, _TO_MEDIATOR, _query_contracts, _contracts
+        QueryCommunicationContracts, _TO_MEDIATOR, _query_contracts, _contracts
     ),
     "QUERY_PENDING_EVENTS": CommandRow(
-        QueryPendingEvents, _REGISTERED, _TO_MEDIATOR, _query_messages, _messages
+        QueryPendingEvents, _TO_MEDIATOR, _query_messages, _messages
     ),
     "ACKNOWLEDGE_PENDING_EVENTS": CommandRow(
-        AcknowledgePendingEvents, _REGISTERED, _TO_MEDIATOR, _acknowledge_messages, _DONE
+        AcknowledgePendingEvents, _TO_MEDIATOR, _acknowledge_messages, _DONE
     ),
-    "SAVE_EVENTS": CommandRow(
-        SaveEventsPayload, _REGISTERED, _TO_MEDIATOR, _save_events, _DONE
-    ),
-    "QUERY_EVENTS": CommandRow(
-        QueryEvents, _REGISTERED, _TO_MEDIATOR, _query_events, _saved_events
-    ),
-    "UPDATE_EVENT_TAGS": CommandRow(
-        UpdateEventTagsPayload, _REGISTERED, _TO_MEDIATOR, _update_tags, _DONE
-    ),
-    "ERASE_IDENTITY": CommandRow(
-        EraseIdentityPayload, _REGISTERED, _TO_MEDIATOR, _erase_identity, _ERASED
-    ),
-}  # fmt: skip
+    "SAVE_EVENTS": CommandRow(SaveEventsPayload, _TO_MEDIATOR, _save_events, _DONE),
+    "QUERY_EVENTS": CommandRow(QueryEvents, _TO_MEDIATOR, _query_events, _saved_events),
+    "UPDATE_EVENT_TAGS": CommandRow(UpdateEventTagsPayload, _TO_MEDIATOR, _update_tags, _DONE),
+    "ERASE_IDENTITY": CommandRow(EraseIdentityPayload, _TO_MEDIATOR, _erase_identity, _ERASED),
+}
 PUBLIC: Final = {
     "PUBLISH_PUBLIC_EVENT": CommandRow(
-        PublishPublicEventPayload, _REGISTERED, _TO_MEDIATOR, _publish, _public_event_accepted
+        PublishPublicEventPayload, _TO_MEDIATOR, _publish, _public_event_accepted
     ),
     "DELETE_PUBLIC_EVENT": CommandRow(
-        DeletePublicEventPayload, _REGISTERED, _TO_MEDIATOR, _delete_public, _DONE
+        DeletePublicEventPayload, _TO_MEDIATOR, _delete_public, _DONE
     ),
 }
 TABLE: Final[CommandTable] = {
-    "TWO_WAY_PRIVATE": CommandRow(
-        str, _CONTRACTED, _TO_RESOLVED, _queue_message, _message_accepted
-    ),
+    "TWO_WAY_PRIVATE": CommandRow(str, _TO_RESOLVED, _queue_message, _message_accepted),
     "DIRECT_AUTHENTICATED": DIRECT,
     "ONE_WAY_PUBLIC": PUBLIC,
 }

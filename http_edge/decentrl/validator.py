@@ -27,14 +27,6 @@ from http_edge.dids.resolver import Resolver
 from http_edge.settings.settings import Settings
 
 
-class Sender(Enum):
-    """Who may send a command. The target identity decides it (``actors.core.decide``)."""
-
-    ANY = "any DID that resolves"
-    REGISTERED = "an identity that is registered here"
-    CONTRACTED = "an identity with which the recipient has a contract"
-
-
 class Addressee(Enum):
     """Which recipient the header of a command must name."""
 
@@ -102,13 +94,13 @@ Validate: TypeAlias = Callable[[CommandRequest, Any], ValidatedCommand | Rejecte
 
 
 class CommandRow(msgspec.Struct, frozen=True):
-    """One command of the protocol: its payload, who may send it, to whom, what it does.
+    """One command of the protocol: its payload, whom it is for, what it does, its answer.
 
-    ``validate`` turns the payload into the command and may raise ``PayloadInvalid``.
+    ``validate`` turns the payload into the command and may raise ``PayloadInvalid``. Who may send
+    the command is a rule of the identity that it is for (``actors.core.decide``).
     """
 
     payload: type[Any]
-    sender: Sender
     addressee: Addressee
     validate: Validate
     answer: Answering

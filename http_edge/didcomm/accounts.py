@@ -44,7 +44,6 @@ class ErasedAccounts:
     """
 
     def __init__(self, identities: Identities, keylists: Keylists) -> None:
-        """``keylists`` release the keys."""
         self._identities = identities
         self._keylists = keylists
 

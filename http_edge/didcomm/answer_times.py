@@ -29,22 +29,19 @@ class AnswerTimes:
 
     def __init__(self, now_s: Callable[[], float] = perf_counter) -> None:
         """Begin without stored forwards; ``now_s`` never goes backwards."""
-        self._now_s = now_s
+        self.now_s = now_s
+        """Returns the current time on the clock of arrivals."""
         self._stored_s: deque[float] = deque([_FIRST_S], _STORED_MAX)
-
-    def now_s(self) -> float:
-        """Return the current time on the clock of arrivals."""
-        return self._now_s()
 
     def stored(self, arrived_s: float) -> None:
         """Record the time of a forward that is stored and about to be answered."""
-        self._stored_s.append(min(self._now_s() - arrived_s, _HELD_S_MAX))
+        self._stored_s.append(min(self.now_s() - arrived_s, _HELD_S_MAX))
 
     def left_as_stored_s(self, arrived_s: float) -> float:
         """Return how long a forward that was not stored must still wait."""
         self._stored_s.rotate()
-        return max(0.0, self._stored_s[0] - (self._now_s() - arrived_s))
+        return max(0.0, self._stored_s[0] - (self.now_s() - arrived_s))
 
     def left_unopened_s(self, arrived_s: float) -> float:
         """Return how long a message that could not be opened must still wait."""
-        return max(0.0, UNOPENED_S - (self._now_s() - arrived_s))
+        return max(0.0, UNOPENED_S - (self.now_s() - arrived_s))

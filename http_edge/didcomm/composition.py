@@ -106,7 +106,6 @@ class DidCommMediator:
     """Serves DIDComm on one edge."""
 
     def __init__(self, keys: MediatorKeys, dependencies: DidCommDependencies) -> None:
-        """Mediate with the DIDComm key derived from ``keys``."""
         settings, didcomm = dependencies.settings, dependencies.settings.didcomm
         identities, clock = dependencies.identities, dependencies.clock
         self.own_dids = own_dids_of(settings, keys)

@@ -80,7 +80,6 @@ class Identities:
     """Sends commands to the owners of identities, keys and invitations."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """Send commands through ``gateway``."""
         self._gateway = gateway
         self.moved: LRUCache[str, None] = LRUCache(_MOVED_MAX)
         """DIDs whose account is to be looked up: they are none, or not that one's speaker

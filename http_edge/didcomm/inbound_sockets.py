@@ -56,8 +56,7 @@ class SocketDependencies(msgspec.Struct, frozen=True):
 class _Peer:
     """One agent on one socket; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
 
-    def __init__(self, agent: AgentAccount, session: str, pump: Pump, outgoing: Outgoing) -> None:
-        self.agent = agent
+    def __init__(self, session: str, pump: Pump, outgoing: Outgoing) -> None:
         self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
@@ -108,7 +107,6 @@ class InboundSocket(InboundTransport):
     """A socket as a transport: its agents, its pings, and its long polls."""
 
     def __init__(self, dependencies: SocketDependencies, outgoing: Outgoing, client: Peer) -> None:
-        """Handle the messages of ``client``, and write to ``outgoing``."""
         super().__init__(dependencies.new_id)
         self._dependencies = dependencies
         self._outgoing = outgoing
@@ -257,7 +255,7 @@ class InboundSocket(InboundTransport):
             outgoing=self._outgoing,
             new_id=self._dependencies.new_id,
         )
-        return _Peer(agent, self.session, pump, self._outgoing)
+        return _Peer(self.session, pump, self._outgoing)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -66,7 +66,6 @@ class MessageReader:
     """Reads the messages of one edge."""
 
     def __init__(self, settings: DidComm, envelopes: Envelopes, unknown_dids: UnknownDids) -> None:
-        """Read messages in the versions of ``envelopes``."""
         self._settings = settings
         self._envelopes = envelopes
         self._unknown_dids = unknown_dids

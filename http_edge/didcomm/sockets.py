@@ -39,7 +39,6 @@ class DidCommSockets:
     """Serves the sockets of one edge."""
 
     def __init__(self, dependencies: SocketDependencies) -> None:
-        """Serve sockets that share ``dependencies``."""
         self._dependencies = dependencies
 
     def close_all(self, code: int) -> None:

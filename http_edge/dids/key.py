@@ -7,15 +7,10 @@ from typing import Final
 from nacl.bindings import crypto_sign_ed25519_pk_to_curve25519
 from nacl.exceptions import RuntimeError as SodiumError
 
-from http_edge.crypto.encoding import ED25519_PREFIX, multibase_decode, multibase_encode
+from http_edge.crypto.encoding import ED25519_PREFIX, multibase_decode
 from http_edge.dids.document import DidDocument
 
 PREFIX: Final = "did:key:"
-
-
-def make_did(signing_public: bytes) -> str:
-    """The did:key of a 32-byte Ed25519 public key."""
-    return PREFIX + multibase_encode(ED25519_PREFIX, signing_public)
 
 
 def resolve(did: str) -> DidDocument | None:

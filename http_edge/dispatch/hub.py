@@ -34,7 +34,6 @@ class Hub:
     """Listeners by identity, and the sessions that their hosts keep for this edge."""
 
     def __init__(self, edge: str, gateway: Gateway) -> None:
-        """A hub without listeners."""
         self.edge = edge
         self._gateway = gateway
         self._listeners: dict[str, set[Listener]] = {}

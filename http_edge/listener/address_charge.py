@@ -8,12 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Final
 from weakref import WeakValueDictionary
@@ -67,68 +62,27 @@ def rate_of(per_s: float, rates: Rates, edges: int) -> RateLimit:
 
 
 class AddressCharge:
-    """Charges one request to its address."""
+    """Charges one request to its address, in these rates."""
 
-    __slots__ = ("_address", "_now_s", "_rates")
+    __slots__ = ("address", "now_s", "rates")
 
     def __init__(self, rates: AddressRates, address: str, now_s: Callable[[], float]) -> None:
-        self._rates = rates
-        self._address = address
-        self._now_s = now_s
-
-    def registration_wait_s(self) -> float | None:
-        """See ``AddressRates``."""
-        return self._rates.registration_wait_s(self._address, self._now_s())
+        self.rates = rates
+        self.address = address
+        self.now_s = now_s
 
     @property
     def is_owing(self) -> bool:
         """Does the address owe tokens for earlier requests?"""
-        return not self._rates.requests.has(self._address, self._now_s(), 0)
-
-    @property
-    def turn(self) -> asyncio.Lock:
-        """The lock that a request holds while it waits until the address has paid."""
-        return self._rates.turns.setdefault(self._address, asyncio.Lock())
-
-    @property
-    def address(self) -> str:
-        """The address that pays."""
-        return self._address
-
-    @property
-    def is_limited(self) -> bool:
-        """Has each address a rate?"""
-        return self._rates.is_limited
-
-    def page_turn(self, *, is_public: bool) -> asyncio.Lock:
-        """The lock that a request holds while it reads a public or large page and pays for it."""
-        return self._rates.page_turns.setdefault((self._address, is_public), asyncio.Lock())
-
-    @contextmanager
-    def large_answer(self) -> Iterator[bool]:
-        """See ``large_answer``."""
-        waiting = self._rates.large_answers
-        has_place = waiting[self._address] < LARGE_ANSWERS_MAX
-        waiting[self._address] += has_place
-        try:
-            yield has_place
-        finally:
-            waiting[self._address] -= has_place
-            if not waiting[self._address]:
-                del waiting[self._address]
+        return not self.rates.requests.has(self.address, self.now_s(), 0)
 
     def take(self, tokens: float) -> None:
         """Take tokens even if the address has too few: the work that they pay for is done."""
-        self._rates.requests.charge(self._address, self._now_s(), tokens)
+        self.rates.requests.charge(self.address, self.now_s(), tokens)
 
     def take_unproven(self, size_bytes: int) -> None:
         """Take the price of an unproven request of this size."""
-        self.take(self._rates.unproven_tokens)
-        self.take_bytes(size_bytes)
-
-    def take_bytes(self, size_bytes: int) -> None:
-        """Take the price of reading so many bytes."""
-        self.take(self._rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
+        self.take(self.rates.unproven_tokens * (1 + size_bytes / UNPROVEN_BYTES))
 
 
 _CHARGE: Final[ContextVar[AddressCharge | None]] = ContextVar("charge", default=None)
@@ -147,7 +101,7 @@ def paying_address() -> str | None:
     charge = _CHARGE.get()
     if charge is None:
         return ""
-    return charge.address if charge.is_limited else None
+    return charge.address if charge.rates.is_limited else None
 
 
 def charge_unproven(size_bytes: int) -> None:
@@ -159,7 +113,7 @@ def charge_unproven(size_bytes: int) -> None:
 def charge_bytes(size_bytes: int) -> None:
     """Charge for reading so much for the current request: a proven sender's, or a document."""
     if (charge := _CHARGE.get()) is not None:
-        charge.take_bytes(size_bytes)
+        charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
 
 
 def registration_wait_s() -> float | None:
@@ -171,7 +125,7 @@ def registration_wait_s() -> float | None:
     if charge is None:
         return None
     charge.take_unproven(0)
-    return charge.registration_wait_s()
+    return charge.rates.registration_wait_s(charge.address, charge.now_s())
 
 
 def is_owing() -> bool:
@@ -188,17 +142,27 @@ def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
     until its address has paid.
     """
     charge = _CHARGE.get()
-    if charge is None or not charge.is_limited:
+    if charge is None or not charge.rates.is_limited:
         return nullcontext()
-    return charge.page_turn(is_public=is_public)
+    return charge.rates.page_turns.setdefault((charge.address, is_public), asyncio.Lock())
 
 
-def large_answer() -> AbstractContextManager[bool]:
+@contextmanager
+def large_answer() -> Iterator[bool]:
     """Count a request that waits to be answered at length; False: too many of its address do."""
     charge = _CHARGE.get()
-    if charge is None or not charge.is_limited:
-        return nullcontext(enter_result=True)
-    return charge.large_answer()
+    if charge is None or not charge.rates.is_limited:
+        yield True
+        return
+    waiting, address = charge.rates.large_answers, charge.address
+    has_place = waiting[address] < LARGE_ANSWERS_MAX
+    waiting[address] += has_place
+    try:
+        yield has_place
+    finally:
+        waiting[address] -= has_place
+        if not waiting[address]:
+            del waiting[address]
 
 
 async def until_paid() -> None:
@@ -207,7 +171,7 @@ async def until_paid() -> None:
     One request of an address polls at a time; the others wait for its lock.
     """
     if (charge := _CHARGE.get()) is not None and charge.is_owing:
-        async with charge.turn:
+        async with charge.rates.turns.setdefault(charge.address, asyncio.Lock()):
             while charge.is_owing:  # noqa: ASYNC110 - time alone pays
                 await asyncio.sleep(_OWING_S)
 

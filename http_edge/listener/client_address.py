@@ -19,7 +19,6 @@ class ClientAddress:
     """Finds the address of a client behind our own proxies."""
 
     def __init__(self, trusted_proxies: Sequence[IPvAnyNetwork]) -> None:
-        """Believe ``X-Forwarded-For`` only from ``trusted_proxies``."""
         self._proxies = trusted_proxies
         self._key = lru_cache(_CACHE_ENTRIES)(_key)
         self._is_trusted = lru_cache(_CACHE_ENTRIES)(self._trusted)

@@ -87,14 +87,6 @@ class InFlight:
         finally:
             self.sockets[protocol] -= 1
 
-    @contextmanager
-    def _parked(self) -> Iterator[None]:
-        self.requests -= 1
-        try:
-            yield
-        finally:
-            self.requests += 1
-
 
 _CURRENT: Final[ContextVar[InFlight | None]] = ContextVar("in_flight", default=None)
 
@@ -102,12 +94,14 @@ _CURRENT: Final[ContextVar[InFlight | None]] = ContextVar("in_flight", default=N
 @contextmanager
 def parked() -> Iterator[None]:
     """Do not count the current request within the block, where it only waits."""
-    current = _CURRENT.get()
-    if current is None:
+    if (current := _CURRENT.get()) is None:
         yield
         return
-    with current._parked():  # noqa: SLF001 - the one caller outside of the class
+    current.requests -= 1
+    try:
         yield
+    finally:
+        current.requests += 1
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Coroutine, Mapping
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -199,22 +200,21 @@ class Edge:
         return groups if mediation is None else [*groups, mediation.routes()]
 
     def _operator_routes(self, identities: Identities, clock: Clock) -> list[Route]:
-        """The routes for operators, who have a listener of their own."""
+        """The routes for operators, who have a listener of their own; each asks for their token."""
         access = OperatorAccess(operators_token(self._settings.operators_token_path))
-        queues = OperatorEndpoint(access, self._gateway, identities, clock=clock, new_id=new_id)
-        placement = PlacementEndpoint(access, self._placer)
         erasure = ErasureEndpoint(
-            access,
             identities,
             self._erased,
             records_max=self._settings.retention.records_per_step_max,
             new_id=new_id,
         )
-        endpoints = (queues, erasure, placement)
-        return [
-            *self._health.operator_routes(access),
-            *[route for endpoint in endpoints for route in endpoint.routes()],
+        routes = [
+            *self._health.operator_routes(),
+            *OperatorEndpoint(self._gateway, identities, clock=clock, new_id=new_id).routes(),
+            *erasure.routes(),
+            *PlacementEndpoint(self._placer).routes(),
         ]
+        return [replace(route, handle=access.authorized(route.handle)) for route in routes]
 
     def _workers(
         self, name: str, keys: MediatorKeys, identities: Identities, clock: Clock

@@ -173,7 +173,6 @@ class Scrape:
         *,
         clock: Clock,
     ) -> None:
-        """A scrape of these processes, by name, without answers yet."""
         self._settings = settings
         self._placement = placement_of(settings)
         self._hosts = hosts
@@ -267,7 +266,6 @@ class MediatorShown(Collector):
     """Every metric of a mediator, from the processes that have answered."""
 
     def __init__(self, seen: Seen) -> None:
-        """The metrics of these reports."""
         self._seen = seen
 
     @override

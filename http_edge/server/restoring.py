@@ -84,10 +84,14 @@ def target_of(text: str, data_dir: Path) -> Target:
     """A data directory, or the URL of a log whose mediator has its keys in ``data_dir``.
 
     Raises:
-        Stop: the directory is an export, which others may read.
+        Stop: the text is another URI, or the directory is an export, which others may read.
     """
     if _is_log(text):
         target = Target(text, data_dir, "--data-dir")
+    elif "://" in text:
+        # The text itself may hold a password.
+        reason = f"a log cannot be restored to {text.partition('://')[0]}://…"
+        raise Stop(Exit.USAGE, reason, "Name a directory or the URL of a log with --to.")
     else:
         path = Path(text).expanduser().absolute()
         target = Target(f"sqlite://{quote(str(path / 'log.db'))}", path, "--to")

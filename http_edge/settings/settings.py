@@ -140,13 +140,10 @@ class Settings(Section):
         if self.hosts * len(self.log_dsns) > self.shards:
             raise contradiction("hosts", "shards", len(self.log_dsns))
         # A delivery is base64 in an envelope: less than twice as long as its content.
-        self._carries("delivery_bytes_max", 2, "socket_buffer_bytes_max")
-        self._carries("message_bytes_max", 2, "socket_buffer_bytes_max")
+        for name in ("delivery_bytes_max", "message_bytes_max"):
+            if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:
+                raise contradiction(f"didcomm.{name}", "limits.socket_buffer_bytes_max", 2)
         return self
-
-    def _carries(self, smaller: str, times: int, larger: str) -> None:
-        if times * getattr(self.didcomm, smaller) > getattr(self.limits, larger):
-            raise contradiction(f"didcomm.{smaller}", f"limits.{larger}", times)
 
     @property
     def has_placer(self) -> bool:

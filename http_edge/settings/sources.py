@@ -125,6 +125,7 @@ def load_settings(
     for source in in_order:
         for given in _by_present_names(source, notes):
             _refuse_no_text(given)
+            _refuse_uri(given)
             values[given.name] = given.value
             sources[given.name] = given.source
     settings = _validated(values, sources)
@@ -243,6 +244,17 @@ def _refuse_no_text(given: _Given) -> None:
     texts = given.value if isinstance(given.value, list) else [given.value]
     if any(isinstance(text, str) and _NO_TEXT.search(text) for text in texts):
         raise SettingRefused(given.name, given.source, "text in UTF-8 without NUL")
+
+
+def _refuse_uri(given: _Given) -> None:
+    """Refuse ``s3://bucket`` for a path: it would be a folder ``s3:`` of this machine.
+
+    Raises:
+        SettingRefused: the value of a path has ``://``.
+    """
+    is_path = every_setting()[given.name].kind.get("format") == "path"
+    if is_path and "://" in str(given.value):
+        raise SettingRefused(given.name, given.source, "a path on this machine, not a URI")
 
 
 def _known(name: str, source: str) -> Setting:

@@ -13,7 +13,6 @@ class LinePace:
     """Chooses the level of each line of one kind, so that few of them fill the log."""
 
     def __init__(self) -> None:
-        """Let the first line keep its level."""
         self._until_ms = 0
 
     def level(self, level: int, now_ms: int) -> int:

@@ -180,13 +180,17 @@ def wrong(log_url: str) -> Sequence[Difference]:
         return wrong_read_models(store)
 
 
-@pytest.fixture
-def mediator(log: EventLog) -> Mediator:
+def settled(log: EventLog) -> Mediator:
     """A host with two identities."""
     made = Mediator(log)
     settle(made, GONE)
     settle(made, STAYS)
     return made
+
+
+@pytest.fixture
+def mediator(log: EventLog) -> Mediator:
+    return settled(log)
 
 
 def test_all_that_an_identity_has_leaves_and_nothing_of_others(

@@ -18,9 +18,9 @@ from eventstore.stores.recorder_log import RecorderLog
 from tests.contract.test_erasure_contract import (
     GONE,
     LISTED_AT_ONCE,
-    STAYS,
     listed,
-    settle,
+    mediator,
+    settled,
     step,
     wrong,
 )
@@ -28,18 +28,7 @@ from tests.contract.test_retention_contract import Mediator
 from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import run, unclaimed
 
-
-def settled(log: EventLog) -> Mediator:
-    """A host with two identities."""
-    made = Mediator(log)
-    settle(made, GONE)
-    settle(made, STAYS)
-    return made
-
-
-@pytest.fixture
-def mediator(log: EventLog) -> Mediator:
-    return settled(log)
+__all__ = ["mediator"]
 
 
 def last_steps(log: EventLog) -> LastSteps:

@@ -57,7 +57,16 @@ from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Finding, Summary, verify
 from eventstore.stores.open_log import open_log
 from tests.contract.conftest import OpenLog
-from tests.contract.test_erasure_contract import GONE, STAYS, STEPS, erase, settle, step, wrong
+from tests.contract.test_erasure_contract import (
+    GONE,
+    STAYS,
+    STEPS,
+    erase,
+    settle,
+    settled,
+    step,
+    wrong,
+)
 from tests.contract.test_retention_contract import DAY_S, Mediator, is_sound
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import remove_erased, run_sql
@@ -114,9 +123,7 @@ def message_ids(mediator: Mediator, did: str) -> dict[str, str]:
 @pytest.fixture
 def mediator(log: EventLog) -> Mediator:
     """A host with two identities, each of which has written to the other."""
-    made = Mediator(log)
-    settle(made, GONE)
-    settle(made, STAYS)
+    made = settled(log)
     send(made, STAYS, GONE, b"from who goes")
     send(made, GONE, STAYS, b"from who stays")
     return made

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from eventsourcing.persistence import Notification
-from typing_extensions import override
 
-from actors.core.commands import FindAccount, NameSpeaker, UnnameSpeaker
+from actors.core.commands import FindAccount, NameSpeaker, RotateAccount, UnnameSpeaker
 from actors.core.replies import AccountFound
-from eventstore.log.event_log import Departure, EventLog
+from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
-from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, wrong
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, settle, wrong
 from tests.contract.test_name_erasure_contract import take_out_names
 from tests.contract.test_retention_contract import Mediator
-from tests.log.faulty_log import FaultyLog
 from tests.log.stored import faults
-from tests.unit.actors.given import run, unclaimed
+from tests.unit.actors.given import connection, run, unclaimed
+
+__all__ = ["mediator"]
 
 SPOKE = "did:x:spoke"
-
-
-@pytest.fixture
-def mediator(log: EventLog) -> Mediator:
-    """A host with two identities."""
-    made = Mediator(log)
-    settle(made, GONE)
-    settle(made, STAYS)
-    return made
 
 
 def speaker_rows(log: EventLog, name: str) -> list[bool]:
@@ -38,19 +26,32 @@ def speaker_rows(log: EventLog, name: str) -> list[bool]:
     return [name.encode() in row.state for row in rows if row.topic == "speaker-named.1"]
 
 
-def test_an_account_leaves_the_rows_of_a_did_that_spoke_for_it_once_it_is_let_go(
-    mediator: Mediator, log: EventLog, log_url: str
+@pytest.mark.parametrize("is_let_go", [True, False])
+def test_an_erased_account_leaves_the_rows_of_a_did_that_spoke_for_it(
+    mediator: Mediator, log: EventLog, log_url: str, *, is_let_go: bool
 ) -> None:
     run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
     erase(mediator, GONE)
+    if is_let_go:
+        run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
     take_out_names(log)
-    assert speaker_rows(log, GONE) == [True], "it is bound to the account by this row"
-    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
-    take_out_names(log)
-    assert speaker_rows(log, GONE) == [False, False]
-    assert speaker_rows(log, SPOKE) == [True, True], "it was not erased"
+    assert not any(speaker_rows(log, GONE))
+    assert all(speaker_rows(log, SPOKE)), "it was not erased"
     assert faults(log) == []
     assert wrong(log_url) == []
+
+
+def test_an_erased_did_that_spoke_again_for_an_account_that_is_erased_too_loses_its_names(
+    mediator: Mediator, log: EventLog
+) -> None:
+    settle(mediator, SPOKE)
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
+    erase(mediator, GONE)
+    for _ in range(2):
+        take_out_names(log)
+    assert speaker_rows(log, SPOKE) == speaker_rows(log, GONE) == [False]
+    assert faults(log) == []
 
 
 def test_a_did_that_spoke_for_another_account_loses_all_names_when_it_is_erased_too(
@@ -82,23 +83,27 @@ def test_an_erased_did_that_speaks_for_an_account_again_keeps_naming_it(
     assert faults(log) == []
 
 
-class Leaving(FaultyLog):
-    """A log whose rows of ``SPOKE`` leave for the archive once they are read."""
+def test_an_erased_did_that_speaks_for_an_account_again_is_not_shut_out_of_it(
+    mediator: Mediator, log: EventLog, open_another: OpenLog
+) -> None:
+    account = connection(SPOKE)
+    settle(mediator, SPOKE)
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    run(mediator.host, unclaimed(STAYS, RotateAccount(STAYS, SPOKE, 1, account)))
+    take_out_names(log)
+    again = Mediator(open_another(), name="again")
+    (found,) = run(again.host, unclaimed(STAYS, FindAccount([])))
+    assert isinstance(found, AccountFound)
+    assert found.speaker_did == SPOKE
 
-    @override
-    def read_log(self, *, after: int = 0, limit: int = 1000) -> Sequence[Notification]:
-        page = super().read_log(after=after, limit=limit)
-        stream = identity_stream(SPOKE)
-        if positions := [row.id for row in page if row.originator_id == stream]:
-            self.let_leave(Departure(None, "seam", positions))
-        return page
 
-
-def test_a_pass_goes_on_if_what_a_did_spoke_for_leaves_the_log_meanwhile(
+def test_an_erased_did_that_spoke_again_and_was_let_go_loses_its_names(
     mediator: Mediator, log: EventLog
 ) -> None:
-    run(mediator.host, unclaimed(SPOKE, NameSpeaker(GONE)))
-    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(GONE)))
-    erase(mediator, GONE)
-    assert take_out_names(Leaving(log)) > 0
-    assert speaker_rows(log, GONE) == []
+    settle(mediator, SPOKE)
+    erase(mediator, SPOKE)
+    run(mediator.host, unclaimed(SPOKE, NameSpeaker(STAYS)))
+    run(mediator.host, unclaimed(SPOKE, UnnameSpeaker(STAYS)))
+    take_out_names(log)
+    assert speaker_rows(log, SPOKE) == speaker_rows(log, STAYS) == [False, False]

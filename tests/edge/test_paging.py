@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eventstore.log.events import MessagesRemoved
-from http_edge.listener.address_charge import LARGE_ANSWERS_MAX, AddressCharge
+from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from tests.edge.identities import Identity, Json, contract_request
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
@@ -249,7 +249,8 @@ async def test_what_waits_for_large_pages_of_one_address_takes_a_bounded_number_
         await mediator.delivered(alice, bob, text * 600_000)
     clock.advance(60)
     edge = mediator.edges[0]
-    read = AddressCharge(edge._listener._rates, "127.0.0.1", lambda: 0.0).page_turn(is_public=False)
+    turns = edge._listener._rates.page_turns
+    read = turns.setdefault(("127.0.0.1", False), asyncio.Lock())
     async with read, asyncio.timeout(WAIT_S):
         asking = [
             asyncio.create_task(mediator.do(bob, "QUERY_PENDING_EVENTS"))

@@ -195,6 +195,23 @@ async def test_a_body_that_comes_slower_than_the_pace_is_cut_before_its_time_is_
         await until(lambda: edge.in_flight.bodies.size_bytes == 0)
 
 
+@pytest.mark.parametrize(
+    ("bytes_per_s_min", "seconds", "is_cut"), [(0, 500, False), (MIB, 14, True)]
+)
+async def test_the_pace_of_bodies_and_answers_is_what_an_operator_has_set(
+    tmp_path: Path, bytes_per_s_min: int, seconds: float, *, is_cut: bool
+) -> None:
+    limits = {"body_read_s_max": 600, "answer_write_s_max": 3_600, "transfer_grace_s": WAIT_S}
+    async with edge_with(tmp_path, transfer_bytes_per_s_min=bytes_per_s_min, **limits) as edge:
+        for request in (post(100_000, chunked=False), REQUESTS["GET"]):
+            await edge.connect(request)
+        transfers = edge.in_flight.bodies, edge.listener.connections.leaving
+        await until(lambda: all(each.size_bytes > 90_000 for each in transfers))
+        for each in transfers:
+            each.cut_slow(asyncio.get_running_loop().time() + seconds)
+        assert [each.size_bytes == 0 for each in transfers] == [is_cut] * 2
+
+
 async def test_requests_that_are_sent_ahead_of_their_answers_stay_in_the_kernel(
     tmp_path: Path,
 ) -> None:

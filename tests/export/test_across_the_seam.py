@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typing_extensions import override
 
 from actors.archive.archive_check import check_archive
 from actors.archive.archived_states import fold_again
@@ -26,6 +27,7 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.stores.open_log import open_log
+from eventstore.stores.recorder_log import opened
 from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import exporter_of
@@ -53,6 +55,7 @@ from tests.export.samples import (
 )
 from tests.export.test_leaving import Dying, Killed
 from tests.histories import History, random_script
+from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.unit.cli.conftest import Run, run
 
@@ -106,6 +109,41 @@ def test_the_check_of_a_log_reads_its_archive_and_walks_across_the_seam(
     assert ran.code == Exit.FINDING
     assert json.loads(ran.out)["archive"]["findings"][0]["path"] == path
     assert run("log", "verify", *named, "--without-archive").code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("rounds", "code", "said"),
+    [
+        (2, Exit.OK, "poste: rows moved to the archive during the check: checking again\n" * 2),
+        (3, Exit.UNREACHABLE, "archive.every_s"),
+    ],
+)
+def test_a_log_is_checked_again_if_rows_leave_it_during_the_check(  # noqa: PLR0913 - fixtures
+    settings: Settings,
+    log: EventLog,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    rounds: int,
+    code: Exit,
+    said: str,
+) -> None:
+    history = played(log)
+    ages_s = [600 * (number + 1) for number in range(rounds)]
+
+    class Overtaken(FaultyLog):
+        """A log that rows leave as its check begins."""
+
+        @override
+        def position(self) -> int:
+            if ages_s:
+                _leave(settings, history, ages_s.pop())
+            return super().position()
+
+    monkeypatch.setattr("http_edge.cli.log.opened", lambda store: Overtaken(opened(store)))
+    ran = run("log", "verify", "--data-dir", str(settings.data_dir))
+    assert (ran.code, ages_s) == (code, [])
+    assert said in ran.err
 
 
 def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(

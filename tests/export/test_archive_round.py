@@ -222,6 +222,28 @@ def test_a_round_that_could_not_write_to_the_archive_leaves_its_work_to_the_next
     assert catalog_of(place).pruned_to
 
 
+def test_rounds_take_out_and_prune_as_often_as_the_settings_say(
+    settings: Settings, log: EventLog
+) -> None:
+    history = played(log)
+    update = {"rows_age_s_min": 0, "keep_s": 1, "prune_every_s": 60}
+    archive = settings.archive.model_copy(update=update)
+    export = settings.export.model_copy(update={"erased_every_s": 30})
+    settings = settings.model_copy(update={"archive": archive, "export": export})
+
+    def is_done(after_s: int) -> tuple[bool, bool]:
+        history.play(random_script(after_s, 20))
+        reporter = Reporter(settings.data_dir, lambda: NOW_MS + after_s * 1_000)
+        run_beside(settings, threading.Event(), reporter)
+        return not reporter.is_erasing_due(1), not reporter.is_pruning_due(1, 1)
+
+    assert is_done(0) == (True, True)
+    assert is_done(29) == (False, False)
+    assert is_done(30) == (True, False)
+    assert is_done(59) == (False, False)
+    assert is_done(60) == (True, True)
+
+
 def test_of_two_rounds_one_goes_on_and_the_other_ends_without_a_fault(
     settings: Settings, log: EventLog, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import queue
 import signal
@@ -22,13 +23,14 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportRefused, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.tree import head_in
-from eventstore.parquet.write.exporter import Exported
+from eventstore.parquet.write.exporter import Exported, Exporter
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server import exporting
 from http_edge.server.child_process import EXPORT, keep_exporting
 from http_edge.server.export_status import Reporter, figures
 from http_edge.server.exporting import ContinuousExport, exporter_of
-from http_edge.settings.settings import Export, Settings
+from http_edge.settings.settings import Archive, Export, Settings
 from tests.export.samples import Growing, catalog_of, whole_log
 from tests.tidy.modules import ROOT
 
@@ -105,6 +107,67 @@ def test_it_follows_the_log_and_puts_small_files_together(
     assert _rows(settings) == len(whole_log(log))
     place = open_place(f"{settings.data_dir}/export")
     assert len(catalog_of(place, None).statements) < 12
+
+
+@pytest.mark.parametrize(
+    ("name", "times_s", "is_due"),
+    [
+        ("take_out_erased", (0, 0), False),
+        ("take_out_erased", (1e-9, 0), True),
+        ("take_out_erased", (3_600, 0), False),
+        ("prune", (1e-9, 0), False),
+        ("prune", (1e-9, 1), True),
+        ("prune", (3_600, 1), False),
+    ],
+)
+def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_say(
+    settings: Settings,
+    log: EventLog,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    *,
+    times_s: tuple[float, float],
+    is_due: bool,
+) -> None:
+    every_s, keep_s = times_s
+    Growing(log).grow()
+    often = {"lag_s_max": 1e-9, "erased_every_s": every_s}
+    export = settings.export.model_copy(update=often)
+    archive = Archive(keep_s=keep_s, prune_every_s=every_s or 3_600)
+    settings = settings.model_copy(update={"export": export, "archive": archive})
+    run, rounds, done = getattr(Exporter, name), itertools.count(1), list[str]()
+    stopping = threading.Event()
+
+    def noted(*arguments: Any) -> Any:
+        done.append(name)
+        return run(*arguments)
+
+    def stop_after_three(_position: int, _until_ms: int | None) -> None:
+        if next(rounds) == 3:
+            stopping.set()
+
+    monkeypatch.setattr(Exporter, name, noted)
+    assert settings.export.to is not None
+    ContinuousExport(settings, settings.export.to, on_caught_up=stop_after_three).run(stopping)
+    assert done == [name] * (3 if is_due else 0)
+
+
+def test_an_idle_export_says_until_when_it_is_complete_as_often_as_the_settings_say(
+    settings: Settings, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Growing(log).grow()
+    now_ms = NOW_MS
+    monkeypatch.setattr(exporting, "system_clock", lambda: now_ms)
+    export = settings.export.model_copy(update={"complete_every_s": 7.0})
+    place = open_place(f"{settings.data_dir}/export")
+    said = []
+    with exporter_of(settings.model_copy(update={"export": export}), log, place) as exporter:
+        for pass_ms in (0, 6_999, 1):
+            now_ms += pass_ms
+            while exporter.step():
+                pass
+            said.append(exporter.catalog.complete_until_ms)
+    assert said == [said[0], said[0], now_ms - 60_000]
 
 
 def test_each_new_head_is_published_also_by_who_stands_by(

@@ -12,7 +12,9 @@ from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
     GrantMediation,
+    NameSpeaker,
     RequestContract,
+    UnnameSpeaker,
     UpdateKeylist,
 )
 from eventstore.log.codec import decode, encode
@@ -72,7 +74,7 @@ def pass_s(mediator: Mediator, seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("reference", ["contract", "request", "key"])
+@pytest.mark.parametrize("reference", ["contract", "request", "key", "account"])
 def test_no_state_of_another_keeps_the_name_of_who_was_erased(
     tmp_path: Path, reference: str
 ) -> None:
@@ -85,6 +87,8 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
         elif reference == "request":
             request = RequestContract(GONE, "contract?", "key")
             run(mediator.host, submission(STAYS, request, sender=GONE))
+        elif reference == "account":
+            run(mediator.host, unclaimed(STAYS, NameSpeaker(GONE)))
         else:
             granted = GrantMediation(connection(label=STAYS), claimed(KEY))
             run(mediator.host, unclaimed(STAYS, granted))
@@ -99,6 +103,8 @@ def test_no_state_of_another_keeps_the_name_of_who_was_erased(
         if reference == "key":
             run(mediator.host, unclaimed(STAYS, UpdateKeylist([], [GONE])))
             run(mediator.host, unclaimed(f"key:{GONE}", ReleaseKey(STAYS, 1)))
+        elif reference == "account":
+            run(mediator.host, unclaimed(STAYS, UnnameSpeaker(GONE)))
         else:
             pass_s(mediator, 250)
         if reference == "contract":

@@ -406,6 +406,14 @@ def test_a_restore_writes_nothing_in_the_directory_that_it_reads(
     assert {path.name: path.read_bytes() for path in original.data_dir.iterdir()} == before
 
 
+def test_a_log_is_not_restored_into_a_folder_that_is_called_as_a_uri(
+    run: Run, original: Original
+) -> None:
+    ran = restore(run, original.dsn, "s3://key:secret@bucket/folder", original.keys)
+    assert (ran.code, "cannot be restored to s3://…" in ran.err) == (Exit.USAGE, True)
+    assert not Path("s3:").exists()
+
+
 def test_what_is_no_source_is_named(run: Run, original: Original, tmp_path: Path) -> None:
     target = str(tmp_path / "new")
     nowhere = restore(run, "nowhere", target, original.keys)

@@ -232,12 +232,13 @@ def test_waits_within_the_server_are_bounded_by_ours_and_not_by_its_own(
     ends = {"statement_timeout", "transaction_timeout", "idle_session_timeout"} & known
     for name in ends:
         server_of_its_own.run(f"ALTER ROLE postgres SET {name} = '7s'")
-    with closing(PostgresStore(server_of_its_own.url)) as store, store.writing() as session:
+    url, bounds = server_of_its_own.url, PostgresBounds(lock_s_max=3, idle_s_max=7)
+    with closing(PostgresStore(url, bounds=bounds)) as store, store.writing() as session:
         for name in ends:
             assert session.rows(f"SHOW {name}") == [("0",)], name
         ((lock,),) = session.rows("SHOW lock_timeout")
         ((idle,),) = session.rows("SHOW idle_in_transaction_session_timeout")
-    assert (lock, idle) == ("10s", "15s")
+    assert (lock, idle) == ("3s", "7s")
 
 
 @pytest.mark.parametrize(

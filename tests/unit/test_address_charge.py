@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import Context, copy_context
+from functools import partial
 
 import pytest
 
@@ -91,6 +93,15 @@ def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_not
     assert address.has_exactly(TOKENS - 1 - 16)
 
 
+def test_an_address_reads_one_large_page_at_a_time_and_waits_for_no_other() -> None:
+    address = Address()
+    turn = address.request.run(page_turn)
+    assert address.request.run(page_turn) is turn
+    assert address.request.run(partial(page_turn, is_public=True)) is not turn
+    address.request.run(charged_to, AddressCharge(address.rates, "b", lambda: 0.0))
+    assert address.request.run(page_turn) is not turn
+
+
 def test_who_pays_is_known_where_addresses_have_a_rate() -> None:
     limited = Address()
     assert limited.request.run(paying_address) == "a"
@@ -125,6 +136,17 @@ def test_registrations_have_a_rate_for_each_address_and_one_for_all() -> None:
     assert all_of.registration_wait_s("c", 0.0) == pytest.approx(0.5)
 
 
+@contextmanager
+def _waits(request: Context) -> Iterator[bool]:
+    """Let a request wait for a large answer within the block."""
+    place = request.run(large_answer)
+    has_place = request.run(place.__enter__)
+    try:
+        yield has_place
+    finally:
+        request.run(place.__exit__, None, None, None)
+
+
 def test_large_answers_of_one_address_that_wait_are_bounded_and_forgotten_whatever_happens() -> (
     None
 ):
@@ -132,17 +154,16 @@ def test_large_answers_of_one_address_that_wait_are_bounded_and_forgotten_whatev
     other = address.request_of("b")
     with ExitStack() as waiting:
         places = [
-            waiting.enter_context(address.request.run(large_answer))
-            for _ in range(LARGE_ANSWERS_MAX + 2)
+            waiting.enter_context(_waits(address.request)) for _ in range(LARGE_ANSWERS_MAX + 2)
         ]
         assert places == [True] * LARGE_ANSWERS_MAX + [False] * 2
-        with other.run(large_answer) as has_place:
+        with _waits(other) as has_place:
             assert has_place
-        with pytest.raises(ZeroDivisionError), other.run(large_answer):
+        with pytest.raises(ZeroDivisionError), _waits(other):
             raise ZeroDivisionError
         assert address.rates.large_answers == {"a": LARGE_ANSWERS_MAX}
-    with address.request.run(large_answer):
-        with address.request.run(large_answer):
+    with _waits(address.request):
+        with _waits(address.request):
             assert address.rates.large_answers == {"a": 2}
         assert address.rates.large_answers == {"a": 1}
     assert address.rates.large_answers == {}
@@ -172,7 +193,7 @@ async def test_where_addresses_have_no_rate_no_large_page_or_answer_waits_for_an
         await _enter(free.request)
     with ExitStack() as waiting:
         for _ in range(LARGE_ANSWERS_MAX + 1):
-            assert waiting.enter_context(free.request.run(large_answer))
+            assert waiting.enter_context(_waits(free.request))
 
 
 async def test_who_owes_waits_until_it_has_paid_and_one_of_its_requests_looks_for_all(

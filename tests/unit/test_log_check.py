@@ -20,7 +20,7 @@ from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
 from http_edge.server.log_check import check_log, only_mediator
-from http_edge.settings.settings import Archive, Settings
+from http_edge.settings.settings import Archive, Postgres, Settings
 from tests.log.raw_sql import run_sql
 
 
@@ -138,6 +138,19 @@ def test_rows_that_shall_leave_postgresql_need_a_place_to_go(tmp_path: Path) -> 
         check_log(settings)
     assert stop.value.exit_code == Exit.USAGE
     assert "Set export.to" in stop.value.remedy
+
+
+@pytest.mark.postgres
+def test_a_database_that_loses_commits_is_served_only_if_the_operator_says_so(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    run_sql(postgres_url, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    settings = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=postgres_url)
+    with pytest.raises(Stop, match="synchronous_commit=off") as stop:
+        check_log(settings)
+    assert stop.value.exit_code == Exit.UNSAFE
+    check_log(settings.model_copy(update={"postgres": Postgres(unsafe_ok=True)}))
 
 
 @pytest.mark.postgres

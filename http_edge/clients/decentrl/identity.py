@@ -19,6 +19,7 @@ from http_edge.crypto.aes_gcm import open_sealed, seal
 from http_edge.crypto.encoding import b64decode, b64encode
 from http_edge.crypto.key_agreement import KEY_BYTES, new_key_pair
 from http_edge.crypto.key_agreement import public_key as agreement_key
+from http_edge.crypto.mediator_keys import replace_private
 from http_edge.crypto.signatures import public_key, sign, sign_object
 from http_edge.dids import decentrl
 
@@ -121,18 +122,8 @@ class Identity:
             storage_key=b64encode(self.storage_key),
             contract_keys={public: b64encode(key) for public, key in self.contract_keys.items()},
         )
-        temporary = path.with_name(f"{path.name}.{random_bytes(8).hex()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - the descriptor carries the mode
-                file.write(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_directory(path.parent)
+        text = msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+        replace_private(path, text)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -177,11 +168,3 @@ class Identity:
             raise UnusableIdentity(f"{path} holds a DID that names another pre-key")
         if b64decode(self.did.rpartition(":")[2]) != self.mediator_did.encode():
             raise UnusableIdentity(f"{path} holds a DID that names another mediator")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

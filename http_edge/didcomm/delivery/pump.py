@@ -70,7 +70,6 @@ class Pump:
         outgoing: Outgoing,
         new_id: NewId,
     ) -> None:
-        """Send to ``agent`` on the socket with this ``session``."""
         self._settings = settings
         self._envelopes = envelopes
         self._identities = identities

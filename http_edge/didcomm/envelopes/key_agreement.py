@@ -78,7 +78,6 @@ class StaticSecrets:
     """
 
     def __init__(self, secrets_max: int = _SECRETS_MAX) -> None:
-        """Keep at most ``secrets_max`` secrets."""
         self._secrets: LRUCache[tuple[bytes, bytes], bytes] = LRUCache(secrets_max)
         self._lock = Lock()
 

@@ -20,7 +20,6 @@ class DeliveryWorkers:
     """Delivers waiting messages to agents that have an endpoint; one for each edge process."""
 
     def __init__(self, queue: DeliveryQueue) -> None:
-        """Begin without workers; all will deliver from ``queue``."""
         self._queue = queue
         self._agents: dict[str, DeliveryWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -149,7 +149,6 @@ class DeliveryWorker:
     """Delivers all waiting messages of one agent. ``run`` ends when none is left."""
 
     def __init__(self, did: str, queue: DeliveryQueue) -> None:
-        """Deliver to the agent ``did``; see ``run``."""
         self.did = did
         self._queue = queue
         timeout_ms = round(queue.settings.timeout_s * 1000)

@@ -9,7 +9,7 @@ has used up, admits no agent. Invitations are not stored; their ids carry a MAC
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum
 
 import msgspec
 
@@ -22,25 +22,59 @@ from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.invitations import Invitations
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.listener.address_charge import registration_wait_s
 from http_edge.settings.settings import DidComm
 
 
 class NotAdmitted(Enum):
-    """Why an agent may not connect, or may not use an invitation."""
+    """Why an agent may not connect, or may not use an invitation.
 
-    NOT_OPEN = auto()
+    Each has the ``problem-code`` and ``explain`` of RFC 0160 and RFC 0023. It names the
+    wrong member and the rule, never a value.
+    """
+
+    NO_DID = ("request_not_accepted", "The request names no DID (did, connection.DID).")
+    UNKNOWN_DID = ("request_not_accepted", "The DID is of no kind that is supported here.")
+    NO_DOCUMENT = (
+        "request_not_accepted",
+        "The request has no document of its DID (did_doc, connection.DIDDoc).",
+    )
+    NOT_SIGNED = ("request_not_accepted", "The DID document is not signed by a key of its own.")
+    NOT_PACKED = ("request_not_accepted", "The request is not packed by a key of the DID document.")
+    LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
+    NOT_OPEN = ("request_not_accepted", "This mediator does not take new connections from you.")
     """The mediator admits no new agents, or not this one; the answer does not say which."""
-    INVITATION_UNKNOWN = auto()
-    """There is no invitation, or this mediator did not make it."""
-    INVITATION_EXPIRED = auto()
-    INVITATION_USED = auto()
-    """The invitation was for one use, and another agent has used it."""
-    TOO_MANY = auto()
-    """Too many agents connect at a time; the same request may be sent again."""
-    UNAVAILABLE = auto()
-    """The owner could not be asked; the same request may be sent again."""
+    INVITATION_UNKNOWN = ("request_not_accepted", "An invitation of this mediator is needed.")
+    INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
+    INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")
+    TOO_MANY = (
+        "request_processing_error",
+        "Too many connect at the moment: send the request again after some seconds.",
+    )
+    DID_ROTATED = ("request_not_accepted", Problem.ROTATED.sentence + ".")
+    INSUFFICIENT_STORAGE = (
+        "request_processing_error",
+        Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later.",
+    )
+    UNAVAILABLE = ("request_processing_error", "Out of service for now: send the request again.")
+
+    @property
+    def code(self) -> str:
+        """The ``problem-code``."""
+        return self.value[0]
+
+    @property
+    def explanation(self) -> str:
+        """The ``explain``: English, for persons."""
+        return self.value[1]
+
+    @property
+    def refused(self) -> str:
+        """Its name for the operator (``Outcome.refused``), more specific than the agent's code."""
+        is_unknown = self is NotAdmitted.UNAVAILABLE
+        return "" if is_unknown else self.name.lower().replace("_", "-")
 
 
 class Admitted(msgspec.Struct, frozen=True):

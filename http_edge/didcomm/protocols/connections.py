@@ -12,9 +12,9 @@ from actors.host.clock import Clock
 from http_edge.didcomm.envelopes.documents import PeerDocument, read_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply, SignedValue
+from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.handshake import (
     PROBLEM_REPORT,
-    HandshakeRejection,
     HandshakeResponder,
     MediatorDocuments,
     refused,
@@ -53,11 +53,11 @@ class Connections:
         return Outcome(Reply("response", signed={"connection": signed}, names_parent=True))
 
 
-def _document(request: Message) -> PeerDocument | HandshakeRejection:
+def _document(request: Message) -> PeerDocument | NotAdmitted:
     connection = request.body.get("connection")
     if not isinstance(connection, dict):
-        return HandshakeRejection.NO_DID
+        return NotAdmitted.NO_DID
     did = connection.get("DID")
     if not isinstance(did, str):
-        return HandshakeRejection.NO_DID
-    return read_document(did, connection.get("DIDDoc")) or HandshakeRejection.NO_DOCUMENT
+        return NotAdmitted.NO_DID
+    return read_document(did, connection.get("DIDDoc")) or NotAdmitted.NO_DOCUMENT

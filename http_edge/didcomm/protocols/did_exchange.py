@@ -26,9 +26,9 @@ from http_edge.didcomm.envelopes.keys import DID_KEY, KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply
 from http_edge.didcomm.envelopes.peer_dids import PEER_0, PEER_2, PEER_4, multihash
 from http_edge.didcomm.envelopes.signed import TEXT_TYPE, read_attachment, sign_attachment
+from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.handshake import (
     PROBLEM_REPORT,
-    HandshakeRejection,
     HandshakeResponder,
     MediatorDocuments,
     refused,
@@ -81,7 +81,7 @@ class DidExchange:
         return self._peer1 if did.startswith(_PEER_1) else self._legacy
 
 
-def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
+def _document(did: str, request: Message) -> PeerDocument | NotAdmitted:
     """Return the agent's document: from the DID itself, or attached and signed by one of its keys.
 
     An unsigned attachment is accepted, too: only the holder of a key in the document can have
@@ -89,25 +89,25 @@ def _document(did: str, request: Message) -> PeerDocument | HandshakeRejection:
     the same reason the hash in a did:peer:1 is not checked; agents differ in what they hash.
     """
     if not did:
-        return HandshakeRejection.NO_DID
+        return NotAdmitted.NO_DID
     if did.startswith((PEER_0, PEER_2, PEER_4, DID_KEY)):
-        return resolve(did) or HandshakeRejection.NO_DOCUMENT
+        return resolve(did) or NotAdmitted.NO_DOCUMENT
     if did.startswith("did:") and not did.startswith((_PEER_1, _SOV)):
-        return HandshakeRejection.UNKNOWN_DID
+        return NotAdmitted.UNKNOWN_DID
     attachment = request.attachments.get("did_doc")
     if attachment is None:
-        return HandshakeRejection.NO_DOCUMENT
+        return NotAdmitted.NO_DOCUMENT
     signed = read_attachment(attachment)
     if signed is None:
-        return HandshakeRejection.NOT_SIGNED
+        return NotAdmitted.NOT_SIGNED
     try:
         document = read_document(did, parse(signed.content))
     except JsonRefused:
-        return HandshakeRejection.NO_DOCUMENT
+        return NotAdmitted.NO_DOCUMENT
     if document is None:
-        return HandshakeRejection.NO_DOCUMENT
+        return NotAdmitted.NO_DOCUMENT
     is_own_word = not signed.signers or not set(signed.signers).isdisjoint(document.recipient_keys)
-    return document if is_own_word else HandshakeRejection.NOT_SIGNED
+    return document if is_own_word else NotAdmitted.NOT_SIGNED
 
 
 def _rotated(did: str, key: KeyPair) -> Reply:

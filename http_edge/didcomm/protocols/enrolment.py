@@ -93,7 +93,7 @@ class Enrolment:
         if admitted is NotAdmitted.TOO_MANY:
             return Problem.RATE_LIMITED
         if isinstance(admitted, NotAdmitted):
-            return NotEnrolled(admitted.name.lower().replace("_", "-"))
+            return NotEnrolled(admitted.refused)
         endpoint, routing_keys = await self.reach(request.message)
         name = canonical_name(did)
         kind = request.message.type

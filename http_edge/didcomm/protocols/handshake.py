@@ -9,7 +9,6 @@ complete a DID exchange without it.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
 from actors.core.commands import Connect, Connection
@@ -43,57 +42,10 @@ _CONTEXT: Final = (
 )
 
 
-class HandshakeRejection(Enum):
-    """Why a request fails, with the ``problem-code`` and ``explain`` of RFC 0160 and RFC 0023.
-
-    Each explanation names the wrong member and the rule, never a value.
-    """
-
-    NO_DID = ("request_not_accepted", "The request names no DID (did, connection.DID).")
-    UNKNOWN_DID = ("request_not_accepted", "The DID is of no kind that is supported here.")
-    NO_DOCUMENT = (
-        "request_not_accepted",
-        "The request has no document of its DID (did_doc, connection.DIDDoc).",
-    )
-    NOT_SIGNED = ("request_not_accepted", "The DID document is not signed by a key of its own.")
-    NOT_PACKED = ("request_not_accepted", "The request is not packed by a key of the DID document.")
-    LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
-    NOT_OPEN = ("request_not_accepted", "This mediator does not take new connections from you.")
-    INVITATION_UNKNOWN = ("request_not_accepted", "An invitation of this mediator is needed.")
-    INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
-    INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")
-    TOO_MANY = (
-        "request_processing_error",
-        "Too many connect at the moment: send the request again after some seconds.",
-    )
-    DID_ROTATED = ("request_not_accepted", Problem.ROTATED.sentence + ".")
-    INSUFFICIENT_STORAGE = (
-        "request_processing_error",
-        Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later.",
-    )
-    UNAVAILABLE = ("request_processing_error", "Out of service for now: send the request again.")
-
-    @property
-    def code(self) -> str:
-        """The ``problem-code``."""
-        return self.value[0]
-
-    @property
-    def explanation(self) -> str:
-        """The ``explain``: English, for persons."""
-        return self.value[1]
-
-    @property
-    def refused(self) -> str:
-        """Its name for the operator (``Outcome.refused``), more specific than the agent's code."""
-        is_unknown = self is HandshakeRejection.UNAVAILABLE
-        return "" if is_unknown else self.name.lower().replace("_", "-")
-
-
 _BY_PROBLEM: Final = {
-    Problem.ROTATED: HandshakeRejection.DID_ROTATED,
-    Problem.RATE_LIMITED: HandshakeRejection.TOO_MANY,
-    Problem.INSUFFICIENT_STORAGE: HandshakeRejection.INSUFFICIENT_STORAGE,
+    Problem.ROTATED: NotAdmitted.DID_ROTATED,
+    Problem.RATE_LIMITED: NotAdmitted.TOO_MANY,
+    Problem.INSUFFICIENT_STORAGE: NotAdmitted.INSUFFICIENT_STORAGE,
 }
 
 
@@ -152,22 +104,22 @@ class HandshakeResponder:
         self._own = own
 
     async def connect(
-        self, request: Request, document: PeerDocument | HandshakeRejection
-    ) -> HandshakeRejection | None:
+        self, request: Request, document: PeerDocument | NotAdmitted
+    ) -> NotAdmitted | None:
         """Admit and connect the agent that packed the request; return None, or the rejection.
 
         ``document`` is a rejection if the request shows no usable document.
         """
-        if isinstance(document, HandshakeRejection):
+        if isinstance(document, NotAdmitted):
             return document
         if not document.is_of(request.sender):
-            return HandshakeRejection.NOT_PACKED
+            return NotAdmitted.NOT_PACKED
         own_key = self._own.dids.key.public
         if own_key in document.routing_keys or self._own.is_at(document.endpoint):
-            return HandshakeRejection.LEADS_BACK
+            return NotAdmitted.LEADS_BACK
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
-            return HandshakeRejection[admitted.name]
+            return admitted
         label = request.message.text("label") or ""
         kind = request.message.type
         connection = Connection(
@@ -182,11 +134,11 @@ class HandshakeResponder:
             request.sender.did, Connect(connection), request.command, Done
         )
         if isinstance(connected, Refusal):
-            return _BY_PROBLEM.get(problem_of(connected), HandshakeRejection.UNAVAILABLE)
+            return _BY_PROBLEM.get(problem_of(connected), NotAdmitted.UNAVAILABLE)
         return None
 
 
-def refused(rejection: HandshakeRejection) -> Outcome:
+def refused(rejection: NotAdmitted) -> Outcome:
     """Answer with the protocol's problem report. It does not wait: strangers have no queue.
 
     The report has the members of both forms: RFC 0160 and RFC 0023 define ``problem-code`` and

@@ -83,7 +83,6 @@ class Keylists:
     """Changes keylists; one for each edge, whose repeated releases it bounds."""
 
     def __init__(self, identities: Identities, *, keys_max: int) -> None:
-        """Allow at most ``keys_max`` keys in a keylist."""
         self._identities = identities
         self._keys_max = keys_max
         self._unreleased = 0

@@ -13,7 +13,7 @@ from typing import Final
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import Json, Reply
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
-from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, HandshakeRejection, described
+from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, described
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
@@ -27,7 +27,6 @@ class OutOfBand:
     """Answers the messages of out-of-band 1.x."""
 
     def __init__(self, admission: Admission) -> None:
-        """Answer for one mediator."""
         self._admission = admission
 
     def family(self) -> Family:
@@ -53,9 +52,8 @@ class OutOfBand:
                 return Outcome(reply=_reply("handshake-reuse-accepted", {}))
             case NotAdmitted.UNAVAILABLE:
                 return refusal(Problem.TRY_AGAIN, may_wait=False)
-            case NotAdmitted() as rejection:
-                refused = HandshakeRejection[rejection.name].refused
-                return Outcome(reply=_report(_OVER), refused=refused)
+            case rejection:
+                return Outcome(reply=_report(_OVER), refused=rejection.refused)
 
 
 def _report(description: Json) -> Reply:

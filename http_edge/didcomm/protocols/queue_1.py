@@ -34,7 +34,6 @@ class Queue1:
     """The queue-providing agent of the draft."""
 
     def __init__(self, identities: Identities, settings: DidComm, *, clock: Clock) -> None:
-        """Work on the queues behind ``identities``."""
         self._queue = OwnQueue(identities, settings, CHANNEL)
         self._messages_max = settings.delivery_messages_max
         self._clock = clock

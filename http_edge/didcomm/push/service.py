@@ -60,7 +60,6 @@ class PushService:
     """
 
     def __init__(self, settings: Push, clock: Clock) -> None:
-        """Reach a service within the operator's settings; no connection is opened yet."""
         self._settings = settings
         self._clock = clock
         self._places = asyncio.Semaphore(settings.in_flight_max)

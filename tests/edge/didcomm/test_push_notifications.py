@@ -337,6 +337,19 @@ async def test_a_device_is_notified_after_a_delay_and_later_of_newer_messages_al
     assert (await unwatched(mediator))["sent"] == 2
 
 
+async def test_a_message_whose_notification_ends_with_its_edge_waits_and_the_next_one_notifies(
+    network: WalletNetwork, mediator: Mediator, bob: Bob, push: AgentHost, pauses: Pauses
+) -> None:
+    await bob.wallet.set_push_device("token", "iOS")
+    await network.write(bob, "one")
+    await pauses.begun()
+    await mediator.restart()
+    assert (push.received, figures(mediator)["agents"]) == ([], 0)
+    await network.write(bob, "two")
+    assert [each["waiting"] for each in await push.notifications(1)] == [2]
+    assert await bob.drained() == ["one", "two"]
+
+
 async def test_a_message_that_its_sender_delays_is_announced_once_it_can_be_fetched(
     network: WalletNetwork, mediator: Mediator, push: AgentHost, pauses: Pauses
 ) -> None:

@@ -294,6 +294,16 @@ async def test_a_delay_is_bounded_and_a_random_one_is_half_of_it(
     assert await drained(wallet, sender, recipient) == ["x"]
 
 
+@pytest.mark.parametrize("settings", [{"didcomm": {"forward_delay_s_max": 0}}])
+async def test_where_no_delay_is_allowed_none_is_kept(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    wallet = await connected(network)
+    recipient = await wallet.new_recipient()
+    assert (await sender.forward(recipient.did, "x", delay_milli=5_000)).status == 202
+    assert await drained(wallet, sender, recipient) == ["x"]
+
+
 async def test_unknown_recipients_are_counted_by_the_form_of_their_name(
     network: WalletNetwork, sender: Sender
 ) -> None:

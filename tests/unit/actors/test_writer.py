@@ -53,7 +53,12 @@ class Running:
     """A writer that runs, and its answers."""
 
     def __init__(
-        self, owner: Host, log: EventLog, work_max: float = 100, gather_s_max: float = 0.0
+        self,
+        owner: Host,
+        log: EventLog,
+        work_max: float = 100,
+        gather_s_max: float = 0.0,
+        costly_max: float = 300,
     ) -> None:
         self.pushed_out: list[tuple[str, list[Push]]] = []
         self.writer = Writer(
@@ -61,7 +66,11 @@ class Running:
             log,
             incarnation="first",
             push_out=lambda edge, pushes: self.pushed_out.append((edge, pushes)),
-            limits=HostLimits(transaction_work_max=work_max, gather_s_max=gather_s_max),
+            limits=HostLimits(
+                transaction_work_max=work_max,
+                costly_work_max=costly_max,
+                gather_s_max=gather_s_max,
+            ),
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
@@ -264,14 +273,14 @@ def test_what_is_cheap_is_never_in_a_transaction_with_what_is_costly(
 
 
 def test_costly_commands_of_one_transaction_have_a_bound(log: EventLog, owner: Host) -> None:
-    running = Running(owner, log)
+    running = Running(owner, log, costly_max=60)
     taken = transactions_of(running, owner)
-    answers = [running.submit(costing(150.0)) for _ in range(5)]
+    answers = [running.submit(costing(cost)) for cost in (30.0, 30.0, 30.0, 31.0, 90.0)]
     running.writer.start()
     for answered in answers:
         result(answered)
     running.writer.stop()
-    assert taken == [[150.0, 150.0], [150.0, 150.0], [150.0]]
+    assert taken == [[30.0, 30.0], [30.0], [31.0], [90.0]]
 
 
 def test_a_sender_that_comes_late_does_not_wait_for_all_that_another_has_sent(

@@ -28,7 +28,7 @@ from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.crypto.signatures import public_key, sign_object
 from http_edge.decentrl.public_events import PublicQuery
 from http_edge.decentrl.public_events import read as read_query
-from http_edge.dids import key
+from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
 from http_edge.dids.contract_profile import accept_request
 from http_edge.settings.settings import Limits
 from tests.unit.client.conftest import NOW_MS
@@ -365,7 +365,7 @@ async def test_a_did_key_publishes_and_writes_like_any_other_identity(
     client: MediatorClient, mediator: ScriptedMediator
 ) -> None:
     seed = b"k" * 32
-    did = key.make_did(public_key(seed))
+    did = did_key(public_key(seed))
     signed = {"channel_id": "news", "event": "1", "tags": [], "timestamp": 1}
     item = {"id": "p1", **signed, "event_signature": sign_object(signed, seed)}
     pagination = {"page": 0, "page_size": 100, "total": 1}
@@ -378,7 +378,7 @@ async def test_a_did_key_publishes_and_writes_like_any_other_identity(
         "event": {"type": "t"},
         "tags": [],
         "sender_did": did,
-        "sender_signing_key_id": f"{did}#{did.removeprefix(key.PREFIX)}",
+        "sender_signing_key_id": did_key_reference(public_key(seed)),
         "timestamp": 1,
     }
     sent = {**envelope, "signature": sign_object(envelope, seed)}

@@ -139,6 +139,17 @@ def test_a_file_with_a_mistake_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
+    "name", [name for name, one in every_setting().items() if one.kind.get("format") == "path"]
+)
+def test_a_uri_is_not_taken_for_a_path_of_this_machine(name: str) -> None:
+    for uri in ("s3://bucket/folder", "file:///folder"):
+        with pytest.raises(SettingRefused) as refused:
+            load_settings({name: uri}, NONE)
+        assert (refused.value.name, refused.value.source) == (name, "command line")
+        assert refused.value.expected == "a path on this machine, not a URI"
+
+
+@pytest.mark.parametrize(
     ("name", "value"), [("push.webhook_key_file", "/etc/poste/key"), ("node", "node-1")]
 )
 def test_commands_run_in_a_container_whose_mediator_has_more_settings_than_they(

@@ -30,6 +30,8 @@ from actors.core.replies import (
     EnvelopeQueued,
     Erased,
 )
+from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.streams import identity_stream
 from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import AgentAccount
@@ -91,6 +93,27 @@ async def test_who_spoke_for_an_erased_account_begins_anew(
     assert await mediator.has(new.account.did, new.name) == [new.name]
     assert isinstance(await mediator.forward(new.name, b"anew"), EnvelopeQueued)
     await erased(mediator, new.account.did)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_an_erased_account_is_not_named_by_who_spoke_for_it_although_its_end_was_cut_short(
+    mediator: Mediator, *, is_restarted: bool
+) -> None:
+    new, hosts = NEW_PEER, mediator.agents.hosts
+    assert await mediator.rotate(new, OLD) is None
+    await erased(mediator, OLD, is_cut_short=True)
+    (host,) = hosts.running.values()
+    work = NameErasure(host._log, erased_identities(host._log))
+    while work.step():
+        pass
+    rows = host._log.read_stream(identity_stream(new.account.did))
+    assert [row.topic for row in rows if OLD.encode() in row.state] == []
+    if is_restarted:
+        await hosts.restart(0)
+    mediator.agents.moved[new.account.did] = None
+    assert await mediator.edge().of(new.account, COMMAND) == new.account
+    assert await speaks_for(mediator, new.account.did) == ""
+    assert await mediator.keylists.enrol(new.account.did, COMMAND, SAID, [new.name]) is None
 
 
 @pytest.mark.parametrize("is_over", [False, True])

@@ -13,8 +13,8 @@ from http_edge.didcomm.envelopes.documents import read_document
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.signed import verify_member
+from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.connections import _document
-from http_edge.didcomm.protocols.handshake import HandshakeRejection
 from http_edge.didcomm.protocols.protocol import NOTHING
 from tests.unit.didcomm.inviter import (
     HTTP_URL,
@@ -231,7 +231,7 @@ async def test_a_problem_report_is_not_answered(tmp_path: Path) -> None:
 @given(connection=ANYTHING)
 def test_whatever_stands_in_a_request_is_answered(connection: object) -> None:
     read = _document(message("connections/1.0/request", connection=connection))
-    assert isinstance(read, HandshakeRejection)
+    assert isinstance(read, NotAdmitted)
 
 
 @given(document=ANYTHING, name=st.sampled_from(["service", "publicKey", "authentication", "id"]))

@@ -17,8 +17,8 @@ from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.signed import read_attachment, sign_attachment
 from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
+from http_edge.didcomm.protocols.admission import NotAdmitted
 from http_edge.didcomm.protocols.did_exchange import _document
-from http_edge.didcomm.protocols.handshake import HandshakeRejection
 from http_edge.didcomm.protocols.protocol import NOTHING, Request
 from tests.unit.didcomm.inviter import (
     HTTP_URL,
@@ -327,7 +327,7 @@ async def test_a_wallet_without_endpoint_fetches_its_messages(
 def test_whatever_is_attached_is_read_or_refused(attachment: object) -> None:
     for did in (ALICE.unqualified, "did:peer:1zQm"):
         request = message("didexchange/1.1/request", **{ATTACH: attachment})
-        assert isinstance(_document(did, request), HandshakeRejection)
+        assert isinstance(_document(did, request), NotAdmitted)
         request = message("didexchange/1.1/request", **{ATTACH: {"data": {"json": attachment}}})
         _document(did, request)
 
@@ -336,4 +336,4 @@ def test_whatever_is_attached_is_read_or_refused(attachment: object) -> None:
 def test_whatever_is_named_as_did_is_read_or_refused(did: str) -> None:
     request = message("didexchange/1.1/request", **attached(LEGACY, ALICE.key))
     read = _document(did, request)
-    assert isinstance(read, HandshakeRejection) or read.did in {did, did_key(ALICE.key.public)}
+    assert isinstance(read, NotAdmitted) or read.did in {did, did_key(ALICE.key.public)}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from http_edge.crypto import key_agreement, signatures
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
+from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dids import decentrl, key
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument
 from tests.unit.wire.edwards25519 import LOW_ORDER
@@ -138,7 +139,7 @@ def test_a_did_key_resolves_to_its_key_and_the_same_key_on_curve25519() -> None:
 @given(keys)
 def test_every_signing_key_has_a_did_key_whose_pre_key_agrees(seed: bytes) -> None:
     public = signatures.public_key(seed)
-    did = key.make_did(public)
+    did = did_key(public)
     document = key.resolve(did)
     assert document is not None
     assert list(document.signing_keys.values()) == [public]

@@ -12,7 +12,9 @@ from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.mediator_keys import (
     KeyFileRefused,
     MediatorKeys,
+    create,
     create_private,
+    load,
     load_operators_token,
     load_or_create,
     new_keys,
@@ -51,6 +53,14 @@ def test_of_many_processes_that_start_at_once_all_get_the_same_keys(tmp_path: Pa
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(load_or_create, [path] * 64))
     assert len({keys.signing_seed for keys in found}) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_of_a_faster_process_stays(tmp_path: Path) -> None:
+    path, keys = tmp_path / "mediator.key", new_keys()
+    create(path, keys)
+    create(path, new_keys())
+    assert load(path) == keys
     assert list(tmp_path.iterdir()) == [path]
 
 

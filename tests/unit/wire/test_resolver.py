@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from http_edge.crypto.mediator_keys import MediatorKeys
+from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.dids import decentrl, key
 from http_edge.dids.document import (
     DID_CHARS_MAX,
@@ -24,7 +25,7 @@ from tests.unit.wire.test_did_web import document
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
 OWN = "did:web:mediator.example"
 ALICE = decentrl.make_did("alice", KEYS.signing_public, KEYS.pre_public, OWN)
-CAROL = key.make_did(KEYS.signing_public)
+CAROL = did_key(KEYS.signing_public)
 
 
 @pytest.fixture

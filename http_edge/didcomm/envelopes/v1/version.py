@@ -44,7 +44,6 @@ class V1:
     read_forward = staticmethod(read_forward)
 
     def __init__(self, key: KeyPair) -> None:
-        """Pack and unpack with ``key``."""
         self._key = key
         self._keys = {key.public: key}
         self._own_name = base58(key.public)

@@ -1,0 +1,66 @@
+"""What the settings say reaches the hosts and the placer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from http_edge.server.hosts import dedication_rules, host_options
+from http_edge.settings.settings import Section, Settings
+
+CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
+ODD = 77
+ELSEWHERE = {"identity", "retention", "gather_s_max", "dedicate_above_commands_per_s"}
+AGES = {
+    "queue_age_s_max": "messages_s",
+    "contract_requests_age_s_max": "contract_requests_s",
+    "expired_contracts_age_s_max": "expired_contracts_s",
+    "unregistered_age_s_max": "unregistered_s",
+    "public_events_age_s_max": "public_events_s",
+    "idle_agents_age_s_max": "idle_agents_s",
+}
+
+
+def _other(section: Section) -> dict[str, Any]:
+    """A value for each number of a section, which is neither its default nor that of another."""
+    numbers = [(name, value) for name, value in section if type(value) in {int, float}]
+    return {name: value + place for place, (name, value) in enumerate(numbers, 1)}
+
+
+def test_a_host_has_each_limit_from_the_setting_of_its_name() -> None:
+    settings = Settings()
+    names = ("limits", "protocol", "rates", "didcomm", "retention")
+    other = {name: _other(getattr(settings, name)) for name in names}
+    changed = {name: getattr(settings, name).model_copy(update=other[name]) for name in names}
+    limits = host_options(settings.model_copy(update=changed), 0).limits
+    known = other["limits"] | other["protocol"] | other["rates"]
+    assert {n: getattr(limits, n) for n in limits.__struct_fields__ if n not in ELSEWHERE} == {
+        n: known[n] for n in limits.__struct_fields__ if n not in ELSEWHERE
+    }
+    known = other["limits"] | other["didcomm"]
+    known |= {name: other["retention"][setting] for name, setting in AGES.items()}
+    identity = limits.identity
+    assert {n: getattr(identity, n) for n in identity.__struct_fields__} == {
+        n: known.get(n, 0) for n in identity.__struct_fields__
+    }
+
+
+def test_a_host_has_each_bound_of_the_database_from_the_setting_of_its_name() -> None:
+    other = _other(CLUSTER.postgres)
+    changed = CLUSTER.postgres.model_copy(update=other)
+    bounds = host_options(CLUSTER.model_copy(update={"postgres": changed}), 0).postgres
+    assert {name: getattr(bounds, name) for name in bounds.__struct_fields__} == {
+        name: other[name] for name in bounds.__struct_fields__
+    }
+
+
+def test_a_server_that_loses_commits_is_used_only_if_the_operator_says_so() -> None:
+    careless = CLUSTER.postgres.model_copy(update={"unsafe_ok": True})
+    for postgres in (CLUSTER.postgres, careless):
+        options = host_options(CLUSTER.model_copy(update={"postgres": postgres}), 0)
+        assert options.allow_unsafe is postgres.unsafe_ok
+
+
+def test_the_placer_dedicates_as_many_identities_as_the_settings_say() -> None:
+    limits = CLUSTER.limits.model_copy(update={"dedicated_max": ODD})
+    rules = dedication_rules(CLUSTER.model_copy(update={"limits": limits}))
+    assert rules.identities_max == ODD
