@@ -48,6 +48,7 @@ from http_edge.listener.address_charge import (
     charge_bytes,
     charge_unproven,
     is_owing,
+    large_answer,
     page_turn,
     registration_wait_s,
 )
@@ -251,13 +252,12 @@ class CommandEndpoint:
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
             read = Read(submission.target_did, result.page, where)
-            async with page_turn():
-                if is_owing():
-                    return refuse(Refusal.RATE_LIMITED)
-                return _charged(await self._read(read, result))
+            return await self._read_in_turn(read, result)
         if read is None:
-            return _charged(result.answer(reply, result.page))
-        return _charged(await self._read(read, result))
+            answer = result.answer(reply, result.page)
+            charge_answer(answer.size_bytes)
+            return answer
+        return await self._read(read, result)
 
     async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
         """Finish an erasure after its first step; if this call is cut short, the host goes on."""
@@ -299,12 +299,32 @@ class CommandEndpoint:
         reply = await self._gateway.submit(check)
         return isinstance(reply, Registered)
 
+    async def _read_in_turn(self, read: Read, result: ValidatedCommand) -> Answer:
+        """Read a large page while no other request of the address reads one.
+
+        Refuse it if too many of its requests wait.
+        """
+        with large_answer() as has_place:
+            if not has_place:
+                return refuse(Refusal.RATE_LIMITED)
+            async with page_turn():
+                return await self._read(read, result)
+
     async def _read(self, read: Read, result: ValidatedCommand) -> Answer:
-        """Read the page that the identity allowed the command to read."""
-        found = await self._gateway.read(read)
+        """Read the page that the identity allowed the command to read, unless the address owes.
+
+        Charge for it as soon as it is here: other requests of the address wait to be read.
+        """
+        found = await self._gateway.read(read, is_owing=is_owing)
         if isinstance(found, Refused):
+            if found.code is Refusal.INVALID_COMMAND:
+                # The page is too large, and was read all the same.
+                charge_answer(read.page.bytes_max or 0)
             return reject(page_refused(found, read.page))
-        return await answer_of(found, lambda page: result.answer(page, result.page))
+        charge_answer(len(found))
+        answer = await answer_of(found, lambda page: result.answer(page, result.page))
+        charge_answer(answer.size_bytes - len(found))
+        return answer
 
     async def _use_invitation(
         self, submission: Submission, result: ValidatedCommand
@@ -324,11 +344,6 @@ class CommandEndpoint:
             command=command,
             cost=turn_cost(command),
         )
-
-
-def _charged(answer: Answer) -> Answer:
-    charge_answer(answer.size_bytes)
-    return answer
 
 
 def _refused(reply: object, *rejections: Rejected | None) -> Answer:

@@ -41,6 +41,7 @@ _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
 _UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
+_RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 Ports: TypeAlias = Callable[[str], HostPort]
@@ -48,10 +49,10 @@ Ports: TypeAlias = Callable[[str], HostPort]
 
 
 class _Step(msgspec.Struct):
-    """The next part of a submission to send, its partitions, and the host that owns them."""
+    """The next part of a submission to send, its partition, and the host that owns it."""
 
     host: str | None
-    partitions: tuple[str, ...]
+    partition: str
     submission: Submission
 
 
@@ -147,12 +148,12 @@ class Gateway:
         claim, partition = submission.claim, submission.partition
         host = self.routes.host_of(partition)
         if claim is None or host is None:
-            return _Step(host, (partition,), submission)
+            return _Step(host, partition, submission)
         claim_host = self.routes.host_of(claim.partition)
         if claim_host == host:
-            return _Step(host, (partition, claim.partition), submission)
+            return _Step(host, partition, submission)
         alone = msgspec.structs.replace(submission, command=None, cost=1.0)
-        return _Step(claim_host, (claim.partition,), alone)
+        return _Step(claim_host, claim.partition, alone)
 
     def _aimed(self, submission: Submission) -> Submission:
         """The submission, addressed to the partition that holds its target now."""
@@ -168,8 +169,7 @@ class Gateway:
 
         def is_so() -> bool:
             now = self._next_step(self._aimed(submission))
-            before = (step.host, step.partitions)
-            return now.host is not None and (now.host, now.partitions) != before
+            return (now.host, now.partition) != (step.host, step.partition)
 
         return await self._changed(is_so, ends_at, asks_again=step.host is not None)
 
@@ -186,9 +186,12 @@ class Gateway:
         finally:
             self._unrouted -= 1
 
-    async def read(self, read: Read) -> memoryview | Refused:
+    async def read(
+        self, read: Read, *, is_owing: Callable[[], bool] = lambda: False
+    ) -> memoryview | Refused:
         """Read a page from the host that owns the identity, outside of its command batches.
 
+        The read waits for its turn, and is refused as RATE_LIMITED if then the reader ``is_owing``.
         The page stays packed (see ``unpack_page``), so that the event loop unpacks no large page.
         """
 
@@ -196,7 +199,7 @@ class Gateway:
             return self.routes.host_of(self.partition_of(read.owner_did))
 
         def another_than(host: str | None) -> Callable[[], bool]:
-            return lambda: owner() not in {None, host}
+            return lambda: owner() != host
 
         ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
         page: memoryview | None = None
@@ -205,6 +208,8 @@ class Gateway:
             if host is not None:
                 try:
                     async with self._turn_of(read), self._reads:
+                        if is_owing():
+                            return _RATE_LIMITED
                         (page,) = await self.port(host).ask(ReadPages([read]))
                     continue
                 except HostNotReached:

@@ -186,7 +186,7 @@ class LiveRoutes(Routes):
 
     @override
     def unowned(self) -> int:
-        return max(0, self.placement.shards - len(self._owners))
+        return self.placement.shards - len(self._owners)
 
     @override
     def just_left(self, host: str) -> Collection[str]:

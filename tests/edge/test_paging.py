@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from eventstore.log.events import MessagesRemoved
+from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from tests.edge.identities import Identity, Json, contract_request
-from tests.edge.mediator import HandClock, Mediator
+from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 INVALID = (400, "INVALID_COMMAND")
 QUERIES = [
@@ -238,6 +240,29 @@ async def test_an_address_pays_for_large_pages_whatever_identity_they_are_for(
     assert answers.count(200) == 2
 
 
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
+@pytest.mark.usefixtures("friends")
+async def test_what_waits_for_large_pages_of_one_address_takes_a_bounded_number_of_places(
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
+) -> None:
+    for text in "ab":
+        await mediator.delivered(alice, bob, text * 600_000)
+    clock.advance(60)
+    edge = mediator.edges[0]
+    turns = edge._listener._rates.page_turns
+    read = turns.setdefault(("127.0.0.1", False), asyncio.Lock())
+    async with read, asyncio.timeout(WAIT_S):
+        asking = [
+            asyncio.create_task(mediator.do(bob, "QUERY_PENDING_EVENTS"))
+            for _ in range(LARGE_ANSWERS_MAX + 8)
+        ]
+        refused = [await one for one in itertools.islice(asyncio.as_completed(asking), 8)]
+        assert [answer.status for answer in refused] == [429] * 8
+        assert edge._in_flight.requests == LARGE_ANSWERS_MAX
+    answers = [answer.status for answer in await asyncio.gather(*asking)]
+    assert answers.count(200) == LARGE_ANSWERS_MAX
+
+
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
 async def test_a_sender_is_charged_for_all_events_that_match_its_query(
     mediator: Mediator, alice: Identity, clock: HandClock
@@ -276,3 +301,60 @@ async def test_a_sender_is_charged_for_events_that_are_read_and_too_many_for_a_p
     page = {"filter": {}, "pagination": {"page": 0, "page_size": 9}}
     refused = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(3)]
     assert refused == [400, 400, 429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 10}}])
+async def test_an_address_pays_for_large_pages_of_events_even_if_they_are_asked_for_at_once(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 400 tokens one of 600 KB takes 146."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(10):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 60_000}])
+        assert saved.status == 200
+        clock.advance(60)
+    requests = [mediator.do(alice, "QUERY_EVENTS") for _ in range(12)]
+    answers = [answer.status for answer in await asyncio.gather(*requests)]
+    assert answers.count(200) == 3
+    assert answers.count(429) == 9
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {
+            "limits": {"page_bytes_max": 1_048_576},
+            "rates": {"per_address_per_s": 40, "burst_s": 10},
+        }
+    ],
+)
+async def test_an_address_pays_for_events_that_are_read_and_too_many_for_a_page(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 400 tokens 1 MiB takes 256."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(9):
+        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 120_000}])
+        assert saved.status == 200
+        clock.advance(60)
+    read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(3)]
+    assert read == [400] * 2 + [429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 40, "burst_s": 10}}])
+async def test_an_address_pays_for_a_page_of_events_as_long_as_it_is_when_written(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """One control character takes six bytes in JSON."""
+    await mediator.register(alice)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    for _ in range(10):
+        saved = await mediator.do(
+            alice, "SAVE_EVENTS", events=[event | {"payload": "\x01" * 10_000}]
+        )
+        assert saved.status == 200
+        clock.advance(60)
+    read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(4)]
+    assert read == [200] * 3 + [429]

@@ -9,12 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from aiohttp import WSMsgType, web
+from aiohttp import WSMsgType
 
-from actors.core.replies import MessageArrived, WaitingMessage
-from http_edge.decentrl import frames
-from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.transfers import Cut, Pace, Transfers
 from tests.edge.identities import Identity, Json, contract_request, public_event, signed_contract
 from tests.edge.mediator import (
     DAY_S,
@@ -391,42 +387,3 @@ async def test_a_session_that_ends_late_does_not_end_the_next_one(
         assert await authenticated == {"type": "AUTH_SUCCESS"}
         message_id = await mediator.delivered(ALICE, BOB, "hi")
         assert await socket.hear() == pending(ALICE, message_id, "hi")
-
-
-class _Reader:
-    """A client whose cuts are kept."""
-
-    def __init__(self) -> None:
-        self.address = "203.0.113.1"
-        self.cuts: list[Cut] = []
-        self.leaving = Transfers(
-            bytes_max=1_000, bytes_per_address_max=1_000, pace=Pace(1, 1, seconds_max=1)
-        )
-
-    def handled(self, size_bytes: int) -> None:
-        raise AssertionError(size_bytes)
-
-    def cut(self, cause: Cut) -> None:
-        self.cuts.append(cause)
-
-
-def test_what_waits_for_a_reader_is_counted_in_bytes() -> None:
-    reader = _Reader()
-    outgoing = Outgoing(web.WebSocketResponse(), peer=reader, bytes_max=200 + 128)
-    message = WaitingMessage("id", "did:x:friend", ("😀" * 20).encode())
-    frame = frames.notice(MessageArrived(message))
-    assert frame is not None
-    # Every frame counts 64 bytes more than its payload, so that empty ones are not for free.
-    outgoing.put(frame)
-    outgoing.put(b"x" * (200 - len(frame)))
-    assert (reader.cuts, reader.leaving.size_bytes) == ([], 200 + 128)
-    outgoing.ping(b"")
-    assert (reader.cuts, reader.leaving.size_bytes) == ([Cut.BYTES_PER_SOCKET], 0)
-
-
-async def test_what_comes_after_the_end_of_a_socket_takes_no_bytes_of_its_address() -> None:
-    reader = _Reader()
-    outgoing = Outgoing(web.WebSocketResponse(), peer=reader, bytes_max=200)
-    await outgoing.finish(asyncio.create_task(asyncio.sleep(0)), seconds_max=WAIT_S)
-    outgoing.put(b"late")
-    assert (reader.cuts, reader.leaving.size_bytes) == ([], 0)

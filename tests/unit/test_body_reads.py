@@ -39,12 +39,13 @@ async def test_a_body_that_fails_fails_for_who_brought_it_alone() -> None:
     assert await reads.read(1, lambda: "later") == "later"
 
 
-async def test_a_body_is_read_in_the_context_of_who_brought_it() -> None:
+@pytest.mark.parametrize("size_bytes", [1, LARGE_BYTES + 1])
+async def test_a_body_is_read_in_the_context_of_who_brought_it(size_bytes: int) -> None:
     reads = BodyReads()
 
     async def handle(name: str) -> str:
         WHO.set(name)
-        return await reads.read(1, WHO.get)
+        return await reads.read(size_bytes, WHO.get)
 
     assert await asyncio.gather(*map(handle, "ab")) == ["a", "b"]
 

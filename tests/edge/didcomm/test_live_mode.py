@@ -89,6 +89,27 @@ async def test_what_is_not_acknowledged_is_offered_again_when_the_socket_ends(
         assert bob.texts(await wallet.fetch(10)) == ["one", "two"]
 
 
+async def test_a_socket_that_is_gone_listens_no_more_and_asks_for_no_messages(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    hub = network.mediator.edges[0]._hub
+    before = asyncio.all_tasks()
+    async with bob.wallet.live() as live:
+        await network.write(bob, "one")
+        await pushed(bob, live, 1)
+        assert len(hub) == 1
+        assert _pumps(before)
+    async with asyncio.timeout(WAIT_S):
+        while len(hub) or _pumps(before):  # noqa: ASYNC110 - the end of a socket sets no event
+            await asyncio.sleep(0)
+
+
+def _pumps(before: set[asyncio.Task[Any]]) -> list[str]:
+    """The work for sockets that has begun since and goes on."""
+    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks() - before]  # type: ignore[union-attr]
+    return [name for name in names if name.startswith("Pump.")]
+
+
 async def test_what_is_not_acknowledged_outlives_the_host(
     network: WalletNetwork, bob: Bob, mediator: Mediator
 ) -> None:

@@ -83,6 +83,22 @@ async def test_who_finds_no_room_to_wait_is_answered_as_if_the_time_were_over(
     assert bob.read(await polling) == "one"
 
 
+async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob) -> None:
+    async with network.socket() as socket:
+        timing = {"~timing": {"delay_milli": LONG_MS}}
+        await socket.raw.send_bytes(sealed(bob.connection, PICKUP + "noop", **routed(), **timing))
+        await _listeners(network, 1 + 1)  # the wallet on the socket, and its long poll
+    await _listeners(network, 0)
+
+
+async def _listeners(network: WalletNetwork, number: int) -> None:
+    """Return when so many listen, well before a long poll is over."""
+    hub = network.mediator.edges[0]._hub
+    async with asyncio.timeout(LONG_MS / 2_000):
+        while len(hub) != number:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0)
+
+
 async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(
     network: WalletNetwork, bob: Bob
 ) -> None:

@@ -10,6 +10,7 @@ from aiohttp import WSMsgType, web
 
 from http_edge.clients.didcomm import ProblemReported
 from http_edge.clients.didcomm.pickup import delivered
+from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v1.envelope import recipients
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
@@ -332,6 +333,25 @@ async def test_beyond_the_bound_a_wallets_socket_gets_answers_and_no_live_mode(
         assert reported.value.code == "e.m.live-mode-not-supported"
         await bob.wallet.over(third).ping()
         await live.status()
+
+
+async def test_beyond_the_bound_of_wallets_on_a_socket_one_more_gets_answers_and_no_live_mode(
+    network: WalletNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbound_sockets, "_PEERS_MAX", 1)
+    first, second = await network.bobs(2)
+    change = "messagepickup/2.0/live-delivery-change"
+    async with network.socket() as socket:
+
+        async def answer(bob: Bob, kind: str, **members: Any) -> Json:
+            await socket.raw.send_bytes(sealed(bob.connection, kind, **members, **routed()))
+            return opened(bob.connection, await socket.data())
+
+        assert (await answer(first, change, live_delivery=True))["live_delivery"] is True
+        report = await answer(second, change, live_delivery=True)
+        assert report["description"]["code"] == "e.m.live-mode-not-supported"
+        assert (await answer(second, STATUS))["message_count"] == 0
+        assert (await answer(first, change, live_delivery=True))["live_delivery"] is True
 
 
 async def test_an_edge_that_goes_away_says_so(network: WalletNetwork, bob: Bob) -> None:

@@ -10,13 +10,19 @@ import pytest
 
 from actors.core.commands import CheckRegistered, GrantMediation, Page
 from actors.core.nonces import NonceClaim
-from actors.core.partitioning import Placement, dedicated_host_name, host_name
+from actors.core.partitioning import (
+    Placement,
+    dedicated_host_name,
+    host_name,
+    identity_of_host,
+)
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import ContractsUpdated, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
-from actors.host.port import HostUnavailable
+from actors.host.port import PAGE_TOO_LARGE, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
+from http_edge.dispatch import gateway, outbox
 from http_edge.dispatch.gateway import Gateway
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.settings.settings import Limits
@@ -60,6 +66,14 @@ class Setting:
         )
 
 
+def sender_and_target(setting: Setting) -> tuple[str, str]:
+    """An identity of the first host, and one of the second."""
+    placement = setting.gateway.placement
+    dids = [f"did:a:{n}" for n in range(50)]
+    owners = [placement.host_of(placement.partition_of(did)) for did in dids]
+    return dids[owners.index("host-0")], dids[owners.index("host-1")]
+
+
 async def test_what_waits_while_a_call_is_in_flight_leaves_together() -> None:
     setting = Setting()
     setting.host.hold()
@@ -99,13 +113,17 @@ async def test_what_can_linger_leaves_with_the_next_command_or_soon_alone() -> N
     assert [len(batch) for batch in setting.host.batches] == [2, 1]
 
 
-async def test_nothing_lingers_in_a_gateway_that_is_drained() -> None:
+async def test_nothing_lingers_in_a_gateway_that_is_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_LINGER_S", 60)
     setting = Setting()
     waits = asyncio.create_task(
         setting.gateway.submit(setting.submission("did:a:0"), can_linger=True)
     )
     await asyncio.sleep(0)
-    await setting.gateway.drained()
+    async with asyncio.timeout(10):
+        await setting.gateway.drained()
     assert waits.done()
     assert await waits == Done()
 
@@ -147,10 +165,7 @@ async def test_a_full_outbox_refuses_instead_of_growing() -> None:
 
 async def test_across_hosts_the_nonce_is_claimed_before_the_effect() -> None:
     setting = Setting(hosts=2)
-    placement = setting.gateway.placement
-    dids = [f"did:a:{n}" for n in range(50)]
-    sender = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-0")
-    target = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-1")
+    sender, target = sender_and_target(setting)
     assert await setting.gateway.submit(setting.submission(target, sender=sender)) == Done()
     ((claiming,),) = setting.hosts["host-0"].batches
     ((acting,),) = setting.hosts["host-1"].batches
@@ -163,13 +178,32 @@ async def test_across_hosts_the_nonce_is_claimed_before_the_effect() -> None:
 async def test_across_hosts_a_refused_nonce_has_no_effect() -> None:
     setting = Setting(hosts=2)
     setting.hosts["host-0"] = RecordingHost(lambda _: Refused(Refusal.DUPLICATE_NONCE))
-    placement = setting.gateway.placement
-    dids = [f"did:a:{n}" for n in range(50)]
-    sender = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-0")
-    target = next(d for d in dids if placement.host_of(placement.partition_of(d)) == "host-1")
+    sender, target = sender_and_target(setting)
     reply = await setting.gateway.submit(setting.submission(target, sender=sender))
     assert reply == Refused(Refusal.DUPLICATE_NONCE)
     assert setting.hosts["host-1"].batches == []
+
+
+async def test_across_hosts_a_command_is_charged_once_and_its_nonce_has_neither_size_nor_cost() -> (
+    None
+):
+    setting = Setting(hosts=2)
+    claiming, acting = setting.hosts["host-0"], setting.hosts["host-1"]
+    claiming.hold()
+    sender, target = sender_and_target(setting)
+    submission = setting.submission(target, sender=sender)
+    large = msgspec.structs.replace(submission, cost=500, charge=7)
+    running = [
+        asyncio.create_task(setting.gateway.submit(large, LIMITS.batch_bytes_max, can_linger=True))
+        for _ in range(2)
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ((claims, _),) = claiming.held
+    assert [(claim.cost, claim.charge) for claim in claims] == [(1, 7)] * 2
+    claiming.answer_all()
+    assert await asyncio.gather(*running) == [Done()] * 2
+    assert [(acts.cost, acts.charge) for (acts,) in acting.batches] == [(500, 0)] * 2
 
 
 async def test_pushes_come_with_the_answer_and_a_new_incarnation_is_reported_once() -> None:
@@ -181,6 +215,10 @@ async def test_pushes_come_with_the_answer_and_a_new_incarnation_is_reported_onc
     assert setting.restarted == []
     setting.host.incarnation_name = "second"
     await setting.gateway.submit(setting.submission("did:a:0"))
+    await setting.gateway.submit(setting.submission("did:a:0"))
+    assert setting.restarted == ["host-0"]
+    setting.gateway.forget("host-0")
+    setting.host.incarnation_name = "of another host with this name"
     await setting.gateway.submit(setting.submission("did:a:0"))
     assert setting.restarted == ["host-0"]
 
@@ -197,37 +235,40 @@ async def test_drained_waits_for_every_command_taken() -> None:
     await asyncio.gather(running, draining)
 
 
-async def test_outboxes_of_hosts_with_nothing_to_send_are_forgotten() -> None:
-    found: list[str] = []
-    made: dict[str, RecordingHost] = {}
-
-    def port(name: str) -> RecordingHost:
-        found.append(name)
-        return made.setdefault(name, RecordingHost())
-
-    placement = Placement(shards=16, hosts=1)
-    routes = LiveRoutes(placement)
-    dids = [f"did:a:{number}" for number in range(5_000)]
-    owners = {did: PartitionOwner(dedicated_host_name(did, "node"), "own-1") for did in dids}
-    routes.update(PlacementTable(1, {}, {"host-0": "node"}, {**owners}))
-    gateway = Gateway(
-        routes,
-        port,
-        LIMITS,
-        on_push=lambda _: None,
-        on_new_incarnation=lambda _: None,
+async def test_beyond_the_bound_idle_outboxes_of_hosts_that_ended_are_closed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway, "_OUTBOXES_MAX", 4)
+    living, busy, idle, new = (
+        dedicated_host_name(f"did:a:{name}", "node") for name in ("living", "busy", "idle", "new")
     )
-    living = gateway.port("host-0")
-    assert isinstance(living, RecordingHost)
-    for did in dids:
-        submission = Submission(did, did, b"", None, command=None)
-        assert await gateway.submit(submission) == Done()
-    assert len(gateway._outboxes) <= 4_096
-    assert len(found) == 5_001
-    # Of hosts that live none is: an edge that connects anew loses its sessions there.
-    assert gateway.port("host-0") is living
-    assert not living.is_cut
-    assert made[dedicated_host_name(dids[0], "node")].is_cut
+    setting = Setting(1, LiveRoutes(Placement(shards=16, hosts=1)))
+    routes = setting.gateway.routes
+    assert isinstance(routes, LiveRoutes)
+    names = ("host-0", living, busy, idle, new)
+    setting.hosts |= {name: RecordingHost() for name in names}
+    dedicated = {identity_of_host(name)[0]: PartitionOwner(name, "own-1") for name in names[1:]}
+    routes.update(
+        PlacementTable(1, {}, {"host-0": "node"}, {**dedicated}, {living: "node", new: "node"})
+    )
+
+    def submitted(host: str) -> asyncio.Task[Reply]:
+        did = identity_of_host(host)[0]
+        return asyncio.create_task(setting.gateway.submit(Submission(did, did, b"")))
+
+    setting.gateway.port("host-0")
+    await submitted(living)
+    await submitted(idle)
+    setting.hosts[busy].hold()
+    running = submitted(busy)
+    await setting.hosts[busy].called.wait()
+    assert not any(host.is_cut for host in setting.hosts.values())
+    await submitted(new)
+    # An edge that connects anew to a host that lives loses its sessions there.
+    assert [name for name, host in setting.hosts.items() if host.is_cut] == [idle]
+    assert len(setting.gateway._outboxes) == 4
+    setting.hosts[busy].answer_all()
+    assert await running == Done()
 
 
 async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_is_none(
@@ -250,6 +291,73 @@ async def test_the_first_registration_is_one_line_of_the_log_and_a_refused_one_i
     (line,) = caplog.records
     assert line.getMessage() == "first registration since the start"
     assert vars(line)["did"] == "did:a:1"
+
+
+async def test_commands_that_wait_for_a_call_are_counted() -> None:
+    setting = Setting()
+    setting.host.hold()
+    running = [
+        asyncio.create_task(setting.gateway.submit(setting.submission(f"did:a:{n}")))
+        for n in range(6)
+    ]
+    await setting.host.called.wait()
+    assert setting.gateway.waiting_items == 6 - LIMITS.batch_items_max
+    setting.host.answer_all()
+    await asyncio.gather(*running)
+    assert setting.gateway.waiting_items == 0
+
+
+async def test_reads_of_all_together_are_bounded_at_once() -> None:
+    setting = Setting()
+    library = setting.host
+    library.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    library.hold()
+    dids = [f"did:a:{number}" for number in range(LIMITS.reads_in_flight_max + 1)]
+    reads = [
+        asyncio.create_task(setting.gateway.read(Read(did, Page(0, 1), PublicEventsFilter())))
+        for did in dids
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert library.reading == dids[:-1]
+    library.answer_all()
+    assert await asyncio.gather(*reads) == [memoryview(library.page)] * len(dids)
+    assert library.reading == dids
+
+
+async def test_what_a_reader_owes_when_its_turn_comes_is_not_read() -> None:
+    setting = Setting()
+    library = setting.host
+    library.page = msgspec.msgpack.encode(SavedEventsPage([], 0))
+    library.hold()
+    owes = False
+    reads = [
+        asyncio.create_task(
+            setting.gateway.read(
+                Read(f"did:a:{number}", Page(0, 1), SavedEventsFilter()), is_owing=lambda: owes
+            )
+        )
+        for number in range(LIMITS.reads_in_flight_max + 1)
+    ]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    owes = True
+    library.answer_all()
+    *read, refused = await asyncio.gather(*reads)
+    assert read == [memoryview(library.page)] * LIMITS.reads_in_flight_max
+    assert refused == Refused(Refusal.RATE_LIMITED)
+    assert len(library.reading) == LIMITS.reads_in_flight_max
+
+
+async def test_a_page_that_a_host_does_not_give_is_refused() -> None:
+    setting = Setting()
+    read = Read("did:a:0", Page(0, 1), SavedEventsFilter())
+    setting.host.page = PAGE_TOO_LARGE
+    assert await setting.gateway.read(read) == Refused(Refusal.INVALID_COMMAND)
+    setting.host.page = b""
+    assert await setting.gateway.read(read) == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+    setting.host.fails = HostUnavailable
+    assert await setting.gateway.read(read) == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 
 
 async def test_pages_of_one_history_are_read_one_after_the_other() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from actors.core.commands import Page
 from actors.core.partitioning import Placement, shard_name
@@ -16,6 +17,8 @@ from actors.core.replies import Done, Refused, Reply
 from actors.core.submissions import Read, Submission
 from actors.host.port import HostNotReached, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter
+from http_edge.dispatch import gateway
+from http_edge.dispatch.gateway import _ASK_AGAIN_S
 from http_edge.dispatch.routes import LiveRoutes
 from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import Setting
@@ -33,9 +36,11 @@ def table(version: int, host: str | None, sessions: str = "1", **others: str) ->
     return PlacementTable(version, owners, dict.fromkeys(HOSTS, "node"))
 
 
-def live(*, refusing: Callable[[str], bool] = lambda _: False) -> tuple[Setting, LiveRoutes]:
+def live(
+    *, refusing: Callable[[str], bool] = lambda _: False, routes: LiveRoutes | None = None
+) -> tuple[Setting, LiveRoutes]:
     """A gateway with live routes to two hosts, of which those that are ``refusing`` own nothing."""
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = routes or LiveRoutes(Placement(shards=16, hosts=1))
     setting = Setting(2, routes)
 
     def reply_of(name: str) -> Callable[[Submission], Reply]:
@@ -55,18 +60,24 @@ async def test_who_gives_up_waiting_for_a_table_is_forgotten_and_fails_no_table(
     _, routes = live()
     waiting = asyncio.create_task(routes.moved(lambda: False, seconds_max=60))
     await asyncio.sleep(0)
-    waiting.cancel()
     routes.update(table(1, "host-0"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done(), "the table is not the one"
+    waiting.cancel()
+    routes.update(table(2, "host-0"))
     await asyncio.wait([waiting])
     assert not routes._waiting
 
 
-async def test_before_the_first_table_commands_wait_for_it() -> None:
+async def test_before_the_first_table_commands_wait_for_it_and_keep_their_order() -> None:
     setting, routes = live()
-    waiting = submitted(setting)
+    waiting = [submitted(setting, number) for number in range(3)]
     await asyncio.sleep(0)
     routes.update(table(1, "host-0"))
-    assert await waiting == Done()
+    assert await asyncio.gather(*waiting) == [Done()] * 3
+    (batch,) = setting.hosts["host-0"].batches
+    assert [item.target_did for item in batch] == [f"did:a:{number}" for number in range(3)]
 
 
 async def test_what_a_former_owner_refuses_goes_to_the_next_as_it_was() -> None:
@@ -87,10 +98,11 @@ async def test_what_cannot_be_sent_to_a_host_that_is_gone_goes_to_the_next_as_it
     waiting = submitted(setting, sender="did:a:1")
     reading = asyncio.create_task(setting.gateway.read(read))
     await setting.hosts["host-0"].called.wait()
+    setting.hosts["host-1"].page = b"page"
     routes.update(table(2, "host-1"))
     assert await waiting == Done()
     assert setting.hosts["host-1"].batches[0] == setting.hosts["host-0"].batches[0]
-    assert await reading == UNAVAILABLE  # by the next owner, whose page is none
+    assert await reading == memoryview(b"page")
 
 
 async def test_what_was_sent_to_a_host_that_did_not_answer_is_unknown_and_not_sent_again() -> None:
@@ -122,12 +134,67 @@ async def test_no_command_waits_longer_than_the_limit() -> None:
 
 async def test_no_more_wait_than_the_limit() -> None:
     setting, routes = live()
-    waiting = [submitted(setting, number) for number in range(9)]
-    replies = asyncio.gather(*waiting)
-    await asyncio.sleep(0)
-    assert await waiting[-1] == UNAVAILABLE
+    for version in (1, 3):
+        waiting = [submitted(setting, number) for number in range(9)]
+        replies = asyncio.gather(*waiting)
+        await asyncio.sleep(0)
+        assert await waiting[-1] == UNAVAILABLE
+        routes.update(table(version, "host-0"))
+        assert (await replies)[:8] == [Done()] * 8
+        routes.update(table(version + 1, None))
+
+
+class WatchedRoutes(LiveRoutes):
+    """Routes that get their next table as soon as something waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__(Placement(shards=16, hosts=1))
+        self.waits_s: list[float] = []
+        self.is_so: list[bool] = []
+        """Before the table and after it."""
+        self.next = table(2, "host-1")
+
+    @override
+    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        self.waits_s.append(seconds_max)
+        self.is_so.append(is_so())
+        self.update(self.next)
+        self.is_so.append(is_so())
+        return True
+
+
+@pytest.mark.parametrize("owner", [None, "host-0"])
+async def test_without_an_owner_a_table_is_waited_for_and_a_former_owner_is_soon_tried_again(
+    owner: str | None,
+) -> None:
+    routes = WatchedRoutes()
+    setting, _ = live(refusing=lambda name: name == "host-0", routes=routes)
+    setting.hosts["host-1"].page = b"page"
+    read = Read("did:a:0", Page(0, 1), PublicEventsFilter())
+    routes.update(table(1, owner))
+    assert await submitted(setting) == Done()
+    setting.hosts["host-0"].fails = HostNotReached
+    routes.update(table(1, owner))
+    assert await setting.gateway.read(read) == memoryview(b"page")
+    assert [wait_s > _ASK_AGAIN_S for wait_s in routes.waits_s] == [owner is None] * 2
+
+
+@pytest.mark.parametrize("moves", ["both shards", "the target's shard", "the target alone"])
+async def test_a_command_goes_on_as_soon_as_a_table_names_another_owner(moves: str) -> None:
+    routes = WatchedRoutes()
+    setting, _ = live(refusing=lambda _: not routes.waits_s, routes=routes)
+    shard = routes.placement.partition_of(DID)
+    if moves == "the target's shard":
+        routes.next = table(2, "host-0", **{shard.replace("-", "_"): "host-1"})
+    if moves == "the target alone":
+        routes.next = with_own(2, {DID: PartitionOwner("host-1", "1/a")})
     routes.update(table(1, "host-0"))
-    assert (await replies)[:8] == [Done()] * 8
+    submission = setting.submission(DID, sender="did:a:1")
+    claim = submission.claim
+    assert claim is not None
+    assert claim.partition != shard
+    assert await setting.gateway.submit(submission) == Done()
+    assert routes.is_so == [False, True]
 
 
 async def test_no_nonce_is_claimed_as_long_as_the_owner_of_the_target_is_unknown() -> None:
@@ -155,12 +222,16 @@ async def test_where_owners_are_fixed_who_is_none_is_unavailable_at_once() -> No
     assert len(setting.hosts["host-0"].batches) == 1
 
 
-async def test_drained_waits_for_those_who_wait_for_an_owner() -> None:
+async def test_drained_waits_for_those_who_wait_for_an_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gateway, "_DRAIN_POLL_S", 0)
     setting, routes = live()
     waiting = submitted(setting)
     await asyncio.sleep(0)
     draining = asyncio.create_task(setting.gateway.drained())
-    await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert not draining.done()
     routes.update(table(1, "host-0"))
     await draining
@@ -190,12 +261,36 @@ def test_a_host_is_lost_when_others_own_what_it_had_and_did_not_hand_over() -> N
     assert routes.lost_hosts == set()  # it may still hand over
     routes.update(without(table(3, "host-1", "2"), "host-0"))
     assert routes.lost_hosts == {"host-0"}
+    assert list(routes.just_left("host-0")) == []
     routes.update(table(4, "host-1", "2"))
     assert routes.lost_hosts == set()
     routes.update(without(table(5, "host-0", "2"), "host-1"))
     assert routes.lost_hosts == set()  # handed over
     routes.update(table(6, "host-1", "3"))
     assert routes.lost_hosts == set()  # it lives
+
+
+def test_a_dedicated_host_that_lives_is_not_lost_with_the_sessions_of_its_identity() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    for sessions, living in (("own-1", [OWN]), ("own-2", [OWN]), ("own-3", [])):
+        own = with_own(1, {DID: PartitionOwner(OWN, sessions)})
+        hosts = dict.fromkeys(living, "node")
+        routes.update(msgspec.structs.replace(own, dedicated_hosts=hosts))
+        assert list(routes.dedicated_hosts()) == living
+        assert routes.lost_hosts == ({OWN} - {*living})
+
+
+def test_a_placer_is_silent_since_its_last_table_or_answer() -> None:
+    now_s = 5.0
+    routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
+    now_s = 7.0
+    assert routes.silent_s() == 2
+    routes.update(table(1, "host-0"))
+    assert routes.silent_s() == 0
+    now_s = 8.0
+    routes.placer_answered()
+    now_s = 8.5
+    assert routes.silent_s() == 0.5
 
 
 async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_next_owner() -> None:
@@ -210,6 +305,7 @@ async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_nex
     stands_still.fails = HostNotReached
     routes.update(without(table(2, "host-1", "2"), "host-0"))
     setting.gateway.give_up("host-0")
+    setting.gateway.give_up("a host without a connection")
     assert await sent == UNAVAILABLE  # it may have come about
     assert await waiting == Done()
     assert len(setting.hosts["host-1"].batches) == 1
@@ -284,6 +380,20 @@ async def test_the_nonce_of_an_identity_on_its_own_stays_with_its_shard() -> Non
     assert (claiming.claim.partition, acting.partition) == (shard, DID)
 
 
+async def test_a_nonce_alone_stays_with_its_shard_whatever_becomes_of_the_identity() -> None:
+    setting, routes = live(refusing=lambda name: name == "host-0")
+    setting.hosts[OWN] = RecordingHost(lambda _: Done())
+    routes.update(table(1, "host-0"))
+    submission = msgspec.structs.replace(setting.submission(DID, sender=DID), command=None)
+    waiting = asyncio.create_task(setting.gateway.submit(submission))
+    await setting.hosts["host-0"].called.wait()
+    own = with_own(2, {DID: PartitionOwner(OWN, "1/a")})
+    routes.update(msgspec.structs.replace(own, owners=table(2, "host-1").owners))
+    assert await waiting == Done()
+    assert setting.hosts["host-1"].batches == [[submission]]
+    assert setting.hosts[OWN].batches == []
+
+
 def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
     routes = LiveRoutes(Placement(shards=16, hosts=1))
     assert not routes.update(with_own(1))
@@ -291,6 +401,7 @@ def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
     assert list(routes.just_left("host-0")) == [DID]
     assert not routes.update(with_own(3, {DID: PartitionOwner("identity@other:" + DID, "1/a")}))
     assert not routes.update(with_own(4, {}, returned="1/a"))
+    assert list(routes.just_left("identity@other:" + DID)) == [DID]
     assert routes.partition_of(DID) != DID
     assert not routes.update(with_own(5, {}, returned="1/a"))
     assert not routes.update(with_own(6, {DID: PartitionOwner(OWN, "1/b")}))
@@ -321,3 +432,5 @@ def test_the_sessions_of_a_shard_are_lost_without_those_of_whom_has_left_it() ->
     routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
     lost = routes.update(with_own(2, {DID: PartitionOwner(OWN, "1/a")}, "2"))
     assert set(lost) == set(SHARDS)
+    # It comes back with its sessions to a shard that has lost its own.
+    assert not routes.update(with_own(3, {}, "2", returned="1/a"))

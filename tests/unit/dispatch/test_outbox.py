@@ -13,9 +13,11 @@ from actors.core.cost import COSTLY
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Refused, Reply
 from actors.core.submissions import Submission
+from actors.host.clock import new_id
 from actors.host.port import HostCutOff, HostNotReached, HostUnavailable
 from http_edge.dispatch.outbox import Outbox
 from http_edge.settings.settings import Limits
+from http_edge.telemetry import request_id
 from http_edge.telemetry.edge_measures import EdgeMeasures
 from tests.unit.dispatch.recording_host import RecordingHost
 
@@ -115,6 +117,36 @@ async def test_an_outage_of_a_host_is_one_warning_and_the_next_another(
         assert await box.submit(item(b"a"), 0) == Done()
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert caplog.messages == [f"a host {message}"] * 2
+
+
+async def test_calls_are_measured_and_what_waits_for_them_whether_they_fail_or_not() -> None:
+    port = RecordingHost()
+    measures = EdgeMeasures()
+    box = Outbox("host-0", port, LIMITS, measures, on_result=lambda _name, _result: None)
+    for fails in (None, HostUnavailable):
+        port.fails = fails
+        await asyncio.gather(*[box.submit(item(b"a"), 0) for _ in range(3)])
+
+    def count(name: str, **labels: str) -> float | None:
+        return measures.registry.get_sample_value(name, labels)
+
+    assert count("poste_edge_stage_seconds_count", stage="call") == 2
+    assert count("poste_edge_stage_seconds_count", stage="outbox") == 6
+    assert (count("poste_call_items_count"), count("poste_call_items_sum")) == (2, 6)
+
+
+async def test_a_call_carries_commands_of_many_requests_and_is_made_in_the_name_of_none() -> None:
+    request_id.begin("a request", new_id)
+    names: list[str] = []
+
+    def reply(_: Submission) -> Reply:
+        names.append(request_id.current())
+        return Done()
+
+    box = outbox(RecordingHost(reply))
+    assert await box.submit(item(b"a"), 0) == Done()
+    assert await box.submit(item(b"a", cost=500), 0) == Done()
+    assert names == [""] * 2
 
 
 async def test_no_caller_waits_for_a_call_that_failed_whatever_failed(

@@ -1,0 +1,139 @@
+"""The hub: who listens gets the notices of its identity, and sessions end with the last of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.core.commands import CloseSession
+from actors.core.partitioning import Placement
+from actors.core.placement_table import PartitionOwner
+from actors.core.replies import ContractsUpdated, KeysOver, Notice, Push
+from http_edge.dispatch.hub import GOING_AWAY, SERVICE_RESTART, Hub
+from http_edge.dispatch.routes import LiveRoutes
+from tests.unit.dispatch.test_gateway import Setting, sender_and_target
+from tests.unit.dispatch.test_moving import DID, OWN, with_own
+
+EDGE = "edge-0"
+
+
+class Listening:
+    """A listener that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.codes: list[int] = []
+
+    def notify(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+    def close(self, code: int) -> None:
+        self.codes.append(code)
+
+
+def ended(setting: Setting, host: str = "host-0") -> list[str]:
+    """Whose sessions the edge has ended at a host."""
+    items = [item for batch in setting.hosts[host].batches for item in batch]
+    assert [item.command for item in items] == [CloseSession(EDGE)] * len(items)
+    return [item.target_did for item in items]
+
+
+async def test_each_listener_counts_until_it_is_removed_and_the_last_one_ends_the_session() -> None:
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    first, second, other = Listening(), Listening(), Listening()
+    for did, listener in (("a", first), ("a", second), ("b", other)):
+        hub.add(did, listener)
+    assert (len(hub), hub.listeners_of("a"), hub.listeners_of("c")) == (3, 2, 0)
+    hub.push(Push("a", ContractsUpdated()))
+    assert [len(each.notices) for each in (first, second, other)] == [1, 1, 0]
+    hub.remove("a", first)
+    hub.remove("a", first)
+    hub.remove("c", first)
+    assert (len(hub), hub.listeners_of("a")) == (2, 1)
+    hub.remove("a", second)
+    await hub.session_ended("a")
+    assert (len(hub), hub.listeners_of("a")) == (1, 0)
+    assert ended(setting) == ["a"]
+
+
+async def test_a_push_for_no_listener_ends_the_session_once_at_a_time() -> None:
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    for _ in range(3):
+        hub.push(Push("a", ContractsUpdated()))
+    await hub.session_ended("a")
+    assert ended(setting) == ["a"]
+    hub.push(Push("a", ContractsUpdated()))
+    await hub.session_ended("a")
+    assert ended(setting) == ["a"] * 2
+    with pytest.raises(TypeError):
+        hub.push(Push("a", KeysOver([])))
+
+
+async def test_a_session_that_a_new_listener_needs_goes_on() -> None:
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    listener = Listening()
+    hub.add("a", listener)
+    hub.remove("a", listener)
+    hub.add("a", listener)
+    await hub.session_ended("a")
+    assert ended(setting) == []
+
+
+async def test_a_new_session_waits_for_the_end_of_the_last_one_which_no_one_can_call_off() -> None:
+    setting = Setting()
+    setting.host.hold()
+    hub = Hub(EDGE, setting.gateway)
+    hub.push(Push("a", ContractsUpdated()))
+    await setting.host.called.wait()
+    gone, stays = (asyncio.create_task(hub.session_ended("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert not stays.done()
+    setting.host.answer_all()
+    await stays
+    assert ended(setting) == ["a"]
+
+
+async def test_a_host_that_lost_its_sessions_closes_its_listeners_and_an_edge_that_leaves_all() -> (
+    None
+):
+    setting = Setting(hosts=2)
+    hub = Hub(EDGE, setting.gateway)
+    dids = sender_and_target(setting)
+    listening = [Listening(), Listening()]
+    for did, listener in zip(dids, listening, strict=True):
+        hub.add(did, listener)
+    assert hub.hosts() == {"host-0", "host-1"}
+    hub.close_sessions_on("host-1")
+    assert [listener.codes for listener in listening] == [[], [SERVICE_RESTART]]
+    hub.close_all()
+    assert [listener.codes for listener in listening] == [
+        [GOING_AWAY],
+        [SERVICE_RESTART, GOING_AWAY],
+    ]
+
+
+async def test_listeners_close_with_the_sessions_of_their_shard_or_their_identity() -> None:
+    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    setting = Setting(1, routes)
+    hub = Hub(EDGE, setting.gateway)
+    in_shard, alone = Listening(), Listening()
+    hub.add("did:a:1", in_shard)
+    hub.add(DID, alone)
+    assert hub.hosts() == set(), "no owner is known"
+    routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
+    hub.close_sessions_of([])
+    hub.close_sessions_of([routes.placement.partition_of(DID)])
+    assert (in_shard.codes, alone.codes) == ([], [])
+    hub.close_sessions_of([DID])
+    hub.close_sessions_of([routes.partition_of("did:a:1")])
+    assert (in_shard.codes, alone.codes) == ([SERVICE_RESTART], [SERVICE_RESTART])
+    # As it returns to its shard without its sessions.
+    routes.update(with_own(2, {}, returned=""))
+    hub.close_sessions_of([DID])
+    assert alone.codes == [SERVICE_RESTART] * 2
