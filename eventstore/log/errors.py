@@ -5,7 +5,8 @@ LogError
 ├── AppendUnknown    the store failed: the batch may or may not have been stored
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
-│   └── LogMissing   there is no log where one is to be read
+│   ├── LogMissing   there is no log where one is to be read
+│   └── LogDamaged   the database cannot read its own file
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
 ├── LogOfLaterRelease  a later release stored what this one does not know
@@ -57,6 +58,10 @@ class LogUnavailable(LogError):
 
 class LogMissing(LogUnavailable):
     """There is no log at the place where one is to be read."""
+
+
+class LogDamaged(LogUnavailable):
+    """The database cannot read its own file: bytes of it have changed, or are missing."""
 
 
 class UnsafeLog(LogError):
