@@ -114,6 +114,8 @@ def denied(path: Path, *, to_read: bool) -> str:
         wanted += [(path, os.W_OK, "write"), (path.parent, os.W_OK, "write to")]
     with contextlib.suppress(OSError):
         for one, access, verb in wanted:
+            if access == os.W_OK and os.statvfs(one).f_flag & os.ST_RDONLY:
+                return f"{one} is on a file system that is mounted read-only"
             owner = one.stat().st_uid
             if not os.access(one, access, effective_ids=True):
                 return (
