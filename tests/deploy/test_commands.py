@@ -107,6 +107,13 @@ def test_every_command_that_is_shown_is_understood_by_poste(path: Path) -> None:
             _check(arguments, shown=True)
 
 
+def test_every_block_of_commands_is_marked_as_one() -> None:
+    fenced = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
+    for path in TEXTS:
+        for kind, block in fenced.findall(path.read_text("utf-8")):
+            assert kind or not re.search(r"(?m)^poste [a-z]", block), f"{path.name}: {block}"
+
+
 def test_no_command_that_is_shown_reads_a_file_that_only_root_may_read() -> None:
     saved = "/media/safe"
     backup = (DEPLOY / "runbooks/backup.md").read_text("utf-8")
