@@ -142,6 +142,8 @@ class Health:
         figures["commits_per_s"] = sum(s.commits_per_s for s in every)
         figures["commands"] = sum(s.commands for s in every)
         figures["commands_per_s"] = sum(s.commands_per_s for s in every)
+        answered = {s.name for s in stats}
+        figures["silent_hosts"] = ", ".join(h for h in routes.hosts() if h not in answered)
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [
