@@ -6,7 +6,8 @@ LogError
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
 │   ├── LogMissing   there is no log where one is to be read
-│   └── RowsLeft     rows left the log while it was checked
+│   ├── RowsLeft     rows left the log while it was checked
+│   └── LogDamaged   the database cannot read its own file
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
 ├── LogOfLaterRelease  a later release stored what this one does not know
@@ -62,6 +63,10 @@ class LogMissing(LogUnavailable):
 
 class RowsLeft(LogUnavailable):
     """Rows left the log for its archive while it was being checked; check it again."""
+
+
+class LogDamaged(LogUnavailable):
+    """The database cannot read its own file: bytes of it have changed, or are missing."""
 
 
 class UnsafeLog(LogError):

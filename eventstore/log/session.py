@@ -11,12 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from eventsourcing.persistence import ApplicationRecorder, StoredEvent
+from eventsourcing.persistence import ApplicationRecorder, OperationalError, StoredEvent
 
 from eventstore.log.event_log import BYTES_ANY, ChangedRow, LogRow, StorageFigures, StoredRecord
 
 StoredPosting: TypeAlias = tuple[bytes, float, int, int, int]
 """List, timestamp in seconds, version, revision, own: a row of ``read_models.postings``."""
+
+
+class FileDamaged(OperationalError):
+    """The database cannot read its own file."""
 
 
 class Session(Protocol):
@@ -124,6 +128,13 @@ class Store(Protocol):
 
         Yields the session and the name of the schema that has the stored read models.
         """
+
+    def faults_in_files(self) -> Sequence[str]:
+        """What the database finds wrong with its own files; nothing where it has no such check.
+
+        Reading by position uses no index, so the rows may be whole while an index lacks some.
+        """
+        return ()
 
     def close(self) -> None:
         """Release all connections."""

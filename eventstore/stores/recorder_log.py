@@ -17,6 +17,7 @@ from typing_extensions import override
 from eventstore.log.errors import (
     AppendConflict,
     AppendUnknown,
+    LogDamaged,
     LogUnavailable,
     LogUnfinished,
     RowsStay,
@@ -48,7 +49,7 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
-from eventstore.log.session import LogSession, Session, Store
+from eventstore.log.session import FileDamaged, LogSession, Session, Store
 from eventstore.read_models import (
     dedicated_identities,
     public_events,
@@ -490,5 +491,7 @@ def unavailable() -> Iterator[None]:
     """Raise errors of the library as ``LogUnavailable``."""
     try:
         yield
+    except FileDamaged as error:
+        raise LogDamaged(str(error)) from error
     except EventSourcingError as error:
         raise LogUnavailable(f"{type(error).__name__}: {error}") from error

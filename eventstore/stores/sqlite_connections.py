@@ -31,6 +31,7 @@ from urllib.parse import quote
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
+from eventstore.log.session import FileDamaged
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_erasure import WITHIN_S, Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
@@ -113,6 +114,8 @@ def denied(path: Path, *, to_read: bool) -> str:
         wanted += [(path, os.W_OK, "write"), (path.parent, os.W_OK, "write to")]
     with contextlib.suppress(OSError):
         for one, access, verb in wanted:
+            if access == os.W_OK and os.statvfs(one).f_flag & os.ST_RDONLY:
+                return f"{one} is on a file system that is mounted read-only"
             owner = one.stat().st_uid
             if not os.access(one, access, effective_ids=True):
                 return (
@@ -168,7 +171,14 @@ def library_errors() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise IntegrityError(error) from error
     except sqlite3.Error as error:
-        raise OperationalError(error) from error
+        kind = FileDamaged if is_damage(error) else OperationalError
+        raise kind(error) from error
+
+
+def is_damage(error: Exception) -> bool:
+    """Does SQLite say that the file is damaged, or is no database any more?"""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
+    return code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteReaders:

@@ -20,7 +20,7 @@ from uuid import UUID
 from eventsourcing.persistence import OperationalError, StoredEvent
 from typing_extensions import override
 
-from eventstore.log.errors import CorruptRow, LogUnavailable
+from eventstore.log.errors import CorruptRow, LogDamaged, LogUnavailable
 from eventstore.log.event_contents import content_of, erased_by
 from eventstore.log.event_log import (
     BYTES_ANY,
@@ -32,7 +32,7 @@ from eventstore.log.event_log import (
     StoredRecord,
 )
 from eventstore.log.events import Event
-from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.log.session import FileDamaged, LogSession, Store, StoredPosting
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.saved_events_erasure import LastSteps
@@ -48,6 +48,7 @@ from eventstore.stores.sqlite_connections import (
     connect_to_read,
     create_file,
     denied,
+    is_damage,
     library_errors,
 )
 from eventstore.stores.sqlite_contents import COLUMNS, JOINED, KEYS, NOT_ERASED, opened
@@ -63,6 +64,7 @@ from eventstore.stores.sqlite_tables import (
 )
 
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
+_FAULTS_MAX: Final = 20
 _ERASE: Final = (
     "INSERT OR IGNORE INTO erased SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
@@ -96,6 +98,8 @@ def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool 
             create_file(path)
         return SqliteStore(path, makes_missing=makes_missing, to_read=to_read)
     except (OSError, sqlite3.Error, OperationalError) as error:
+        if isinstance(error, FileDamaged) or is_damage(error):
+            raise LogDamaged(f"{path}: {error}") from error
         raise LogUnavailable(denied(path, to_read=to_read) or f"{path}: {error}") from error
 
 
@@ -168,6 +172,12 @@ class SqliteStore(Store):
                 cursor.execute(stand_in(table))
             yield _Session(cursor), "main"
             connection.rollback()
+
+    @override
+    def faults_in_files(self) -> Sequence[str]:
+        with self._readers.transaction() as cursor:
+            found = cursor.execute(f"PRAGMA main.integrity_check({_FAULTS_MAX})").fetchall()
+        return [text for (text,) in found if text != "ok"]
 
     @override
     def storage(self) -> StorageFigures:

@@ -140,6 +140,8 @@ class Health:
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         for name in ("commits", "commits_per_s", "commands", "commands_per_s"):
             figures[name] = sum(getattr(s, name) for s in every)
+        answered = {s.name for s in stats}
+        figures["silent_hosts"] = ", ".join(h for h in routes.hosts() if h not in answered)
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [

@@ -34,6 +34,7 @@ from eventstore.stores.recorder_log import (
     RecorderLog,
     opened,
     rebuild_read_models,
+    unavailable,
     wrong_read_models,
 )
 from http_edge.cli.archive import archive
@@ -65,6 +66,10 @@ _UNPROVEN: Final = (
     " unknown, and their archive was not checked"
 )
 _REBUILD: Final = "Rebuild it with: poste log rebuild-read-models"
+_INTO_A_NEW_FILE: Final = (
+    "Its rows are whole. Stop the mediator, and restore them into a new file with:"
+    " poste restore --from DATA-DIR/log.db --to NEW-DATA-DIR"
+)
 _NOT_CHECKED: Final = "no rows have left this log, so its export was not checked"
 
 
@@ -116,9 +121,10 @@ def verify(
     archive is not checked. The export of a log that no rows have left is not read; poste verify
     checks it.
 
-    Then check what is derived from the rows: tables for queries, and snapshots. Exit code 1 if a
-    row was changed, removed, added or moved, which is named, or if a table or a snapshot does not
-    match the rows. May run while the mediator serves: it checks up to the present end of the log.
+    Then check what is derived from the rows: tables for queries, snapshots, and on SQLite the
+    indexes and pages of the file. Exit code 1 if a row was changed, removed, added or moved, which
+    is named, or if a table, a snapshot or an index does not match the rows. May run while the
+    mediator serves: it checks up to the present end of the log.
     """
     settings = loaded.settings
     require_existing(settings.log_dsn, to_read=True)
@@ -240,7 +246,7 @@ def _check_once(
 
 
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
-    """The faults of the tables and snapshots that are made from the rows."""
+    """The faults of what is made from the rows: tables, snapshots, the database's own indexes."""
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
         tables: list[dict[str, Any]] = []
         try:
@@ -252,7 +258,9 @@ def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
         except NotComparable as error:
             click.echo(f"poste: the tables for queries were not checked: {error}", err=True)
         snapshots = wrong_snapshots(RecorderLog(store))
-        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots]]
+        with unavailable():
+            faults = [{"file": fault} for fault in store.faults_in_files()]
+        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots], *faults]
 
 
 def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
@@ -264,6 +272,8 @@ def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
                 f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']}"
                 f" too many. {_REBUILD}"
             )
+        elif "file" in one:
+            click.echo(f"The database is damaged: {one['file']}. {_INTO_A_NEW_FILE}")
         else:
             click.echo(f"Snapshot of stream {one['snapshot']}: does not match the rows.")
 

@@ -42,6 +42,10 @@ SUMMARIES: Final[Mapping[str, str]] = {
 }
 _NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
 _BETWEEN_ROUNDS: Final = "Check again with a longer time between rounds: archive.every_s."
+_RESTORE: Final = (
+    "Stop the mediator, and restore the log from its export or a backup into a new directory:"
+    " deploy/runbooks/restore.md."
+)
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
@@ -116,6 +120,8 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
             return Stop(Exit.UNREACHABLE, str(error), _NAME_THE_LOG)
         case errors.RowsLeft():
             return Stop(Exit.UNREACHABLE, str(error), _BETWEEN_ROUNDS)
+        case errors.LogDamaged():
+            return Stop(Exit.UNSAFE, f"the event log is damaged: {error}", _RESTORE)
         case errors.LogUnavailable():
             return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}", _NAME_THE_LOG)
         case errors.ReadModelsMissing():

@@ -14,6 +14,7 @@ import click
 from eventstore.log.errors import (
     CorruptRow,
     ImportRefused,
+    LogDamaged,
     LogUnavailable,
     NotAsSealed,
     SeamRefused,
@@ -152,6 +153,9 @@ def _explained() -> Iterator[None]:
     except (UnknownTopic, CorruptRow) as error:
         remedy = "Restore with the release that wrote it."
         raise Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", remedy) from error
+    except LogDamaged as error:
+        remedy = "Restore from the export, or from a backup of the log."
+        raise Stop(Exit.UNSAFE, f"the source is damaged: {error}", remedy) from error
     except (ExportUnavailable, LogUnavailable) as error:
         remedy = "Correct this and run the same command again: it starts over."
         raise Stop(Exit.UNREACHABLE, f"the restore stopped: {error}", remedy) from error

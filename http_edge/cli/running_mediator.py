@@ -43,7 +43,8 @@ _REMEDIES: Final = {
     http.client.NOT_FOUND: _NO_SUCH,
     http.client.UNAUTHORIZED: (
         "The mediator has another token: name its data directory with --data-dir, or the"
-        " token file with --set operators.token_file=PATH."
+        " token file with --set operators.token_file=PATH. If the file was replaced, restart the"
+        " mediator, which reads it at its start."
     ),
     http.client.SERVICE_UNAVAILABLE: "A host does not answer: see poste status.",
 }
@@ -136,12 +137,13 @@ def operators_access(settings: Settings, url: str | None = None) -> tuple[str, s
             "It is starting or stopping, or a restore works there: try again in some seconds.",
         )
     if not path.exists():
-        raise Stop(
-            Exit.USAGE,
-            f"there is no operators' token at {path}",
-            "Name the mediator's data directory with --data-dir. A mediator creates its"
-            " token at its first start: poste serve.",
+        remedy = (
+            "Restart the mediator that runs there: it creates a token if it has none."
+            if is_in_use(settings.data_dir)
+            else "Name the mediator's data directory with --data-dir. A mediator creates its"
+            " token at its start: poste serve."
         )
+        raise Stop(Exit.USAGE, f"there is no operators' token at {path}", remedy)
     if url is None and not address.exists():
         raise Stop(
             Exit.UNREACHABLE,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from http_edge.cli.output import json_option, print_json, print_record, print_table
 from http_edge.cli.running_mediator import ask_as_operator, url_option
 from http_edge.cli.settings import with_settings
+from http_edge.server.exits import escaped
 from http_edge.settings.sources import Loaded
+
+_IF_IT_LASTS: Final = (
+    "Commands for its shards are refused with 503. If this lasts, restart the mediator of that"
+    " host: no accepted message is lost."
+)
 
 
 @click.command()
@@ -31,6 +37,8 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
     for name, records in answer.items():
         if _is_table(records):
             print_table(name.capitalize(), *_table(records))
+    if silent := answer.get("silent_hosts"):
+        click.echo(f"poste: no answer from {escaped(silent)}\n  {_IF_IT_LASTS}", err=True)
 
 
 def _is_table(value: object) -> bool:

@@ -107,6 +107,23 @@ def test_every_command_that_is_shown_is_understood_by_poste(path: Path) -> None:
             _check(arguments, shown=True)
 
 
+def test_every_block_of_commands_is_marked_as_one() -> None:
+    fenced = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
+    for path in TEXTS:
+        for kind, block in fenced.findall(path.read_text("utf-8")):
+            assert kind or not re.search(r"(?m)^poste [a-z]", block), f"{path.name}: {block}"
+
+
+def test_no_command_that_is_shown_reads_a_file_that_only_root_may_read() -> None:
+    saved = "/media/safe"
+    backup = (DEPLOY / "runbooks/backup.md").read_text("utf-8")
+    assert f"install -m 600 /var/lib/poste/mediator-keys.json {saved}" in backup
+    for path in (DEPLOY / "runbooks").glob("*.md"):
+        for line in _lines(path):
+            for arguments in _commands(line):
+                assert not any(word.startswith(saved) for word in arguments), line
+
+
 def test_every_command_that_a_manifest_starts_is_understood() -> None:
     found = [arguments for manifest in _manifests() for arguments in _argument_lists(manifest)]
     assert len(found) >= 6

@@ -49,6 +49,9 @@ class Setting:
         self._now_ms += 2_000
         return await self._health.unready() is None
 
+    async def silent_hosts(self) -> object:
+        return (await self._health.figures())["silent_hosts"]
+
     async def problems(self) -> str | None:
         self._now_ms += 2_000
         return await self._health.detail()
@@ -110,3 +113,10 @@ async def test_a_host_whose_log_fails_is_a_problem_and_leaves_its_edge_ready() -
     setting.hosts[1].shards = ("shard-1",)
     setting.hosts[1].log_fails = False
     assert await setting.problems() is None
+
+
+async def test_the_figures_name_the_hosts_that_do_not_answer() -> None:
+    setting = Setting(reached("shard-0"), reached("shard-1"))
+    for host in setting.hosts:
+        host.fails = HostNotReached
+    assert await setting.silent_hosts() == "host-0, host-1"

@@ -10,8 +10,9 @@ from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, b64encode, multibase_encode
 from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit
-from tests.unit.cli.conftest import Run
+from tests.unit.cli.conftest import Run, answering, data_dir_of
 
 
 def test_keys_are_made_once_and_shown_public(run: Run, tmp_path: Path) -> None:
@@ -64,6 +65,25 @@ def test_a_command_that_needs_the_token_of_operators_makes_none(
     assert f"there is no operators' token at {tmp_path}/data/operators-token" in ran.err
     assert "--data-dir" in ran.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_token_that_is_lost_while_the_mediator_runs_comes_back_with_a_restart(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "operators-address").write_text("http://127.0.0.1:1")
+    with locked(tmp_path):
+        ran = run("status", "--data-dir", str(tmp_path))
+    assert ran.code == Exit.USAGE
+    assert "Restart the mediator that runs there" in ran.err
+
+
+def test_a_token_that_was_replaced_while_the_mediator_runs_is_read_at_a_restart(
+    run: Run, tmp_path: Path
+) -> None:
+    with answering({"/status": (401, b"")}) as listen:
+        ran = run("status", "--data-dir", data_dir_of(tmp_path, listen))
+    assert ran.code == Exit.UNREACHABLE
+    assert "restart the mediator, which reads it at its start" in ran.err
 
 
 def test_a_command_that_needs_the_keys_of_a_mediator_makes_none(run: Run, tmp_path: Path) -> None:

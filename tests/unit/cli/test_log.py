@@ -266,6 +266,16 @@ def test_a_log_that_this_user_may_not_write_is_refused_as_such(path: Path) -> No
         open_log(f"sqlite://{backup}")
 
 
+def test_a_log_on_a_read_only_mount_is_refused_as_such(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list(os.statvfs(path))
+    found[8] |= os.ST_RDONLY
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(found))
+    with read_only(path) as backup, pytest.raises(LogUnavailable, match="mounted read-only"):
+        open_log(f"sqlite://{backup}")
+
+
 def test_a_check_says_if_it_has_not_read_the_export(run: Run, path: Path) -> None:
     args = ["log", "verify", "--log", f"sqlite://{path}", "--data-dir", str(path.parent)]
     said = "its export was not checked"

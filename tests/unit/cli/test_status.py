@@ -55,6 +55,14 @@ def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:
     assert "\x1b" not in ran.out
 
 
+def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Serve) -> None:
+    data_dir = serve(200, json.dumps({**ANSWER, "silent_hosts": "host-1"}).encode())
+    ran = run("status", "--data-dir", data_dir)
+    assert ran.code == Exit.OK
+    assert "no answer from host-1" in ran.err
+    assert "restart the mediator" in ran.err
+
+
 def test_a_mediator_that_was_killed_is_said_to_be_and_its_address_is_not_asked(
     run: Run, serve: Serve
 ) -> None:
