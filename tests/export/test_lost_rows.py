@@ -104,3 +104,21 @@ def test_heads_are_not_blamed_for_a_tile_that_is_lost(
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.MISSING, tile)
     ]
+
+
+def test_a_tile_that_is_lost_with_its_rows_is_a_finding_beside_theirs(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    held = b""
+    for transactions in (20, 110, 1):
+        growing.grow(transactions)
+        export_all(sqlite_log, place, Bounds())
+        held = held or place.read(CHECKPOINT)
+    lost = [catalog_of(place).files[1].path, f"{TREE}/tile/0/000"]
+    for path in lost:
+        place.remove(path)
+    *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
+    assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
+        (Damage.MISSING, path) for path in lost
+    ]

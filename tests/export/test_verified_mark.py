@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
-from eventstore.parquet.tree import CHECKPOINT, seal_leaves
+from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
@@ -60,10 +61,12 @@ class Verifying(NamedTuple):
         export_all(self.log, self.place)
 
     def check(
-        self, marks: VerifiedMarks | None = None
+        self, marks: VerifiedMarks | None = None, witnessed: Mapping[str, bytes] | None = None
     ) -> tuple[list[ExportFinding], ExportSummary, str]:
         used = marks or self.marks()
-        *found, summary = verify_export(self.place, SIGNED_BY, processes=1, marks=used)
+        *found, summary = verify_export(
+            self.place, SIGNED_BY, processes=1, marks=used, witnessed=witnessed
+        )
         assert isinstance(summary, ExportSummary)
         findings = [one for one in found if isinstance(one, ExportFinding)]
         return findings, summary, used.take_ignored()
@@ -227,6 +230,23 @@ def test_a_file_that_is_missing_or_cut_is_found_though_it_was_verified(
     assert [(one.path, one.fault) for one in verifying.check()[0]] == [(oldest, Damage.TRUNCATED)]
     verifying.place.remove(oldest)
     assert [(one.path, one.fault) for one in verifying.check()[0]] == [(oldest, Damage.MISSING)]
+
+
+def test_a_tile_that_is_lost_is_a_finding_although_its_rows_were_verified(
+    verifying: Verifying,
+) -> None:
+    held = {"a witness": verifying.place.read(CHECKPOINT)}
+    verifying.check()
+    for transactions, tile in ((3, "tile/0/000.p/24"), (120, "tile/0/000")):
+        verifying.grow(transactions)
+        content = verifying.place.read(f"{TREE}/{tile}")
+        if tile.endswith("/000"):
+            verifying.check()
+        verifying.place.remove(f"{TREE}/{tile}")
+        findings, _, _ = verifying.check(witnessed=held)
+        assert [(one.fault, one.path) for one in findings] == [(Damage.MISSING, f"{TREE}/{tile}")]
+        verifying.place.write(f"{TREE}/{tile}", content)
+        assert verifying.check(witnessed=held)[0] == []
 
 
 def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
