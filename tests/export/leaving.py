@@ -72,6 +72,13 @@ def leave(
 ) -> Archived:
     """Export the rest; then let leave what may."""
     export_all(log, place, BOUNDS)
+    return leave_for(log, place, until_ms=until_ms, section_rows=section_rows)
+
+
+def leave_for(
+    log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS, section_rows: int = 150
+) -> Archived:
+    """Let leave what may for an archive as it is."""
     return let_rows_leave(
         log,
         place,

@@ -21,7 +21,7 @@ from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, MessageQueued
 from eventstore.log.faults import Fault, Head
 from eventstore.log.seam import SEAM, read_seam, seam_of, sign_seam, state_entry
-from eventstore.parquet.errors import Damage
+from eventstore.parquet.errors import Damage, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
@@ -37,6 +37,7 @@ from tests.export.leaving import (
     LATER_MS,
     assert_whole,
     faults_in,
+    leave_for,
     log,
     place,
     played,
@@ -48,6 +49,7 @@ from tests.export.samples import (
     OWNER,
     SIGNED_BY,
     SIGNER,
+    contents,
     exported_log,
     whole_log,
 )
@@ -124,6 +126,24 @@ def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(
     other = replace(seam, heads={**seam.heads, name: Head(head.version, bytes(32))})
     found = [*check_archive(log, place, other, SIGNED_BY, marks=None)][:-1]
     assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
+
+
+def test_an_archive_of_before_gets_no_rows_and_no_more_rows_leave_for_it(
+    settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=2_000)
+    earlier = open_place(str(shutil.copytree(place.root, tmp_path / "earlier")))
+    _leave(settings, history)
+    before = contents(earlier)
+    with (
+        pytest.raises(ExportRefused, match="copy the archive there first"),
+        _exporter(settings, log, earlier),
+    ):
+        pass
+    with pytest.raises(RowsStay, match="have left the log for it"):
+        leave_for(log, earlier)
+    assert contents(earlier) == before
 
 
 def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(

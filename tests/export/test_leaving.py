@@ -99,6 +99,7 @@ def test_what_lives_is_the_same_after_old_rows_have_left(
     assert left.left > len(rows) / 4
     assert len(whole_log(log)) == len(rows) - left.left
     assert left.seam == rows[-1].position
+    assert {row.stream for row in whole_log(log) if row.version == 1} == {r.stream for r in rows}
     assert (states_of(log, streams), nonces_of(log)) == (states, nonces)
     run_sql(dsn, "DELETE FROM snapshots")
     assert states_of(log, streams) == states
@@ -271,6 +272,19 @@ def test_a_seam_of_before_does_not_fit_what_stayed_since(
     assert "wrong-rest" in faults_in(log)
     with pytest.raises(RowsStay):
         leave(log, place)
+
+
+def test_no_row_leaves_a_log_in_which_a_row_that_stayed_was_changed(
+    log: EventLog, dsn: str, place: ExportPlace
+) -> None:
+    history = played(log)
+    seam = leave(log, place, until_ms=history.now_ms - 600_000).seam
+    kept = whole_log(log)[1].position
+    assert kept < seam
+    run_sql(dsn, f"UPDATE stored_events SET state = state || x'00' WHERE rowid = {kept}")
+    with pytest.raises(RowsStay, match="see poste log verify"):
+        leave(log, place)
+    assert read_seam(log.settings()[SEAM]).position == seam
 
 
 def test_the_seam_of_another_key_is_refused(log: EventLog, place: ExportPlace) -> None:

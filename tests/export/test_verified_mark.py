@@ -26,6 +26,7 @@ from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
 from tests.export.forging import SIGNER, TRUSTED, SampleExport, with_value
@@ -37,6 +38,8 @@ from tests.export.samples import (
     contents,
     export_all,
     exporter,
+    findings,
+    registered,
 )
 from tests.export.test_cli import _mediator
 from tests.unit.cli.conftest import Run, run
@@ -247,6 +250,33 @@ def test_a_tile_that_is_lost_is_a_finding_although_its_rows_were_verified(
         assert [(one.fault, one.path) for one in findings] == [(Damage.MISSING, f"{TREE}/{tile}")]
         verifying.place.write(f"{TREE}/{tile}", content)
         assert verifying.check(witnessed=held)[0] == []
+
+
+def test_a_tree_that_lost_its_end_is_a_finding_although_its_rows_were_verified(
+    verifying: Verifying,
+) -> None:
+    verifying.check()
+    verifying.place.remove(f"{TREE}/tile/0/000.p/18")
+    assert [(one.fault, one.path) for one in verifying.check()[0]] == [(Damage.CHANGED, TREE)]
+
+
+def test_a_history_that_is_not_the_verified_one_is_found_though_all_is_signed(
+    verifying: Verifying, tmp_path: Path
+) -> None:
+    verifying.check()
+    other = open_place(str(tmp_path / "other"))
+    with closing(open_log(f"sqlite:{tmp_path / 'other.db'}")) as log:
+        growing = Growing(log)
+        growing.commit({"shard-0": [registered(100)]})
+        growing.grow(9)
+        export_all(log, other)
+    assert findings(other) == []
+    for path in contents(verifying.place):
+        verifying.place.remove(path)
+    for path, content in contents(other).items():
+        verifying.place.write(path, content)
+    found = {(one.fault, one.path) for one in verifying.check()[0]}
+    assert (Fault.WRONG_TREE, "the mark of what was verified") in found
 
 
 def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
