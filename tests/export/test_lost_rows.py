@@ -89,6 +89,25 @@ def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_st
     assert [*ends.join(fifth)] == []
 
 
+def test_rows_that_were_verified_may_stand_there_again_and_none_of_them_may_be_missing(
+    steps: ExportPlace,
+) -> None:
+    parts, before = [], dict[str, Head]()
+    for statement in catalog_of(steps).statements:
+        heads = heads_of(statement.manifest.path, statement.manifest)
+        parts.append(check_part(steps, ManifestPart(statement.manifest, heads, before), {}))
+        before = heads
+    first, third = (part.streams for part in parts[:2])
+    assert first is not None
+    assert third is not None
+    own, ends = identity_stream(did(1)), StreamEnds()
+    assert [*ends.join(first), *ends.join(third)] == []
+    again = StreamEnds(ends.table())
+    assert [*again.join(third, is_partly_known=True)] == []
+    found = [*StreamEnds(ends.table()).join(first, is_partly_known=True)]
+    assert {(one.fault, one.stream) for one in found} == {(Fault.VERSION_BREAK, own)}
+
+
 def test_heads_are_not_blamed_for_a_tile_that_is_lost(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
