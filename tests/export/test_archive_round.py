@@ -72,8 +72,10 @@ def test_a_round_takes_what_is_old_and_the_archive_gets_no_more(
 ) -> None:
     history = played(log)
     rows = whole_log(log)
-    archived = archive_once(_aged(settings, history, 600), is_checked=False, clock=lambda: LATER_MS)
+    aged = _aged(settings, history, 600)
+    archived = archive_once(aged, is_checked=False, clock=lambda: LATER_MS)
     assert archived is not None
+    assert archive_once(aged, is_checked=False, clock=lambda: LATER_MS) is None
     assert 0 < archived.left < archived.seam < log.position()
     assert catalog_of(place).last == archived.seam
     assert exported_log(place) == list(rows)[: archived.seam]

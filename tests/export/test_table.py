@@ -291,6 +291,12 @@ def test_a_mark_that_a_paused_exporter_puts_back_hides_no_row_and_is_replaced(
             assert findings(place) == []
 
 
+_LATER_READER = (
+    b'{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+    b'"readerFeatures":["timestampNtz"],"writerFeatures":["timestampNtz"]}}'
+)
+
+
 def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
@@ -312,6 +318,8 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
         commit.replace(
             b'\\"maxValues\\": {\\"position\\": ' + last, b'\\"maxValues\\": {\\"position\\": 1'
         ),
+        commit.replace(b'"partitionValues":{"date":"20', b'"partitionValues":{"date":"19'),
+        b"\n".join([commit, _LATER_READER, b""]),
         *(
             b"\n".join([commit, described.replace(b'"name\\":\\"%b\\"' % name, kind), b""])
             for name in (b"type", b"state")  # with statistics, and without

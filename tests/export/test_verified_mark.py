@@ -22,7 +22,7 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
 from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
-from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.verify.mark import RULES, VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
@@ -319,6 +319,35 @@ def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(
     last = list(verify_export(elsewhere, SIGNED_BY, marks=verifying.marks()))[-1]
     assert isinstance(last, ExportSummary)
     assert last.verified_to == 0
+
+
+@pytest.mark.parametrize("rules", [RULES - 1, RULES + 1])
+def test_a_mark_by_the_rules_of_another_release_is_not_used(
+    verifying: Verifying, monkeypatch: pytest.MonkeyPatch, rules: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("eventstore.parquet.verify.mark.RULES", rules)
+        verifying.check()
+    findings, summary, ignored = verifying.check()
+    assert (findings, summary.verified_to, "other rules" in ignored) == ([], 0, True)
+
+
+def test_a_mark_under_the_name_of_another_place_is_not_used(
+    verifying: Verifying, tmp_path: Path
+) -> None:
+    verifying.check()
+    elsewhere = open_place(str(shutil.copytree(verifying.place.root, tmp_path / "elsewhere")))
+    marked = contents(verifying.folder)
+    assert [*verify_export(elsewhere, SIGNED_BY, marks=verifying.marks())][:-1] == []
+    for ours in marked:
+        kind = ours.rpartition(".")[2]
+        (theirs,) = {p for p in verifying.folder.sizes("") if p.endswith(kind)} - marked.keys()
+        verifying.folder.write(theirs, marked[ours])
+    used = verifying.marks()
+    *found, summary = verify_export(elsewhere, SIGNED_BY, marks=used)
+    assert isinstance(summary, ExportSummary)
+    assert (found, summary.verified_to) == ([], 0)
+    assert verifying.place.address() in used.take_ignored()
 
 
 def test_a_mark_that_was_put_back_costs_work_alone(verifying: Verifying) -> None:
