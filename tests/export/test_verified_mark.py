@@ -177,6 +177,19 @@ def test_a_rewritten_file_that_says_something_else_is_found_though_all_is_signed
     assert rows == sum(file.rows for file in sample.manifest_of(path).files)
 
 
+def test_a_step_over_midnight_is_read_again_if_one_of_its_files_was_rewritten(
+    sample: SampleExport, tmp_path: Path
+) -> None:
+    assert check_sample(sample, tmp_path)[0] == []
+    manifest = next(manifest for manifest in sample.manifests if len(manifest.files) == 2)
+    path = manifest.files[1].path
+    identity = sample.tables[path]["identity"].to_pylist()[0]
+    sample.forge(path, lambda table: with_value(table, 0, "identity", f"{identity}:another"))
+    faults, rows = check_sample(sample, tmp_path)
+    assert Fault.WRONG_COLUMN in faults
+    assert rows == manifest.rows
+
+
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_seals_in_rewritten_files_have_to_be_those_of_the_tree(
     sample: SampleExport, tmp_path: Path, is_sound: bool
