@@ -25,6 +25,7 @@ from eventstore.parquet.errors import Damage, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
+from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit, Stop
@@ -55,6 +56,7 @@ from tests.export.samples import (
     SIGNER,
     catalog_of,
     contents,
+    export_all,
     exported_log,
     exporter,
     findings,
@@ -175,6 +177,22 @@ def test_contents_that_are_erased_later_leave_what_was_pruned_too(
     after = catalog_of(place)
     assert after.pruned == before.pruned
     assert after.statements[0].manifest.path != before.statements[0].manifest.path
+    assert findings(place) == []
+
+
+def test_what_was_pruned_is_not_put_together_with_later_steps(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = played(log)
+    leave(log, place)
+    assert prune(log, place) > 0
+    history.play(random_script(5, 600))
+    export_all(log, place, BOUNDS)
+    before = catalog_of(place)
+    with closing(exporter(log, place, Bounds(rows_max=100_000))) as export:
+        assert export.compact(files_min=2) > 0
+    after = catalog_of(place)
+    assert (after.pruned, after.statements[0]) == (before.pruned, before.statements[0])
     assert findings(place) == []
 
 
