@@ -132,7 +132,7 @@ def _seals(log: EventLog, name: str, head: Head, window_ms: int) -> list[LogRow]
     newest_ms = decode(newest.topic, newest.state).at_ms
     found = log.stream_rows(stream, until=head.version, topics=(SEAL_TOPIC,))
     old = [row for row in found if is_too_old(decode_seal(row.state), newest_ms, window_ms)]
-    return [row for row in old[:-1] if row.version not in {_FIRST, head.version}]
+    return [row for row in old[:-1] if row.version != _FIRST]
 
 
 def _referred_to(state: Identity) -> Iterator[int]:

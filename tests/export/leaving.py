@@ -67,11 +67,21 @@ def read_ids(history: History) -> None:
     history.commit()
 
 
-def leave(
-    log: EventLog, place: ExportPlace, *, until_ms: int = LATER_MS, section_rows: int = 150
-) -> Archived:
-    """Export the rest; then let leave what may."""
+def leave(log: EventLog, place: ExportPlace, **how: int) -> Archived:
+    """Export the rest; then let leave what may, as ``leave_for``."""
     export_all(log, place, BOUNDS)
+    return leave_for(log, place, **how)
+
+
+def leave_for(
+    log: EventLog,
+    place: ExportPlace,
+    *,
+    until_ms: int = LATER_MS,
+    section_rows: int = 150,
+    rows_max: int = 1_000,
+) -> Archived:
+    """Let leave what may for an archive as it is."""
     return let_rows_leave(
         log,
         place,
@@ -81,7 +91,7 @@ def leave(
         window_ms=LIMITS.timestamp_window_ms,
         clock=lambda: LATER_MS,
         section_rows=section_rows,
-        rows_per_step_max=1_000,
+        rows_per_step_max=rows_max,
     )
 
 

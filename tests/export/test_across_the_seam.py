@@ -22,10 +22,11 @@ from eventstore.log.event_log import Departure, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, MessageQueued
 from eventstore.log.faults import Fault, Head
 from eventstore.log.seam import SEAM, read_seam, seam_of, sign_seam, state_entry
-from eventstore.parquet.errors import Damage
+from eventstore.parquet.errors import Damage, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
+from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from eventstore.stores.recorder_log import opened
 from http_edge.server.archive_round import archive_once
@@ -35,13 +36,18 @@ from http_edge.server.log_check import check_log
 from http_edge.settings.sections import Archive
 from http_edge.settings.settings import Settings
 from tests.export.leaving import (
+    BOUNDS,
     KEYS,
     LATER_MS,
     assert_whole,
     faults_in,
+    leave,
+    leave_for,
     log,
     place,
     played,
+    prune,
+    read_ids,
     settings_of,
     states_of,
     streams_of,
@@ -50,7 +56,12 @@ from tests.export.samples import (
     OWNER,
     SIGNED_BY,
     SIGNER,
+    catalog_of,
+    contents,
+    export_all,
     exported_log,
+    exporter,
+    findings,
     whole_log,
 )
 from tests.export.test_leaving import Dying, Killed
@@ -81,6 +92,14 @@ def _exporter(
     settings: Settings, log: EventLog, place: ExportPlace
 ) -> AbstractContextManager[Exporter]:
     return exporter_of(settings, log, place)
+
+
+def _export_all(settings: Settings, log: EventLog) -> None:
+    """Export the young rows too, into one file with the old ones."""
+    place = open_place(settings.archive_place)
+    with _exporter(settings, log, place) as export:
+        assert export.step() is not None
+    assert exported_log(place)[-1].position == log.position()
 
 
 def _faults(log: EventLog, place: ExportPlace) -> list[object]:
@@ -164,6 +183,57 @@ def test_an_archive_that_ends_before_the_seam_or_with_other_seals_is_found(
     assert [getattr(one, "fault", None) for one in found] == [Fault.WRONG_SEAM]
 
 
+def test_an_archive_of_before_gets_no_rows_and_no_more_rows_leave_for_it(
+    settings: Settings, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    history = played(log)
+    _leave(settings, history, age_s=2_000)
+    earlier = open_place(str(shutil.copytree(place.root, tmp_path / "earlier")))
+    _leave(settings, history)
+    before = contents(earlier)
+    with (
+        pytest.raises(ExportRefused, match="copy the archive there first"),
+        _exporter(settings, log, earlier),
+    ):
+        pass
+    with pytest.raises(RowsStay, match="have left the log for it"):
+        leave_for(log, earlier)
+    assert contents(earlier) == before
+
+
+def test_contents_that_are_erased_later_leave_what_was_pruned_too(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = played(log)
+    leave(log, place)
+    assert prune(log, place) > 0
+    before = catalog_of(place)
+    read_ids(history)
+    leave(log, place)
+    with closing(exporter(log, place, BOUNDS)) as export:
+        assert export.take_out_erased().contents > 0
+    after = catalog_of(place)
+    assert after.pruned == before.pruned
+    assert after.statements[0].manifest.path != before.statements[0].manifest.path
+    assert findings(place) == []
+
+
+def test_what_was_pruned_is_not_put_together_with_later_steps(
+    log: EventLog, place: ExportPlace
+) -> None:
+    history = played(log)
+    leave(log, place)
+    assert prune(log, place) > 0
+    history.play(random_script(5, 600))
+    export_all(log, place, BOUNDS)
+    before = catalog_of(place)
+    with closing(exporter(log, place, Bounds(rows_max=100_000))) as export:
+        assert export.compact(files_min=2) > 0
+    after = catalog_of(place)
+    assert (after.pruned, after.statements[0]) == (before.pruned, before.statements[0])
+    assert findings(place) == []
+
+
 def test_a_log_whose_end_was_cut_off_behind_the_seam_is_found_by_its_archive(
     settings: Settings, log: EventLog, place: ExportPlace, run: Run
 ) -> None:
@@ -228,13 +298,21 @@ def _facts(rows: Sequence[LogRow]) -> list[LogRow]:
     return [LogRow(r.position, r.stream, r.version, r.topic, r.state) for r in rows]
 
 
+@pytest.mark.parametrize("is_export", [False, True])
 @pytest.mark.parametrize("share", [None, 0.4, 0.97])
 def test_a_log_and_its_archive_are_restored_as_one(
-    settings: Settings, log: EventLog, run: Run, tmp_path: Path, share: float | None
+    settings: Settings,
+    log: EventLog,
+    run: Run,
+    tmp_path: Path,
+    share: float | None,
+    is_export: bool,
 ) -> None:
     history = played(log)
     rows, streams = whole_log(log), streams_of(log)
     states = states_of(log, streams)
+    if is_export:
+        _export_all(settings, log)
     seam = _leave(settings, history)
     assert 0.4 * len(rows) < seam < 0.97 * len(rows)
     restored = tmp_path / "restored"
@@ -313,10 +391,14 @@ def _of_earlier_release(log: EventLog) -> None:
     log.let_leave(Departure(text, signed, (), new))
 
 
+@pytest.mark.parametrize("is_export", [False, True])
 def test_a_new_release_makes_archived_states_anew_before_it_serves(
-    settings: Settings, log: EventLog
+    settings: Settings, log: EventLog, is_export: bool
 ) -> None:
-    _leave(settings, played(log))
+    history = played(log)
+    if is_export:
+        _export_all(settings, log)
+    _leave(settings, history)
     streams = streams_of(log)
     states = states_of(log, streams)
     _of_earlier_release(log)

@@ -7,6 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from eventstore.log.errors import TurnLost
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.stores.open_log import open_log
 from http_edge.server.archive_round import Interrupted, archive_once, run_beside
 from http_edge.server.archive_status import Reporter, figures
 from http_edge.server.child_process import keep_archiving
@@ -70,8 +72,10 @@ def test_a_round_takes_what_is_old_and_the_archive_gets_no_more(
 ) -> None:
     history = played(log)
     rows = whole_log(log)
-    archived = archive_once(_aged(settings, history, 600), is_checked=False, clock=lambda: LATER_MS)
+    aged = _aged(settings, history, 600)
+    archived = archive_once(aged, is_checked=False, clock=lambda: LATER_MS)
     assert archived is not None
+    assert archive_once(aged, is_checked=False, clock=lambda: LATER_MS) is None
     assert 0 < archived.left < archived.seam < log.position()
     assert catalog_of(place).last == archived.seam
     assert exported_log(place) == list(rows)[: archived.seam]
@@ -87,6 +91,19 @@ def test_a_round_without_old_rows_makes_no_archive(
     young = _aged(settings, history, 10**7)
     assert archive_once(young, is_checked=False, clock=lambda: LATER_MS) is None
     assert place.sizes("") == {}
+
+
+def test_the_same_rows_leave_however_few_at_a_time(tmp_path: Path) -> None:
+    rests = []
+    for rows_max in (1_000, 3):
+        with closing(open_log(f"sqlite:{tmp_path / f'{rows_max}.db'}")) as log:
+            archive = open_place(str(tmp_path / f"{rows_max}"))
+            history = played(log)
+            leave(log, archive, until_ms=history.now_ms - 600_000, rows_max=rows_max)
+            read_ids(history)
+            leave(log, archive, rows_max=rows_max)
+            rests.append([row.position for row in whole_log(log)])
+    assert rests[0] == rests[1]
 
 
 def test_commands_go_on_between_the_steps_of_a_round(settings: Settings, log: EventLog) -> None:

@@ -334,12 +334,14 @@ def test_another_log_of_the_same_mediator_is_refused(
             exporter(another, place)
 
 
+@pytest.mark.parametrize("folder", ["events", "manifests"])
 def test_files_of_another_program_are_not_taken_for_an_export(
-    sqlite_log: EventLog, place: ExportPlace
+    sqlite_log: EventLog, place: ExportPlace, folder: str
 ) -> None:
-    place.write("events/mine.txt", b"mine")
+    place.write(f"{folder}/mine.txt", b"mine")
     with pytest.raises(ExportRefused, match=r"no export\.json"):
         exporter(sqlite_log, place)
+    assert [*place.sizes("")] == [f"{folder}/mine.txt"]
 
 
 def test_a_second_exporter_at_the_same_place_is_noticed(

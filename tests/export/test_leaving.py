@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from typing_extensions import override
 from actors.core.evolve import to_snapshot
 from actors.core.identity import FOLD
 from actors.host.state_cache import read_identity, state_at, wrong_snapshots
+from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow, RowsStay, SeamRefused
 from eventstore.log.event_log import Departure, EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
@@ -99,6 +101,7 @@ def test_what_lives_is_the_same_after_old_rows_have_left(
     assert left.left > len(rows) / 4
     assert len(whole_log(log)) == len(rows) - left.left
     assert left.seam == rows[-1].position
+    assert {row.stream for row in whole_log(log) if row.version == 1} == {r.stream for r in rows}
     assert (states_of(log, streams), nonces_of(log)) == (states, nonces)
     run_sql(dsn, "DELETE FROM snapshots")
     assert states_of(log, streams) == states
@@ -162,8 +165,14 @@ def test_a_kill_at_any_step_leaves_a_log_that_is_whole_and_goes_on(
 
 def test_only_what_is_old_leaves(log: EventLog, place: ExportPlace) -> None:
     history = played(log)
-    until_ms = history.now_ms - 600_000
+    seals = [
+        (row.position, decode_seal(row.state).at_ms)
+        for row in whole_log(log)
+        if row.topic == SEAL_TOPIC
+    ]
+    until_ms = max(at_ms for _, at_ms in seals if at_ms <= history.now_ms - 600_000)
     left = leave(log, place, until_ms=until_ms)
+    assert left.seam == [*takewhile(lambda seal: seal[1] <= until_ms, seals)][-1][0]
     assert 0 < left.seam < log.position()
     assert read_seam(log.settings()[SEAM]).position == left.seam
     rest = [row.position for row in whole_log(log) if row.position > left.seam]
@@ -271,6 +280,19 @@ def test_a_seam_of_before_does_not_fit_what_stayed_since(
     assert "wrong-rest" in faults_in(log)
     with pytest.raises(RowsStay):
         leave(log, place)
+
+
+def test_no_row_leaves_a_log_in_which_a_row_that_stayed_was_changed(
+    log: EventLog, dsn: str, place: ExportPlace
+) -> None:
+    history = played(log)
+    seam = leave(log, place, until_ms=history.now_ms - 600_000).seam
+    kept = whole_log(log)[1].position
+    assert kept < seam
+    run_sql(dsn, f"UPDATE stored_events SET state = state || x'00' WHERE rowid = {kept}")
+    with pytest.raises(RowsStay, match="see poste log verify"):
+        leave(log, place)
+    assert read_seam(log.settings()[SEAM]).position == seam
 
 
 def test_the_seam_of_another_key_is_refused(log: EventLog, place: ExportPlace) -> None:

@@ -89,6 +89,25 @@ def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_st
     assert [*ends.join(fifth)] == []
 
 
+def test_rows_that_were_verified_may_stand_there_again_and_none_of_them_may_be_missing(
+    steps: ExportPlace,
+) -> None:
+    parts, before = [], dict[str, Head]()
+    for statement in catalog_of(steps).statements:
+        heads = heads_of(statement.manifest.path, statement.manifest)
+        parts.append(check_part(steps, ManifestPart(statement.manifest, heads, before), {}))
+        before = heads
+    first, third = (part.streams for part in parts[:2])
+    assert first is not None
+    assert third is not None
+    own, ends = identity_stream(did(1)), StreamEnds()
+    assert [*ends.join(first), *ends.join(third)] == []
+    again = StreamEnds(ends.table())
+    assert [*again.join(third, is_partly_known=True)] == []
+    found = [*StreamEnds(ends.table()).join(first, is_partly_known=True)]
+    assert {(one.fault, one.stream) for one in found} == {(Fault.VERSION_BREAK, own)}
+
+
 def test_heads_are_not_blamed_for_a_tile_that_is_lost(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
@@ -103,4 +122,22 @@ def test_heads_are_not_blamed_for_a_tile_that_is_lost(
     *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.MISSING, tile)
+    ]
+
+
+def test_a_tile_that_is_lost_with_its_rows_is_a_finding_beside_theirs(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    held = b""
+    for transactions in (20, 110, 1):
+        growing.grow(transactions)
+        export_all(sqlite_log, place, Bounds())
+        held = held or place.read(CHECKPOINT)
+    lost = [catalog_of(place).files[1].path, f"{TREE}/tile/0/000"]
+    for path in lost:
+        place.remove(path)
+    *found, _ = verify_export(place, SIGNED_BY, processes=1, witnessed={"a witness": held})
+    assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
+        (Damage.MISSING, path) for path in lost
     ]

@@ -37,7 +37,7 @@ from eventstore.log.streams import erased_name, identity_stream, stream_of
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
-from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.erasing import GoneNames, names_erased, rows_naming
 from eventstore.stores.open_log import open_log
@@ -57,10 +57,11 @@ from tests.export.samples import (
     SIGNER,
     export_all,
     exported_log,
+    exporter,
     findings,
     whole_log,
 )
-from tests.export.test_names_in_export import GONE, STAYS, take_out
+from tests.export.test_names_in_export import GONE, STAYS, STEPS, take_out
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, message, saved
 from tests.unit.actors.didcomm import KEY, claimed
@@ -158,6 +159,32 @@ def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) 
         export_all(log, place)
         assert take_out(log, place).names > 0
     assert faults() == {Fault.MISSING_NAME}
+
+
+def test_an_export_is_sound_when_a_pass_over_its_names_ended_after_it_was_verified(
+    tmp_path: Path,
+) -> None:
+    place = open_place(str(tmp_path / "export"))
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+
+    def end(_at: int, _end: int) -> None:
+        if place.data_sizes() != before:
+            raise KeyboardInterrupt
+
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        export_all(log, place, STEPS)
+        erase(mediator, GONE)
+        export_all(log, place, STEPS)
+        assert [*verify_export(place, SIGNED_BY, processes=1, marks=marks)][:-1] == []
+        before = place.data_sizes()
+        with closing(exporter(log, place, STEPS)) as export, pytest.raises(KeyboardInterrupt):
+            export.take_out_erased(end)
+        *found, summary = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+        assert found == []
+        assert isinstance(summary, ExportSummary)
+        assert 0 < summary.rows < summary.position == summary.verified_to
 
 
 def test_a_row_that_was_changed_in_the_log_is_not_put_into_its_export(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, open_place
+from eventstore.parquet.manifest import data_path
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.versions import SUMMARY_EVERY, commit_path
 from eventstore.parquet.write.exporter import Kept
@@ -160,8 +161,12 @@ def test_what_a_stopped_exporter_left_is_removed_only_behind_a_commit(
     with closing(exporter(sqlite_log, place)) as paused:
         commit = DeltaTable.create_write_transaction
 
+        def first(*arguments: Any, **more: Any) -> None:
+            assert place.data_sizes()
+            commit(*arguments, **more)
+
         def later(*arguments: Any, **more: Any) -> None:
-            monkeypatch.setattr(DeltaTable, "create_write_transaction", commit)
+            monkeypatch.setattr(DeltaTable, "create_write_transaction", first)
             with closing(exporter(sqlite_log, place)):
                 assert not place.data_sizes()
             commit(*arguments, **more)
@@ -171,6 +176,36 @@ def test_what_a_stopped_exporter_left_is_removed_only_behind_a_commit(
             paused.step()
     export_all(sqlite_log, place)
     assert positions_in(place) == positions_of(sqlite_log)
+    assert findings(place) == []
+
+
+def test_nothing_is_committed_behind_a_version_that_is_not_marked(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the mark cannot be written, it is of the newest version or the one before."""
+    growing, write = Growing(sqlite_log), ExportPlace.write
+
+    def unmarked(self: ExportPlace, path: str, content: bytes) -> None:
+        if path == END:
+            raise ExportUnavailable(path, "the store is gone")
+        write(self, path, content)
+
+    for left in ([], [data_path("2030-01-01", 1, 2, "0" * 16)]):
+        growing.grow()
+        export_all(sqlite_log, place)
+        for path in left:
+            place.write(path, b"of a stopped exporter")
+        with monkeypatch.context() as patch:
+            patch.setattr(ExportPlace, "write", unmarked)
+            for _ in range(3):
+                growing.grow()
+                with (
+                    pytest.raises(ExportUnavailable, match="the store is gone"),
+                    closing(exporter(sqlite_log, place)) as export,
+                ):
+                    export.step()
+        assert {one.path for one in findings(place)} == {*left}
+    export_all(sqlite_log, place)
     assert findings(place) == []
 
 
@@ -256,6 +291,12 @@ def test_a_mark_that_a_paused_exporter_puts_back_hides_no_row_and_is_replaced(
             assert findings(place) == []
 
 
+_LATER_READER = (
+    b'{"protocol":{"minReaderVersion":3,"minWriterVersion":7,'
+    b'"readerFeatures":["timestampNtz"],"writerFeatures":["timestampNtz"]}}'
+)
+
+
 def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     sqlite_log: EventLog, place: ExportPlace
 ) -> None:
@@ -277,6 +318,8 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
         commit.replace(
             b'\\"maxValues\\": {\\"position\\": ' + last, b'\\"maxValues\\": {\\"position\\": 1'
         ),
+        commit.replace(b'"partitionValues":{"date":"20', b'"partitionValues":{"date":"19'),
+        b"\n".join([commit, _LATER_READER, b""]),
         *(
             b"\n".join([commit, described.replace(b'"name\\":\\"%b\\"' % name, kind), b""])
             for name in (b"type", b"state")  # with statistics, and without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,12 +20,13 @@ from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
-from eventstore.parquet.tree import CHECKPOINT, seal_leaves
+from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
-from eventstore.parquet.verify.mark import VerifiedMarks
+from eventstore.parquet.verify.mark import RULES, VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.step import Bounds
+from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
 from tests.export.forging import SIGNER, TRUSTED, SampleExport, with_value
@@ -36,6 +38,8 @@ from tests.export.samples import (
     contents,
     export_all,
     exporter,
+    findings,
+    registered,
 )
 from tests.export.test_cli import _mediator
 from tests.unit.cli.conftest import Run, run
@@ -60,10 +64,12 @@ class Verifying(NamedTuple):
         export_all(self.log, self.place)
 
     def check(
-        self, marks: VerifiedMarks | None = None
+        self, marks: VerifiedMarks | None = None, witnessed: Mapping[str, bytes] | None = None
     ) -> tuple[list[ExportFinding], ExportSummary, str]:
         used = marks or self.marks()
-        *found, summary = verify_export(self.place, SIGNED_BY, processes=1, marks=used)
+        *found, summary = verify_export(
+            self.place, SIGNED_BY, processes=1, marks=used, witnessed=witnessed
+        )
         assert isinstance(summary, ExportSummary)
         findings = [one for one in found if isinstance(one, ExportFinding)]
         return findings, summary, used.take_ignored()
@@ -171,6 +177,19 @@ def test_a_rewritten_file_that_says_something_else_is_found_though_all_is_signed
     assert rows == sum(file.rows for file in sample.manifest_of(path).files)
 
 
+def test_a_step_over_midnight_is_read_again_if_one_of_its_files_was_rewritten(
+    sample: SampleExport, tmp_path: Path
+) -> None:
+    assert check_sample(sample, tmp_path)[0] == []
+    manifest = next(manifest for manifest in sample.manifests if len(manifest.files) == 2)
+    path = manifest.files[1].path
+    identity = sample.tables[path]["identity"].to_pylist()[0]
+    sample.forge(path, lambda table: with_value(table, 0, "identity", f"{identity}:another"))
+    faults, rows = check_sample(sample, tmp_path)
+    assert Fault.WRONG_COLUMN in faults
+    assert rows == manifest.rows
+
+
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_seals_in_rewritten_files_have_to_be_those_of_the_tree(
     sample: SampleExport, tmp_path: Path, is_sound: bool
@@ -229,6 +248,50 @@ def test_a_file_that_is_missing_or_cut_is_found_though_it_was_verified(
     assert [(one.path, one.fault) for one in verifying.check()[0]] == [(oldest, Damage.MISSING)]
 
 
+def test_a_tile_that_is_lost_is_a_finding_although_its_rows_were_verified(
+    verifying: Verifying,
+) -> None:
+    held = {"a witness": verifying.place.read(CHECKPOINT)}
+    verifying.check()
+    for transactions, tile in ((3, "tile/0/000.p/24"), (120, "tile/0/000")):
+        verifying.grow(transactions)
+        content = verifying.place.read(f"{TREE}/{tile}")
+        if tile.endswith("/000"):
+            verifying.check()
+        verifying.place.remove(f"{TREE}/{tile}")
+        findings, _, _ = verifying.check(witnessed=held)
+        assert [(one.fault, one.path) for one in findings] == [(Damage.MISSING, f"{TREE}/{tile}")]
+        verifying.place.write(f"{TREE}/{tile}", content)
+        assert verifying.check(witnessed=held)[0] == []
+
+
+def test_a_tree_that_lost_its_end_is_a_finding_although_its_rows_were_verified(
+    verifying: Verifying,
+) -> None:
+    verifying.check()
+    verifying.place.remove(f"{TREE}/tile/0/000.p/18")
+    assert [(one.fault, one.path) for one in verifying.check()[0]] == [(Damage.CHANGED, TREE)]
+
+
+def test_a_history_that_is_not_the_verified_one_is_found_though_all_is_signed(
+    verifying: Verifying, tmp_path: Path
+) -> None:
+    verifying.check()
+    other = open_place(str(tmp_path / "other"))
+    with closing(open_log(f"sqlite:{tmp_path / 'other.db'}")) as log:
+        growing = Growing(log)
+        growing.commit({"shard-0": [registered(100)]})
+        growing.grow(9)
+        export_all(log, other)
+    assert findings(other) == []
+    for path in contents(verifying.place):
+        verifying.place.remove(path)
+    for path, content in contents(other).items():
+        verifying.place.write(path, content)
+    found = {(one.fault, one.path) for one in verifying.check()[0]}
+    assert (Fault.WRONG_TREE, "the mark of what was verified") in found
+
+
 def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
     verifying: Verifying,
 ) -> None:
@@ -269,6 +332,35 @@ def test_a_mark_that_was_forged_or_is_of_another_key_or_export_is_not_used(
     last = list(verify_export(elsewhere, SIGNED_BY, marks=verifying.marks()))[-1]
     assert isinstance(last, ExportSummary)
     assert last.verified_to == 0
+
+
+@pytest.mark.parametrize("rules", [RULES - 1, RULES + 1])
+def test_a_mark_by_the_rules_of_another_release_is_not_used(
+    verifying: Verifying, monkeypatch: pytest.MonkeyPatch, rules: int
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("eventstore.parquet.verify.mark.RULES", rules)
+        verifying.check()
+    findings, summary, ignored = verifying.check()
+    assert (findings, summary.verified_to, "other rules" in ignored) == ([], 0, True)
+
+
+def test_a_mark_under_the_name_of_another_place_is_not_used(
+    verifying: Verifying, tmp_path: Path
+) -> None:
+    verifying.check()
+    elsewhere = open_place(str(shutil.copytree(verifying.place.root, tmp_path / "elsewhere")))
+    marked = contents(verifying.folder)
+    assert [*verify_export(elsewhere, SIGNED_BY, marks=verifying.marks())][:-1] == []
+    for ours in marked:
+        kind = ours.rpartition(".")[2]
+        (theirs,) = {p for p in verifying.folder.sizes("") if p.endswith(kind)} - marked.keys()
+        verifying.folder.write(theirs, marked[ours])
+    used = verifying.marks()
+    *found, summary = verify_export(elsewhere, SIGNED_BY, marks=used)
+    assert isinstance(summary, ExportSummary)
+    assert (found, summary.verified_to) == ([], 0)
+    assert verifying.place.address() in used.take_ignored()
 
 
 def test_a_mark_that_was_put_back_costs_work_alone(verifying: Verifying) -> None:

@@ -9,7 +9,7 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import read_head, signed
 from eventstore.parquet.tree import TREE
-from eventstore.parquet.versions import commit_path, version_of
+from eventstore.parquet.versions import commit_path, read_mark, version_of
 from tests.export.forging import SampleExport
 from tests.export.samples import SIGNER, without_table
 
@@ -30,6 +30,19 @@ def test_a_flipped_bit_is_named_in_every_file_of_the_table(sample: SampleExport)
                 sample.put(path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
                 findings, _ = sample.check()
                 assert path in {finding.path for finding in findings}
+
+
+def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleExport) -> None:
+    """The first commits may be gone, because a checkpoint stands for them."""
+    mark = read_mark(sample.place, None)
+    assert mark is not None
+    _, *commits = filter(lambda path: version_of(path) >= 0, sample.paths)
+    checkpoint = [f"{TABLE_LOG}/{name}" for name in mark.checkpoint]
+    assert len(checkpoint) == 2
+    for path in [*commits, *checkpoint]:
+        with sample.tampered():
+            sample.remove(path)
+            assert path in {finding.path for finding in sample.check()[0]}
 
 
 def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExport) -> None:

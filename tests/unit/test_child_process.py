@@ -1,10 +1,12 @@
-"""A child process that cannot be started is tried again, and its parent serves on."""
+"""Child processes: one that cannot be started is tried again, and one that stays is killed."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,3 +45,38 @@ async def test_a_child_for_which_there_is_no_process_is_started_again_later(
     if keep is keep_exporting:
         shown = figures(tmp_path, None, 0)["trouble"]
         assert shown == "the exporting process could not be started"
+
+
+@pytest.mark.parametrize("keep", [keep_exporting, keep_archiving])
+@pytest.mark.parametrize(
+    ("program", "stop_s_max", "code"),
+    [
+        ("import sys; sys.stdin.read()", WAIT_S, 0),
+        ("import signal; signal.pause()", 0.001, -signal.SIGKILL),
+    ],
+)
+async def test_a_child_ends_with_its_stdin_and_one_that_does_not_is_killed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    keep: Callable[..., Any],
+    *,
+    program: str,
+    stop_s_max: float,
+    code: int,
+) -> None:
+    stopping = asyncio.Event()
+    create, children = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process]()
+
+    async def started(*arguments: Any, **more: Any) -> asyncio.subprocess.Process:
+        children.append(await create(*arguments, **more))
+        stopping.set()
+        return children[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    monkeypatch.setattr(child_process, "_STOP_S_MAX", stop_s_max)
+    for name in ("EXPORT", "ARCHIVE"):
+        monkeypatch.setattr(child_process, name, (sys.executable, "-c", program))
+    settings = Settings(data_dir=tmp_path, archive=Archive(every_s=0.001))
+    async with asyncio.timeout(2 * WAIT_S):
+        await keep(settings, stopping, None)
+    assert [child.returncode for child in children] == [code]

@@ -246,12 +246,12 @@ class _ExportCheck:
             signer = None  # then no signature is valid, which is reported
         if head is None or signer is None:
             return
+        if not self._claims.findings:  # otherwise the last seals may be lost
+            yield from self._tree.end(signer, head.mediator_did)
         if self._verified is not None:
             before = self._verified.tree
             held = TreeHead(head.mediator_did, before.size, bytes.fromhex(before.root))
             yield from self._tree.check_head(_MARK, held, head.mediator_did)
-        if not self._claims.findings:  # otherwise the last seals may be lost
-            yield from self._tree.end(signer, head.mediator_did)
         for name, note in witnessed.items():
             try:
                 held = verified_head(note, signer)

@@ -172,9 +172,17 @@ class TreeCheck:
         elif head.size > tree.size:
             why = f"a head of {head.size} seals was signed, and the export ends with {tree.size}"
             yield ExportFinding(fault=Fault.MISSING_HEAD, path=name, explanation=why)
-        elif not self._is_beginning(head, tree):
-            why = f"a head of {head.size} seals was signed that are not the first of this export"
-            yield _wrong(name, why)
+        else:
+            try:
+                is_beginning = self._is_beginning(head, tree)
+            except ExportDamaged as error:
+                # Tiles of rows that were not read, because they were verified before or are lost.
+                self._is_damaged = True
+                yield finding_of(error)
+                return
+            if not is_beginning:
+                why = f"a head of {head.size} seals was signed that are not this export's first"
+                yield _wrong(name, why)
 
     def _is_beginning(self, head: TreeHead, tree: TiledTree) -> bool:
         if not self._has_tiles:
