@@ -80,7 +80,7 @@ class Host:
         self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
         self._nonces = NonceClaims(limits, self._is_known)
-        self.ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
+        self._ownership = Ownership(log, clock, limits.timestamp_window_ms, on_lost=self._lost)
         self._pages = PageReader(log, bytes_max=limits.pages_bytes_max)
         self.charges = Charges(limits)
         self._is_placed = is_placed
@@ -102,7 +102,7 @@ class Host:
             LogError: the log cannot be read or written; the partitions are claimed by the first
                 command that needs them.
         """
-        self.ownership.assign(names)
+        self._ownership.assign(names)
 
     def adopt(self, names: Sequence[str], handover: bytes | None) -> Mapping[str, str]:
         """Own these partitions, whichever host owned them; return the ids of their sessions.
@@ -117,14 +117,14 @@ class Host:
         self._registry.lose(names)
         for name in names:
             self.cache.drop_partition(name)
-        ids = self.ownership.adopt(names, given.ids())
+        ids = self._ownership.adopt(names, given.ids())
         self.outage.worked(has_stored=True)
         self._registry.take_over(names, given)
         return ids
 
     def release(self, names: Sequence[str]) -> bytes:
         """Give up these partitions; return the handover for their next owner."""
-        ids = self.ownership.release(names)
+        ids = self._ownership.release(names)
         for name in names:
             self.cache.drop_partition(name)
         return self._registry.hand_over(ids)
@@ -135,7 +135,7 @@ class Host:
         Raises:
             LogError: it is not known whether the identity is dedicated.
         """
-        id_ = self.ownership.holdings.get(shard)
+        id_ = self._ownership.holdings.get(shard)
         if not id_ or self.cache.peek(did) is not None:
             return b""  # an identity in memory here is not dedicated
         state, _ = read_identity(self._log, identity_stream(did))
@@ -158,7 +158,7 @@ class Host:
         """
         given = Handover(handover)
         self._expected.pop(did, None)
-        if shard not in self.ownership.holdings:
+        if shard not in self._ownership.holdings:
             return False
         self._registry.take_in(did, shard, given)
         return True
@@ -178,7 +178,7 @@ class Host:
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
-        owned = self.ownership.owned
+        owned = self._ownership.owned
         self.cache.read_ahead(self._nonces.identities(items, owned), owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
         self.stats.commands += len(items)
@@ -205,6 +205,16 @@ class Host:
         """Which edges hold sockets of which identity."""
         return self._registry.sessions
 
+    @property
+    def holdings(self) -> Mapping[str, str]:
+        """The partitions that the host is to own, with their session ids; any thread may ask."""
+        return self._ownership.holdings
+
+    @property
+    def fenced(self) -> int:
+        """How many partitions were lost that no other host should own."""
+        return len(self._ownership.fenced)
+
     def run_housekeeping(self) -> list[tuple[UUID, Snapshot]]:
         """Between batches: passivate and drop expired nonces; return the snapshots that are due."""
         now_ms = self.now_ms()
@@ -215,7 +225,7 @@ class Host:
             self._swept_ms = now_ms
             self._registry.sweep()
             self._expected = {d: until for d, until in self._expected.items() if until > now_ms}
-            for partition in self.ownership.owned.values():
+            for partition in self._ownership.owned.values():
                 partition.nonces.sweep(now_ms, self._limits.timestamp_window_ms)
         return due
 
@@ -239,18 +249,18 @@ class Host:
 
     def forget_everything(self) -> None:
         """Drop all that is in memory; partitions are read from the log and claimed again."""
-        for name in list(self.ownership.owned):
-            self.ownership.forget(name)
+        for name in list(self._ownership.owned):
+            self._ownership.forget(name)
             self.cache.drop_partition(name)
         self._registry.lose_leases()
 
     def snapshot_stats(self) -> HostStats:
         """Update the counters with what the host holds now, and return them."""
-        self.stats.partitions = sorted(self.ownership.owned)
+        self.stats.partitions = sorted(self._ownership.owned)
         self.stats.activations = self.cache.activations
         self.stats.cached_identities = len(self.cache)
         self.stats.cached_bytes = self.cache.bytes
-        self.stats.nonces = sum(len(p.nonces) for p in self.ownership.owned.values())
+        self.stats.nonces = sum(len(p.nonces) for p in self._ownership.owned.values())
         self.stats.leases = len(self._registry.leases)
         self.stats.sessions = len(self.sessions)
         self.stats.live_sessions = self.sessions.live
@@ -262,7 +272,7 @@ class Host:
 
     def partition(self, name: str) -> OwnedPartition | None:
         """A partition that is owned."""
-        return self.ownership.owned.get(name)
+        return self._ownership.owned.get(name)
 
     def now_ms(self) -> int:
         """Unix milliseconds by the clock of this host.
@@ -395,9 +405,9 @@ class Host:
             transaction.leased.append((submission.target_did, decision.leasing))
 
     def _partition(self, transaction: Transaction, name: str) -> OwnedPartition | None:
-        is_owned = name in self.ownership.owned
+        is_owned = name in self._ownership.owned
         try:
-            found = self.ownership.find(name)
+            found = self._ownership.find(name)
         except AppendConflict:
             return None  # another owner claims it now
         transaction.has_claimed |= found is not None and not is_owned
@@ -477,7 +487,7 @@ class Host:
         self._forget(transaction)
         lost = [p.name for p, seal in newest.items() if seal is not None and seal.epoch > p.epoch]
         for name in lost:
-            self.ownership.give_up(name)
+            self._ownership.give_up(name)
         # Nothing of the transaction is in the log, so the new owners can run the same commands.
         return Refusal.NOT_OWNER if lost and not stored else Refusal.TEMPORARILY_UNAVAILABLE
 
@@ -486,5 +496,5 @@ class Host:
         for did, leasing in transaction.leased:
             self._registry.unlease(did, leasing.message_ids)
         for partition in transaction.partitions:
-            self.ownership.forget(partition.name)
+            self._ownership.forget(partition.name)
             self.cache.drop_partition(partition.name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Final, TypeVar, assert_never, cast
 
 import msgspec
@@ -84,8 +83,6 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _REPORT_S_MAX: Final = 1.0
 """A report waits this long for the writer, and as long again for the log."""
-_OUTAGE_S_MAX: Final = 1.0
-"""A ping waits this long for the writer to end an outage."""
 _KEYS_AT_ONCE: Final = 1_000
 _CHARGED_MIN: Final = 1.5
 """The least units for which a page is charged: its query pays for a cheaper one, because charging
@@ -268,22 +265,19 @@ class IdentityHost:
         """Prove that the host owns its partitions and its log takes writes; return its incarnation.
 
         With a placer, the host's lease is the proof that the log takes writes: the database stored
-        it moments ago. An outage of the log that is over ends here, if no command came since.
+        it moments ago.
 
         Raises:
             AppendConflict: another owner has taken partitions.
             LogUnavailable: the log cannot be written.
         """
-        lost = self._host.ownership.fenced
+        lost = self._host.fenced
         if lost:
-            raise AppendConflict(f"{len(lost)} partitions have another owner")
+            raise AppendConflict(f"{lost} partitions have another owner")
         if not self._is_placed:
             self._log.check_writable()
         elif not self._may_serve():
             raise LogUnavailable("the lease of this host is over")
-        if self._host.outage.is_on:
-            with suppress(TimeoutError):
-                self._on_writer(self._end_outage, seconds_max=_OUTAGE_S_MAX)
         return self._incarnation
 
     def forget_edge(self, edge: str) -> None:
@@ -335,7 +329,7 @@ class IdentityHost:
             self._node,
             self._incarnation,
             self._draining,
-            dict(self._host.ownership.holdings),
+            dict(self._host.holdings),
             self._host.rates.reported,
             self._host.disk.is_short,
             self._host.outage.is_on,
@@ -353,7 +347,7 @@ class IdentityHost:
             self._log,
             limits,
             shards=shards,
-            holdings=lambda: self._host.ownership.holdings,
+            holdings=lambda: self._host.holdings,
             submit=self._writer.submit,
             clock=clock,
             new_id=new_id,
@@ -413,20 +407,6 @@ class IdentityHost:
         if units > _CHARGED_MIN:
             charges, now_ms = self._host.charges, self._host.now_ms
             self._writer.call(lambda: charges.add_page_beside(read.owner_did, units, now_ms()))
-
-    def _end_outage(self) -> None:
-        """Claim what failed appends left without a claim, as the next command would."""
-        outage = self._host.outage
-        if not outage.is_on or not self._may_serve():
-            return
-        try:
-            self._host.ownership.claim_again()
-        except AppendConflict:
-            pass  # it says nothing about the log; the next command or ping finds the owner
-        except LogError as error:
-            outage.failed("partitions could not be claimed", error, [])
-        else:
-            outage.worked(has_stored=True)
 
     def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
         done: Future[_T] = Future()

@@ -27,8 +27,8 @@ def reason(error: Exception) -> str:
 class LogOutage:
     """Counts the failures of a log from the first one until the log works again.
 
-    Any command shows that, and so does a ping: after a failed append its partition is claimed by
-    the next of them, which is an append.
+    Only a command shows that. Any does: after a failed append its partition is claimed by the next
+    command, which is an append.
     """
 
     def __init__(self) -> None:

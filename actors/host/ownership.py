@@ -101,18 +101,6 @@ class Ownership:
             partition = self._owned.get(name)
         return partition
 
-    def claim_again(self) -> None:
-        """Claim the partitions that are assigned and not owned; if there are none, read the log.
-
-        Raises:
-            LogError: the log cannot be read or written.
-        """
-        missing = [name for name in self._assigned if name not in self._owned]
-        if missing:
-            self._claim(missing)
-        elif self._owned:
-            partitions.newest_seal(self._log, next(iter(self._owned)))
-
     def forget(self, name: str) -> None:
         """Drop a partition that may differ from the log; ``find`` reads and claims it again."""
         self._owned.pop(name, None)

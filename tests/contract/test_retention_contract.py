@@ -97,7 +97,7 @@ class Mediator:
             log,
             bounds,
             shards=SHARDS,
-            holdings=lambda: self.host.ownership.holdings,
+            holdings=lambda: self.host.holdings,
             submit=self._submit,
             clock=self.clock,
             new_id=lambda: f"{name} expiry {len(self.transactions)}",

@@ -80,9 +80,9 @@ def never_give_up_a_partition_with_a_newer_epoch(patch: pytest.MonkeyPatch) -> N
     resolve = Host._resolve_conflict
 
     def stubborn(self: Host, gathered: Transaction) -> Refusal | None:
-        assigned = set(self.ownership._assigned)
+        assigned = set(self._ownership._assigned)
         refusal = resolve(self, gathered)
-        self.ownership._assigned |= assigned
+        self._ownership._assigned |= assigned
         return refusal
 
     patch.setattr(Host, "_resolve_conflict", stubborn)

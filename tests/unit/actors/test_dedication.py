@@ -248,7 +248,7 @@ def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
         owners.reply_to(owners.shard, someone, OpenSession(EDGE))
     own = dedicated(owners)
     assert (len(owners.shard.sessions), len(own.sessions)) == (1, 1)
-    of_shard, of_own = owners.shard.ownership.holdings[SHARD], own.ownership.holdings[ALICE]
+    of_shard, of_own = owners.shard.holdings[SHARD], own.holdings[ALICE]
     assert of_own.startswith(of_shard + "/")
     _, pushes = own.execute([(EDGE, owners.submission(ALICE, message("one"), ALICE))])
     assert [(edge, type(push), push.did) for edge, push in pushes] == [(EDGE, Push, ALICE)]
@@ -310,7 +310,7 @@ def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_sha
     owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
     own = owners.host("own")
     own.adopt([ALICE], None)
-    assert own.ownership.holdings == {ALICE: "own-1"}
+    assert own.holdings == {ALICE: "own-1"}
     assert not owners.host("other").take_in(ALICE, SHARD, own.release([ALICE]))
 
 

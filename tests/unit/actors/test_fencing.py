@@ -56,7 +56,7 @@ def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventL
     assert {type(reply) for reply in again} > {Refused}
     stats = stale.snapshot_stats()
     assert stats.partitions == ["shard-1"]
-    assert (stats.partitions_lost, len(stale.ownership.fenced)) == (1, 1)
+    assert (stats.partitions_lost, stale.fenced) == (1, 1)
 
 
 def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) -> None:

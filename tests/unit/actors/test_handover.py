@@ -81,7 +81,7 @@ def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
     assert former.snapshot_stats().leases == 0
     assert len(former.sessions) == 0
     assert former.cache.dids() == []
-    assert MINE not in former.ownership.holdings
+    assert MINE not in former.holdings
 
 
 def test_who_gets_a_shard_back_without_knowing_that_it_was_gone_reads_it_again(
@@ -129,7 +129,7 @@ def test_the_id_of_sessions_changes_when_they_are_lost_and_only_then(log: EventL
     second = host(log, name="second", shards=[])
     assert second.adopt([MINE], first.release([MINE])) == {MINE: before[MINE]}
     assert first.adopt([MINE], second.release([MINE])) == {MINE: before[MINE]}
-    assert dict(first.ownership.holdings) == before
+    assert dict(first.holdings) == before
     seen = {before[MINE]}
     for owner in (second, second, first):
         ids = owner.adopt([MINE], None)
@@ -144,7 +144,7 @@ def test_the_id_of_sessions_outlives_a_failed_append(log: EventLog) -> None:
     faulty.plan(FailNext(1))
     run(owner, submission(ME, registration(ME)))
     run(owner, submission(ME, registration(ME)))
-    assert dict(owner.ownership.holdings) == before
+    assert dict(owner.holdings) == before
 
 
 @pytest.mark.parametrize("fault", [FailNext(1), StoredButFailed(1)])
@@ -154,7 +154,7 @@ def test_who_could_not_claim_owns_nothing(log: EventLog, fault: FailNext | Store
     faulty.plan(fault)
     with pytest.raises(LogError):
         owner.adopt(ALL, None)
-    assert not owner.ownership.holdings
+    assert not owner.holdings
     assert run(owner, submission(ME, registration(ME))) == [NOT_OWNER]
     owner.adopt(ALL, None)
     assert run(owner, submission(ME, registration(ME))) != [NOT_OWNER]
@@ -194,7 +194,7 @@ def test_a_fenced_owner_forgets_its_sessions(log: EventLog) -> None:
     assert run(stale, submission(ME, QueryMessages(Page(0, 1)))) == [NOT_OWNER]
     assert stale.snapshot_stats().leases == 0
     assert len(stale.sessions) == 0
-    assert not stale.ownership.fenced  # the placer decides who owns it
+    assert stale.fenced == 0  # the placer decides who owns it
 
 
 def test_releasing_what_is_not_owned_hands_nothing_over(log: EventLog) -> None:
