@@ -105,15 +105,6 @@ def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_not
     assert address.has_exactly(TOKENS - 1 - 16)
 
 
-def test_an_address_reads_one_large_page_at_a_time_and_waits_for_no_other() -> None:
-    address = Address()
-    turn = address.request.run(page_turn)
-    assert address.request.run(page_turn) is turn
-    assert address.request.run(partial(page_turn, is_public=True)) is not turn
-    address.request.run(charged_to, AddressCharge(address.rates, "b", lambda: 0.0))
-    assert address.request.run(page_turn) is not turn
-
-
 def test_who_pays_is_known_where_addresses_have_a_rate() -> None:
     limited = Address()
     assert limited.request.run(paying_address) == "a"
