@@ -323,7 +323,7 @@ class CommandEndpoint:
             return reject(page_refused(found, read.page))
         charge_answer(len(found))
         answer = await answer_of(found, lambda page: result.answer(page, result.page))
-        charge_answer(answer.size_bytes - len(found))
+        charge_answer(answer.size_bytes, read_bytes=len(found))
         return answer
 
     async def _use_invitation(

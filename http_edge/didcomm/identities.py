@@ -122,7 +122,8 @@ class Identities:
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)
         if isinstance(answer, Delivery):
             is_large = answer.is_large
-            answer = await (self._in_turn(submission) if is_large else self._whole(target, answer))
+            whole = self._in_turn(submission) if is_large else self._whole(submission, answer)
+            answer = await whole
         if isinstance(answer, Refused):
             if answer.code is Refusal.SPEAKS_FOR_ANOTHER:
                 self.moved[target] = None
@@ -164,22 +165,32 @@ class Identities:
                 # The account has paid for the first question.
                 submission = msgspec.structs.replace(submission, command=command, charge=0.0)
                 answer = await self._gateway.submit(submission, _size_bytes(command))
-                return await self._whole(submission.target_did, answer)
+                return await self._whole(submission, answer)
 
-    async def _whole(self, target: str, answer: Reply) -> Reply:
+    async def _whole(self, submission: Submission, answer: Reply) -> Reply:
         """Read the messages of a delivery that the host has not, and charge for it."""
         if isinstance(answer, Delivery) and answer.beside:
-            answer = await self._read(target, answer)
+            return await self._read(submission, answer)
         if isinstance(answer, Delivery):
             charge_answer(answer.size_bytes)
         return answer
 
-    async def _read(self, target: str, delivery: Delivery) -> Delivery | Refused:
+    async def _read(self, submission: Submission, delivery: Delivery) -> Delivery | Refused:
+        """Read messages and charge for them as soon as they are here.
+
+        If the socket ends before, charge for as many bytes as were wanted: the host reads on.
+        """
+        assert isinstance(submission.command, DeliverMessages)
         count = len(delivery.beside)
-        where = WaitingAt(delivery.beside, count)
-        packed = await self._gateway.read(Read(target, Page(0, count), where))
+        read = Read(submission.target_did, Page(0, count), WaitingAt(delivery.beside, count))
+        try:
+            packed = await self._gateway.read(read)
+        except asyncio.CancelledError:
+            charge_answer(submission.command.bytes_max)
+            raise
         if isinstance(packed, Refused):
             return packed
+        charge_answer(len(packed))
         page = await read_apart(lambda: unpack_page(packed))
         assert isinstance(page, MessagesPage), "a host answers what it was asked"
         messages = [

@@ -182,13 +182,19 @@ def charge_message() -> None:
         charge.take(1)
 
 
-def charge_answer(size_bytes: int) -> None:
+def charge_answer(size_bytes: int, *, read_bytes: int = 0) -> None:
     """Charge for an answer of this size to a proven request; a short one costs nothing more.
 
+    ``read_bytes`` were charged when they were read: only what the answer costs beyond them is due.
     A rate for each sender bounds nothing here: a stranger can have very many identities.
     """
-    if (charge := _CHARGE.get()) is not None and size_bytes >= ANSWER_BYTES:
-        charge.take(size_bytes / ANSWER_BYTES)
+    tokens = _answer_tokens(size_bytes) - _answer_tokens(read_bytes)
+    if (charge := _CHARGE.get()) is not None and tokens > 0:
+        charge.take(tokens)
+
+
+def _answer_tokens(size_bytes: int) -> float:
+    return size_bytes / ANSWER_BYTES if size_bytes >= ANSWER_BYTES else 0.0
 
 
 def charge_public(size_bytes: int) -> None:

@@ -358,3 +358,21 @@ async def test_an_address_pays_for_a_page_of_events_as_long_as_it_is_when_writte
         clock.advance(60)
     read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(4)]
     assert read == [200] * 3 + [429]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"per_address_per_s": 10, "burst_s": 1, "per_sender_per_s": 0}}]
+)
+async def test_an_address_pays_for_a_page_that_is_short_only_until_it_is_written(
+    mediator: Mediator, alice: Identity, clock: HandClock
+) -> None:
+    """Of 10 tokens each answer of 7.3 KB takes 1.8 and its request one."""
+    await mediator.register(alice)
+    clock.advance(60)
+    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
+    payload = "x" * 3_000 + "\x01" * 700
+    saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": payload}])
+    assert saved.status == 200
+    clock.advance(60)
+    read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(5)]
+    assert read == [200] * 4 + [429]

@@ -82,6 +82,18 @@ def test_bytes_have_their_price(charge: object, size_bytes: int, tokens: float) 
     assert address.has_exactly(TOKENS - tokens)
 
 
+@pytest.mark.parametrize("read_bytes", [0, ANSWER_BYTES - 1, ANSWER_BYTES, 2 * ANSWER_BYTES - 1])
+def test_a_page_that_is_charged_as_it_is_read_costs_in_all_what_its_answer_costs(
+    read_bytes: int,
+) -> None:
+    address = Address()
+    address.request.run(charge_answer, read_bytes)
+    address.request.run(partial(charge_answer, 2 * ANSWER_BYTES, read_bytes=read_bytes))
+    assert address.has_exactly(TOKENS - 2)
+    address.request.run(partial(charge_answer, 1, read_bytes=read_bytes))
+    assert address.has_exactly(TOKENS - 2)
+
+
 def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_nothing() -> None:
     address = Address()
     address.request.run(charge_message)
@@ -91,15 +103,6 @@ def test_a_message_costs_as_much_as_a_request_and_a_registration_what_proves_not
     charge_message()
     assert registration_wait_s() is None
     assert address.has_exactly(TOKENS - 1 - 16)
-
-
-def test_an_address_reads_one_large_page_at_a_time_and_waits_for_no_other() -> None:
-    address = Address()
-    turn = address.request.run(page_turn)
-    assert address.request.run(page_turn) is turn
-    assert address.request.run(partial(page_turn, is_public=True)) is not turn
-    address.request.run(charged_to, AddressCharge(address.rates, "b", lambda: 0.0))
-    assert address.request.run(page_turn) is not turn
 
 
 def test_who_pays_is_known_where_addresses_have_a_rate() -> None:

@@ -23,6 +23,7 @@ from http_edge.listener.address_charge import (
     AddressCharge,
     AddressRates,
     charged_to,
+    is_owing,
     large_answer,
     page_turn,
 )
@@ -138,3 +139,27 @@ async def test_a_delivery_is_without_what_was_removed_before_it_was_read(
         assert (delivery, len(removed)) == (Refusal.TEMPORARILY_UNAVAILABLE, 3)
     else:
         assert [one.payload for one in delivery.messages] == PAYLOADS[::2]
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+async def test_an_address_pays_for_a_delivery_although_its_socket_ends_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_here: bool
+) -> None:
+    async with waiting(tmp_path) as (agents, _):
+        rates = AddressRates(Rates(per_address_per_s=100, burst_s=1), 1)
+        charged_to(AddressCharge(rates, "203.0.113.1", lambda: 0))
+        read = agents.gateway.read
+
+        async def ends(wanted: Read) -> object:
+            page = await read(wanted)
+            delivering.cancel()
+            if not is_here:
+                await asyncio.sleep(0)
+            return page
+
+        monkeypatch.setattr(agents.gateway, "read", ends)
+        assert not is_owing()
+        delivering = asyncio.create_task(deliver(agents))
+        await asyncio.wait([delivering])
+        assert delivering.cancelled()
+        assert is_owing()
