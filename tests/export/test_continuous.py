@@ -110,14 +110,14 @@ def test_it_follows_the_log_and_puts_small_files_together(
 
 
 @pytest.mark.parametrize(
-    ("name", "every_s", "keep_s", "is_due"),
+    ("name", "times_s", "is_due"),
     [
-        ("take_out_erased", 0, 0, False),
-        ("take_out_erased", 1e-9, 0, True),
-        ("take_out_erased", 3_600, 0, False),
-        ("prune", 1e-9, 0, False),
-        ("prune", 1e-9, 1, True),
-        ("prune", 3_600, 1, False),
+        ("take_out_erased", (0, 0), False),
+        ("take_out_erased", (1e-9, 0), True),
+        ("take_out_erased", (3_600, 0), False),
+        ("prune", (1e-9, 0), False),
+        ("prune", (1e-9, 1), True),
+        ("prune", (3_600, 1), False),
     ],
 )
 def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_say(
@@ -126,10 +126,10 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     *,
-    every_s: float,
-    keep_s: float,
+    times_s: tuple[float, float],
     is_due: bool,
 ) -> None:
+    every_s, keep_s = times_s
     Growing(log).grow()
     often = {"lag_s_max": 1e-9, "erased_every_s": every_s}
     export = settings.export.model_copy(update=often)
