@@ -40,6 +40,7 @@ from eventstore.log.events import (
     Seconds,
     SpeakerNamed,
 )
+from eventstore.log.streams import is_erased_name
 
 ENDED = "ended"
 
@@ -86,12 +87,16 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
 
 
 def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext) -> Decision:
-    """Let this DID speak for another account, unless it is an account itself."""
+    """Let this DID speak for another account, unless it is an account itself.
+
+    A digest in place of the account's name does not bind it: that account was erased.
+    """
     if state.account_did == command.account_did:
         return Accepted(Done())
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
-    if state.account_did or state.connection is not None:
+    is_bound = state.account_did and not is_erased_name(state.account_did)
+    if is_bound or state.connection is not None:
         return Refusal.KEY_TAKEN
     named = SpeakerNamed(
         at_ms=context.now_ms,

@@ -275,8 +275,8 @@ class StateCache:
         """A snapshot if enough events came since the last one.
 
         "Enough" grows with the size of the state, so the cost per event stays constant. That of a
-        key is made from the log; there is none if the log cannot be read, which is tried once until
-        the next ``passivate``.
+        key, or of a DID that speaks for an account, is made from the log; there is none if the log
+        cannot be read, which is tried once until the next ``passivate``.
         """
         state = cached.state
         due_after = max(self._limits.snapshot_after_events, 2 * state.live_records())
@@ -284,8 +284,9 @@ class StateCache:
         new = state.version - cached.snapshot_version
         if new < due_after and not (state.is_erased and new):
             return None
-        if state.claim:
-            # An earlier owner of the key may have been erased: then the rows no longer name it.
+        if state.claim or state.account_did:
+            # An earlier owner of the key, or the account, may have been erased: then the rows no
+            # longer name it.
             if self._is_unreadable:
                 return None
             try:

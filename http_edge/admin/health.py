@@ -123,8 +123,9 @@ class Health:
     async def figures(self) -> dict[str, Any]:
         """The figures of the hosts: what they hold, and what they have done since their start."""
         routes = self._gateway.routes
+        hosts = routes.hosts()
         stats, own = await asyncio.gather(
-            self._stats_of(routes.hosts()), self._stats_of(routes.dedicated_hosts())
+            self._stats_of(hosts), self._stats_of(routes.dedicated_hosts())
         )
         every = [*stats, *own]
         logs = logs_by_database(self._gateway.placement, ((s.name, s.log) for s in stats))
@@ -141,7 +142,7 @@ class Health:
         for name in ("commits", "commits_per_s", "commands", "commands_per_s"):
             figures[name] = sum(getattr(s, name) for s in every)
         answered = {s.name for s in stats}
-        figures["silent_hosts"] = ", ".join(h for h in routes.hosts() if h not in answered)
+        figures["silent_hosts"] = ", ".join(host for host in hosts if host not in answered)
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [

@@ -248,6 +248,10 @@ def _check_once(
 def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
     """The faults of what is made from the rows: tables, snapshots, the database's own indexes."""
     with _store(settings, to_read=True) as store, progress_bar("Checking tables") as progress:
+        with unavailable():
+            faults = store.faults_in_files()
+        if faults:  # tables and snapshots are read by the indexes, and are made anew with the file
+            return [{"file": fault} for fault in faults]
         tables: list[dict[str, Any]] = []
         try:
             tables = [
@@ -258,9 +262,7 @@ def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
         except NotComparable as error:
             click.echo(f"poste: the tables for queries were not checked: {error}", err=True)
         snapshots = wrong_snapshots(RecorderLog(store))
-        with unavailable():
-            faults = [{"file": fault} for fault in store.faults_in_files()]
-        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots], *faults]
+        return [*tables, *[{"snapshot": str(stream)} for stream in snapshots]]
 
 
 def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from actors.core.commands import FindAccount, NameSpeaker, RotateAccount, UnnameSpeaker
+from actors.core.commands import (
+    AcknowledgeMessages,
+    FindAccount,
+    NameSpeaker,
+    QueueMessage,
+    RotateAccount,
+    UnnameSpeaker,
+)
 from actors.core.replies import AccountFound
+from actors.host.state_cache import wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 from tests.contract.conftest import OpenLog
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, mediator, settle, wrong
-from tests.contract.test_name_erasure_contract import take_out_names
-from tests.contract.test_retention_contract import Mediator
+from tests.contract.test_name_erasure_contract import message_ids, take_out_names
+from tests.contract.test_retention_contract import FRIEND, Mediator
 from tests.log.stored import faults
-from tests.unit.actors.given import connection, run, unclaimed
+from tests.unit.actors.given import connection, run, submission, unclaimed
 
 __all__ = ["mediator"]
 
@@ -39,6 +47,26 @@ def test_an_erased_account_leaves_the_rows_of_a_did_that_spoke_for_it(
     assert all(speaker_rows(log, SPOKE)), "it was not erased"
     assert faults(log) == []
     assert wrong(log_url) == []
+
+
+def test_no_snapshot_names_an_erased_account_that_did_not_let_go_who_spoke_for_it(
+    mediator: Mediator, log: EventLog
+) -> None:
+    cached = Mediator(log, snapshot_after_events=4)
+    cached.settle(SPOKE)
+    run(cached.host, unclaimed(SPOKE, NameSpeaker(GONE)))
+    erase(cached, GONE)
+    take_out_names(log)
+    for number in range(4):
+        run(cached.host, submission(SPOKE, QueueMessage(FRIEND, b"%d" % number), sender=FRIEND))
+        waiting = [*message_ids(cached, SPOKE)]
+        run(cached.host, submission(SPOKE, AcknowledgeMessages(waiting)))
+    log.save_snapshots(cached.host.run_housekeeping())
+    snapshot = log.load_snapshot(identity_stream(SPOKE))
+    assert snapshot is not None
+    assert snapshot.state
+    assert GONE.encode() not in snapshot.state
+    assert list(wrong_snapshots(log)) == []
 
 
 def test_an_erased_did_that_spoke_again_for_an_account_that_is_erased_too_loses_its_names(

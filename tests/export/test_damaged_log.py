@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from eventstore.log.codec import decode
+from eventstore.log.events import TOPIC_BY_TYPE, EventSaved, EventTagsUpdated
+from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
 from tests.export.test_restore import Original, restore
 from tests.unit.cli.conftest import Run, run
@@ -32,6 +35,26 @@ def test_an_index_that_lacks_a_row_is_found_and_a_restore_from_the_rows_mends_it
     new = tmp_path / "new"
     assert restore(run, original.data_dir / "log.db", str(new), original.keys).code == Exit.OK
     assert run("log", "verify", "--log", f"sqlite:{new / 'log.db'}").code == Exit.OK
+
+
+def test_an_index_that_lacks_a_row_is_found_if_a_table_cannot_be_made_without_that_row(
+    run: Run, original: Original
+) -> None:
+    with closing(open_log(original.dsn)) as log:
+        rows = list(log.rows_after(0))
+    kinds = {TOPIC_BY_TYPE[kind]: kind for kind in (EventSaved, EventTagsUpdated)}
+    events = [(row, decode(row.topic, row.state)) for row in rows if row.topic in kinds]
+    tagged = {event.event_id for _, event in events if isinstance(event, EventTagsUpdated)}
+    row = next(r for r, e in events if isinstance(e, EventSaved) and e.event_id in tagged)
+
+    path = original.data_dir / "log.db"
+    content = bytearray(path.read_bytes())
+    content[content.rindex(row.stream.hex().encode() + bytes([row.version])) + 31] ^= 1
+    path.write_bytes(content)
+
+    ran = run("log", "verify", "--log", original.dsn)
+    assert ran.code == Exit.FINDING
+    assert f"row {row.position} missing from index sqlite_autoindex_stored_events_1" in ran.out
 
 
 @pytest.mark.parametrize("page_of", ["sqlite_schema", "stored_events"])

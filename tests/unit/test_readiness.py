@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from typing_extensions import override
 
 from actors.core.partitioning import Placement
@@ -21,6 +23,13 @@ class PlacerRoutes(Routes):
     """Routes of a placer that says nothing for as long as a test wants."""
 
     silent_for_s = 0.0
+    joining = ""
+    """A host that joins once the others are known."""
+
+    @override
+    def hosts(self) -> Sequence[str]:
+        joining, self.joining = self.joining, ""
+        return [host for host in super().hosts() if host != joining]
 
     @override
     def silent_s(self) -> float:
@@ -120,3 +129,11 @@ async def test_the_figures_name_the_hosts_that_do_not_answer() -> None:
     for host in setting.hosts:
         host.fails = HostNotReached
     assert await setting.silent_hosts() == "host-0, host-1"
+
+
+async def test_a_host_that_joins_while_the_others_are_asked_is_not_called_silent() -> None:
+    setting = Setting(reached("shard-0"), reached("shard-1"))
+    for host in setting.hosts:
+        host.fails = HostNotReached
+    setting.routes.joining = "host-1"
+    assert await setting.silent_hosts() == "host-0"

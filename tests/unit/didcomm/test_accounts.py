@@ -116,6 +116,24 @@ async def test_an_erased_account_is_not_named_by_who_spoke_for_it_although_its_e
     assert await mediator.keylists.enrol(new.account.did, COMMAND, SAID, [new.name]) is None
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_an_account_that_comes_back_rotates_to_who_spoke_for_it_before_its_erasure(
+    mediator: Mediator, *, is_restarted: bool
+) -> None:
+    new, hosts = NEW_PEER, mediator.agents.hosts
+    assert await mediator.rotate(new, OLD) is None
+    await erased(mediator, OLD, is_cut_short=True)
+    (host,) = hosts.running.values()
+    work = NameErasure(host._log)
+    while work.step():
+        pass
+    if is_restarted:
+        await hosts.restart(0)
+    assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
+    assert await mediator.rotate(new, OLD, at_s=5_000) is None
+    assert await speaks_for(mediator, new.account.did) == OLD
+
+
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_who_speaks_for_an_account_that_has_ended_is_not_let_go(
     mediator: Mediator, *, is_over: bool
