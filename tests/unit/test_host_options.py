@@ -10,6 +10,7 @@ from http_edge.settings.settings import Section, Settings
 CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
 ODD = 77
 ELSEWHERE = {"identity", "retention", "gather_s_max", "dedicate_above_commands_per_s"}
+"""Limits that other tests of this file are about."""
 AGES = {
     "queue_age_s_max": "messages_s",
     "contract_requests_age_s_max": "contract_requests_s",
@@ -60,7 +61,34 @@ def test_a_server_that_loses_commits_is_used_only_if_the_operator_says_so() -> N
         assert options.allow_unsafe is postgres.unsafe_ok
 
 
-def test_the_placer_dedicates_as_many_identities_as_the_settings_say() -> None:
-    limits = CLUSTER.limits.model_copy(update={"dedicated_max": ODD})
-    rules = dedication_rules(CLUSTER.model_copy(update={"limits": limits}))
-    assert rules.identities_max == ODD
+def test_a_host_looks_for_what_is_due_as_often_as_the_settings_say() -> None:
+    other = _other(CLUSTER.retention)
+    changed = CLUSTER.retention.model_copy(update=other)
+    pace = host_options(CLUSTER.model_copy(update={"retention": changed}), 0).limits.retention
+    each = {"identities_max": "identities_per_step_max", "records_max": "records_per_step_max"}
+    assert {name: getattr(pace, name) for name in pace.__struct_fields__} == {
+        name: other[each.get(name, name)] for name in pace.__struct_fields__
+    }
+
+
+def test_a_host_waits_for_more_commands_where_a_commit_crosses_a_network() -> None:
+    for settings, waits_s in ((CLUSTER, ODD), (Settings(), 0)):
+        limits = settings.limits.model_copy(update={"gather_s_max": ODD})
+        changed = settings.model_copy(update={"limits": limits})
+        assert host_options(changed, 0).limits.gather_s_max == waits_s
+
+
+def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say() -> None:
+    other = _other(CLUSTER.limits)
+    limits = CLUSTER.limits.model_copy(update=other)
+    settings = CLUSTER.model_copy(update={"limits": limits})
+    rules = dedication_rules(settings)
+    assert (rules.identities_max, rules.quiet_s, rules.silent_s_max, rules.above_per_s) == (
+        other["dedicated_max"],
+        other["dedicated_quiet_s"],
+        other["host_lease_s"],
+        other["dedicate_above_commands_per_s"],
+    )
+    options = host_options(settings, 0)
+    assert options.lease_s == rules.silent_s_max
+    assert options.limits.dedicate_above_commands_per_s == rules.above_per_s

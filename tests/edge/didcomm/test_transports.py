@@ -40,6 +40,13 @@ TEXT_TOO = pytest.mark.parametrize("is_text", [False, True], ids=["binary", "tex
 # ---- HTTP
 
 
+async def test_an_answer_for_a_stranger_that_can_neither_go_back_nor_wait_is_no_failure(
+    network: WalletNetwork,
+) -> None:
+    answer = await network.say(network.stranger().connection, PING)
+    assert (answer.status, answer.body) == (202, b"")
+
+
 async def test_every_content_type_that_agents_send_is_taken(
     network: WalletNetwork, bob: Bob
 ) -> None:

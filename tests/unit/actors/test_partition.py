@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
+import msgspec
 import pytest
 from eventsourcing.persistence import StoredEvent
+from typing_extensions import override
 
 from actors.host import owned_partition as partitions
-from actors.host.owned_partition import NONCES_FOLD, OwnedPartition
+from actors.host.owned_partition import OwnedPartition
 from eventstore.log.codec import decode, encode
 from eventstore.log.errors import AppendConflict, CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import partition_stream
+from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -114,22 +120,48 @@ def _save_snapshot(log: EventLog, owner: OwnedPartition) -> list[bytes]:
     return keys
 
 
-@pytest.mark.parametrize("snapshot", ["kept", "dropped", "damaged", "of another fold"])
+@pytest.mark.parametrize("snapshot", ["kept", "damaged", "of another type", "of another fold"])
 def test_a_snapshot_of_nonces_changes_nothing_but_the_time_it_takes(
     log: EventLog, snapshot: str
 ) -> None:
     owner = load(log)
     keys = _save_snapshot(log, owner)
     write(log, owner, (KEY, NOW_MS + WINDOW_MS))
-    if snapshot == "damaged":
-        damaged = Snapshot(version=1_001, fold=NONCES_FOLD, state=b"x")
-        log.save_snapshots([(owner.stream, damaged)])
-    elif snapshot != "kept":
-        log.save_snapshots([(owner.stream, Snapshot(version=1_001, fold=0, state=b"\x80"))])
+    saved = log.load_snapshot(owner.stream)
+    assert saved is not None
+    log.save_snapshots([(owner.stream, _in_place_of(saved)[snapshot])])
     again = load(log)
     assert len(again.nonces) == 1_002
     assert all(again.nonces.holds(key, NOW_MS) for key in [*keys, KEY])
     assert (again.epoch, again.version, again.digest) == (2, owner.version, owner.digest)
+
+
+def _in_place_of(saved: Snapshot) -> dict[str, Snapshot]:
+    """What a log may have in place of a snapshot, or that itself."""
+    without_nonces = msgspec.msgpack.decode(saved.state) | {"packed": {}}
+    return {
+        "kept": saved,
+        "damaged": Snapshot(saved.version, saved.fold, b"\xc1"),
+        "of another type": Snapshot(saved.version, saved.fold, b"\x80"),
+        "of another fold": Snapshot(
+            saved.version, saved.fold + 1, msgspec.msgpack.encode(without_nonces)
+        ),
+    }
+
+
+def test_seals_before_a_snapshot_of_nonces_are_not_read(log: EventLog) -> None:
+    class Counting(FaultyLog):
+        reads = 0
+
+        @override
+        def read_stream(self, stream: UUID, **which: Any) -> Any:
+            self.reads += 1
+            return super().read_stream(stream, **which)
+
+    _save_snapshot(log, load(log))
+    counting = Counting(log)
+    load(counting)
+    assert counting.reads == 1
 
 
 def test_a_snapshot_of_nonces_is_not_used_for_a_wider_window(log: EventLog) -> None:

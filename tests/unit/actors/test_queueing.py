@@ -160,6 +160,13 @@ def test_decentrl_and_didcomm_share_their_caps() -> None:
     assert isinstance(both.do(QueueMessage(FRIEND, b"901"), limits=limits), Accepted)
 
 
+def test_the_owners_own_rules_refuse_no_decentrl_message() -> None:
+    both = on_both_protocols()
+    both.do(SetQueuePolicy(will_queue=False, messages_max=1, message_bytes_max=1, bytes_max=1))
+    for _ in range(2):
+        assert isinstance(both.do(QueueMessage(FRIEND, b"1234")), Accepted)
+
+
 def test_decentrl_and_didcomm_never_see_or_remove_each_others_messages() -> None:
     both = on_both_protocols()
     both.do(QueueMessage(FRIEND, b"decentrl"), fresh_id="message")

@@ -61,6 +61,10 @@ REQUESTS: dict[str, tuple[RequestWith, str]] = {
         "did:peer:4",
     ),
     "did:peer:2": (lambda i: exchange_request(ALICE, ALICE.peer2, i), "did:peer:2"),
+    "did:peer:0": (
+        lambda i: exchange_request(ALICE, ALICE.did.replace("did:key:", "did:peer:0"), i),
+        "did:peer:2",
+    ),
     "did:key": (lambda i: exchange_request(ALICE, ALICE.did, i), "did:peer:4"),
     "did:peer:1": (peer1, "did:peer:1"),
     "did:peer:1 with 1.0": (lambda i: peer1(i, 0), "did:peer:1"),

@@ -122,20 +122,26 @@ NO_TEXT: Final[list[Any]] = [None, 1, {}]
 NO_TIME: Final[list[Any]] = [None, "1", True]
 NO_OBJECT: Final[list[Any]] = [None, "text", [], 1]
 NO_EVENTS: Final[list[Any]] = [None, {}, "text", [1], [None], [[]]]
-NO_IDS: Final[list[Any]] = [
-    *(None, "id", [1], [None], ["id", {}], {}),
-    ["x"] * (LIMITS.ids_per_command_max + 1),
-]
+TOO_MANY_IDS: Final = ["x"] * (LIMITS.ids_per_command_max + 1)
+NO_IDS: Final[list[Any]] = [None, "id", [1], [None], ["id", {}], {}, TOO_MANY_IDS]
 NO_TAGS: Final[list[Any]] = ["tag", [1], [None], ["x"] * (LIMITS.tags_per_event_max + 1), [EUROS]]
 LONG_ID: Final = "x" * (LIMITS.id_bytes_max + 1)
 REQUEST: Final = dict.fromkeys(["encrypted_contract_request", "requestor_ephemeral_public_key"], "")
 PUBLIC_EVENT: Final = {"channel_id": "", "event": "", "timestamp": 1, "event_signature": ""}
 CONTRACT: Final = "signed_communication_contract"
 CONTRACT_IDS: Final = "communication_contract_ids"
+NEW_TAGS: Final = {"event_id": "x", "encrypted_tags": []}
+REQUEST_BYTES: Final = "x" * (LIMITS.contract_request_bytes_max + 1)
+SAVED_BYTES: Final = "x" * (LIMITS.saved_event_bytes_max + 1)
 PUBLIC_BYTES: Final = "x" * (LIMITS.public_event_bytes_max + 1)
+TOO_MANY: Final = LIMITS.saved_events_per_command_max + 1
 
 MEMBERS: Final[list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]]] = [
-    ("REQUEST_COMMUNICATION_CONTRACT", "", REQUEST, dict.fromkeys(REQUEST, NO_TEXT)),
+    (
+        "REQUEST_COMMUNICATION_CONTRACT", "", REQUEST,
+        {name: [*NO_TEXT, REQUEST_BYTES] for name in REQUEST},
+    ),
+    ("REQUEST_COMMUNICATION_CONTRACT", "", REQUEST, {"invitation": [1, REQUEST_BYTES]}),
     ("SAVE_COMMUNICATION_CONTRACT", "", {CONTRACT: {}}, {CONTRACT: NO_OBJECT}),
     ("COMMUNICATION_CONTRACT_RESPONSE", "", {CONTRACT: {}}, {CONTRACT: NO_OBJECT}),
     ("ACKNOWLEDGE_PENDING_EVENTS", "", {"event_ids": []}, {"event_ids": NO_IDS}),
@@ -143,17 +149,17 @@ MEMBERS: Final[list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]]] = [
         "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS", "",
         {CONTRACT_IDS: []}, {CONTRACT_IDS: NO_IDS},
     ),
-    ("SAVE_EVENTS", "", {"events": []}, {"events": NO_EVENTS}),
+    ("SAVE_EVENTS", "", {"events": []}, {"events": [*NO_EVENTS, [EVENT] * TOO_MANY]}),
     (
         "SAVE_EVENTS", "events[1].", EVENT,
         {
             "sender_did": [*NO_TEXT, LONG_DID], "recipient_did": [*NO_TEXT, LONG_DID],
-            "timestamp": NO_TIME, "payload": NO_TEXT,
+            "timestamp": NO_TIME, "payload": [*NO_TEXT, SAVED_BYTES],
         },
     ),
-    ("UPDATE_EVENT_TAGS", "", {"events": []}, {"events": NO_EVENTS}),
+    ("UPDATE_EVENT_TAGS", "", {"events": []}, {"events": [*NO_EVENTS, [NEW_TAGS] * TOO_MANY]}),
     (
-        "UPDATE_EVENT_TAGS", "events[1].", {"event_id": "x", "encrypted_tags": []},
+        "UPDATE_EVENT_TAGS", "events[1].", NEW_TAGS,
         {"event_id": [*NO_TEXT, LONG_ID], "encrypted_tags": [None, *NO_TAGS]},
     ),
     (
@@ -181,10 +187,11 @@ MEMBERS: Final[list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]]] = [
     ),
     ("SAVE_EVENTS", "events[1].", EVENT, {"contract_id": [1, LONG_ID], "encrypted_tags": NO_TAGS}),
     ("PUBLISH_PUBLIC_EVENT", "", PUBLIC_EVENT, {"tags": NO_TAGS}),
+    ("ERASE_IDENTITY", "", {"did": ""}, {"did": [*NO_TEXT, LONG_DID]}),
     (
         "DELETE_PUBLIC_EVENT", "", {},
         {
-            "event_ids": ["x", [1]], "public_event_id": [1, []], "event_id": [1, []],
+            "event_ids": ["x", [1], TOO_MANY_IDS], "public_event_id": [1, []], "event_id": [1, []],
             "channel_id": [1],
         },
     ),
