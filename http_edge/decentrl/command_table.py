@@ -174,7 +174,7 @@ def _acknowledge_requests(
 
 
 class _ContractsFilter(msgspec.Struct, frozen=True):
-    did: str | None = None
+    did: Did | None = None
     expires_at_before: Seconds | None = None
     expires_at_after: Seconds | None = None
 

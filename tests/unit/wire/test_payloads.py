@@ -174,7 +174,7 @@ MEMBERS: Final[list[tuple[str, str, dict[str, Any], dict[str, list[Any]]]]] = [
     (
         "QUERY_COMMUNICATION_CONTRACTS", "filter.", {},
         {
-            "did": [1, []],
+            "did": [1, [], LONG_DID],
             "expires_at_before": ["1", True, {}], "expires_at_after": ["1", True, {}],
         },
     ),
