@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -263,6 +264,17 @@ async def test_what_waits_for_large_pages_of_one_address_takes_a_bounded_number_
     assert answers.count(200) == LARGE_ANSWERS_MAX
 
 
+async def save_events(
+    mediator: Mediator, owner: Identity, clock: HandClock, payloads: Sequence[str]
+) -> None:
+    """One with each command, which is paid for before the next one."""
+    for payload in payloads:
+        event = {"sender_did": owner.did, "recipient_did": owner.did, "timestamp": 1}
+        saved = await mediator.do(owner, "SAVE_EVENTS", events=[event | {"payload": payload}])
+        assert saved.status == 200
+        clock.advance(120)
+
+
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 1, "burst_s": 60}}])
 async def test_a_sender_is_charged_for_all_events_that_match_its_query(
     mediator: Mediator, alice: Identity, clock: HandClock
@@ -293,11 +305,7 @@ async def test_a_sender_is_charged_for_events_that_are_read_and_too_many_for_a_p
     mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     await mediator.register(alice)
-    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
-    for _ in range(9):
-        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 120_000}])
-        assert saved.status == 200
-        clock.advance(120)
+    await save_events(mediator, alice, clock, ["x" * 120_000] * 9)
     page = {"filter": {}, "pagination": {"page": 0, "page_size": 9}}
     refused = [(await mediator.do(alice, "QUERY_EVENTS", **page)).status for _ in range(3)]
     assert refused == [400, 400, 429]
@@ -309,11 +317,7 @@ async def test_an_address_pays_for_large_pages_of_events_even_if_they_are_asked_
 ) -> None:
     """Of 400 tokens one of 600 KB takes 146."""
     await mediator.register(alice)
-    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
-    for _ in range(10):
-        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 60_000}])
-        assert saved.status == 200
-        clock.advance(60)
+    await save_events(mediator, alice, clock, ["x" * 60_000] * 10)
     requests = [mediator.do(alice, "QUERY_EVENTS") for _ in range(12)]
     answers = [answer.status for answer in await asyncio.gather(*requests)]
     assert answers.count(200) == 3
@@ -334,11 +338,7 @@ async def test_an_address_pays_for_events_that_are_read_and_too_many_for_a_page(
 ) -> None:
     """Of 400 tokens 1 MiB takes 256."""
     await mediator.register(alice)
-    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
-    for _ in range(9):
-        saved = await mediator.do(alice, "SAVE_EVENTS", events=[event | {"payload": "x" * 120_000}])
-        assert saved.status == 200
-        clock.advance(60)
+    await save_events(mediator, alice, clock, ["x" * 120_000] * 9)
     read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(3)]
     assert read == [400] * 2 + [429]
 
@@ -349,13 +349,7 @@ async def test_an_address_pays_for_a_page_of_events_as_long_as_it_is_when_writte
 ) -> None:
     """One control character takes six bytes in JSON."""
     await mediator.register(alice)
-    event = {"sender_did": alice.did, "recipient_did": alice.did, "timestamp": 1}
-    for _ in range(10):
-        saved = await mediator.do(
-            alice, "SAVE_EVENTS", events=[event | {"payload": "\x01" * 10_000}]
-        )
-        assert saved.status == 200
-        clock.advance(60)
+    await save_events(mediator, alice, clock, ["\x01" * 10_000] * 10)
     read = [(await mediator.do(alice, "QUERY_EVENTS")).status for _ in range(4)]
     assert read == [200] * 3 + [429]
 
