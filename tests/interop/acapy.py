@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
+
+from tests.ports import free_port
 
 READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 15.0
@@ -196,13 +197,6 @@ class AcaPyAgent:
                 text = await response.text()
                 raise AgentFailed(f"{self.name}: {method} {path}: {response.status} {text}")
             return await response.json()
-
-
-def free_port() -> int:
-    """A port of loopback that is free now."""
-    with socket.socket() as one:
-        one.bind((_HOST, 0))
-        return int(one.getsockname()[1])
 
 
 def _environment(home: Path) -> dict[str, str]:

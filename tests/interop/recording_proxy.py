@@ -9,7 +9,7 @@ from typing import Final, Self
 import aiohttp
 from aiohttp import web
 
-from tests.interop.acapy import free_port
+from tests.ports import free_port
 
 _HOST: Final = "127.0.0.1"
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Final, Self
 
-from tests.interop.acapy import free_port
+from tests.ports import free_port
 
 _HOST: Final = "127.0.0.1"
 _CHUNK_BYTES: Final = 65_536
