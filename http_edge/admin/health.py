@@ -139,10 +139,12 @@ class Health:
         takes = storage(self._gateway.placement, stats)
         figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
-        for name in ("commits", "commits_per_s", "commands", "commands_per_s"):
-            figures[name] = sum(getattr(s, name) for s in every)
+        figures["commits"] = sum(s.commits for s in every)
+        figures["commits_per_s"] = sum(s.commits_per_s for s in every)
+        figures["commands"] = sum(s.commands for s in every)
+        figures["commands_per_s"] = sum(s.commands_per_s for s in every)
         answered = {s.name for s in stats}
-        figures["silent_hosts"] = ", ".join(host for host in hosts if host not in answered)
+        figures["silent_hosts"] = [host for host in hosts if host not in answered]
         # Only their number: their names contain DIDs.
         figures["dedicated_hosts"] = len(own)
         figures["hosts"] = [

@@ -38,7 +38,8 @@ def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
         if _is_table(records):
             print_table(name.capitalize(), *_table(records))
     if silent := answer.get("silent_hosts"):
-        click.echo(f"poste: no answer from {escaped(silent)}\n  {_IF_IT_LASTS}", err=True)
+        names = escaped(", ".join(silent))
+        click.echo(f"poste: no answer from {names}\n  {_IF_IT_LASTS}", err=True)
 
 
 def _is_table(value: object) -> bool:

@@ -128,7 +128,7 @@ async def test_the_figures_name_the_hosts_that_do_not_answer() -> None:
     setting = Setting(reached("shard-0"), reached("shard-1"))
     for host in setting.hosts:
         host.fails = HostNotReached
-    assert await setting.silent_hosts() == "host-0, host-1"
+    assert await setting.silent_hosts() == ["host-0", "host-1"]
 
 
 async def test_a_host_that_joins_while_the_others_are_asked_is_not_called_silent() -> None:
@@ -136,4 +136,4 @@ async def test_a_host_that_joins_while_the_others_are_asked_is_not_called_silent
     for host in setting.hosts:
         host.fails = HostNotReached
     setting.routes.joining = "host-1"
-    assert await setting.silent_hosts() == "host-0"
+    assert await setting.silent_hosts() == ["host-0"]

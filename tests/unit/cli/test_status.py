@@ -56,10 +56,10 @@ def test_every_key_of_the_answer_is_shown(run: Run, serve: Serve) -> None:
 
 
 def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Serve) -> None:
-    data_dir = serve(200, json.dumps({**ANSWER, "silent_hosts": "host-1"}).encode())
+    data_dir = serve(200, json.dumps({**ANSWER, "silent_hosts": ["host-0", "host-1"]}).encode())
     ran = run("status", "--data-dir", data_dir)
     assert ran.code == Exit.OK
-    assert "no answer from host-1" in ran.err
+    assert "no answer from host-0, host-1\n" in ran.err
     assert "restart the mediator" in ran.err
 
 
