@@ -43,8 +43,8 @@ SUMMARIES: Final[Mapping[str, str]] = {
 _NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
 _BETWEEN_ROUNDS: Final = "Check again with a longer time between rounds: archive.every_s."
 _RESTORE: Final = (
-    "Stop the mediator, and restore the log from its export or a backup into a new directory:"
-    " deploy/runbooks/restore.md."
+    "If this file is the log, stop the mediator, and restore the log from its export or a backup"
+    " into a new directory: deploy/runbooks/restore.md."
 )
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
