@@ -14,7 +14,7 @@ from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import ExportSummary, StreamEnds, verify_export
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.manifests import ManifestPart
-from eventstore.parquet.verify.rows import check_part
+from eventstore.parquet.verify.rows import Streams, check_part
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import SIGNED_BY, Growing, catalog_of, did, export_all
 
@@ -65,15 +65,22 @@ def test_rows_that_cannot_be_read_are_not_counted(steps: ExportPlace) -> None:
     assert summary.findings == len(files)
 
 
+def _streams_of(steps: ExportPlace) -> list[Streams]:
+    """What the rows of each manifest say of their streams."""
+    found, before = [], dict[str, Head]()
+    for statement in catalog_of(steps).statements:
+        heads = heads_of(statement.manifest.path, statement.manifest)
+        part = check_part(steps, ManifestPart(statement.manifest, heads, before), {})
+        assert part.streams is not None
+        found.append(part.streams)
+        before = heads
+    return found
+
+
 def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_stand(
     steps: ExportPlace,
 ) -> None:
-    parts, before = [], dict[str, Head]()
-    for statement in catalog_of(steps).statements:
-        heads = heads_of(statement.manifest.path, statement.manifest)
-        parts.append(check_part(steps, ManifestPart(statement.manifest, heads, before), {}))
-        before = heads
-    streams = [part.streams for part in parts if part.streams is not None]
+    streams = _streams_of(steps)
     # Each has one event of the same identity: its third, fourth and fifth.
     first, third, fourth, fifth = (streams[number] for number in (0, 1, 3, 5))
     ends = StreamEnds()
@@ -92,14 +99,7 @@ def test_a_version_that_is_missing_between_manifests_is_named_where_it_should_st
 def test_rows_that_were_verified_may_stand_there_again_and_none_of_them_may_be_missing(
     steps: ExportPlace,
 ) -> None:
-    parts, before = [], dict[str, Head]()
-    for statement in catalog_of(steps).statements:
-        heads = heads_of(statement.manifest.path, statement.manifest)
-        parts.append(check_part(steps, ManifestPart(statement.manifest, heads, before), {}))
-        before = heads
-    first, third = (part.streams for part in parts[:2])
-    assert first is not None
-    assert third is not None
+    first, third = _streams_of(steps)[:2]
     own, ends = identity_stream(did(1)), StreamEnds()
     assert [*ends.join(first), *ends.join(third)] == []
     again = StreamEnds(ends.table())

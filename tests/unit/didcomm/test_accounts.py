@@ -30,6 +30,7 @@ from actors.core.replies import (
     EnvelopeQueued,
     Erased,
 )
+from eventstore.log.event_log import EventLog
 from eventstore.log.streams import identity_stream
 from http_edge.didcomm.accounts import ErasedAccounts
 from http_edge.didcomm.envelopes import keys
@@ -95,19 +96,27 @@ async def test_who_spoke_for_an_erased_account_begins_anew(
     await erased(mediator, new.account.did)
 
 
+async def erased_in_part(mediator: Mediator, *, is_restarted: bool) -> EventLog:
+    """Erase an account, but do not let go who spoke for it; names leave, then the host starts."""
+    hosts = mediator.agents.hosts
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    await erased(mediator, OLD, is_cut_short=True)
+    (host,) = hosts.running.values()
+    assert take_out_names(host._log) > 0
+    if is_restarted:
+        await hosts.restart(0)
+        (host,) = hosts.running.values()
+    return host._log
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_an_erased_account_is_not_named_by_who_spoke_for_it_although_its_end_was_cut_short(
     mediator: Mediator, *, is_restarted: bool
 ) -> None:
-    new, hosts = NEW_PEER, mediator.agents.hosts
-    assert await mediator.rotate(new, OLD) is None
-    await erased(mediator, OLD, is_cut_short=True)
-    (host,) = hosts.running.values()
-    assert take_out_names(host._log) > 0
-    rows = host._log.read_stream(identity_stream(new.account.did))
+    new = NEW_PEER
+    log = await erased_in_part(mediator, is_restarted=is_restarted)
+    rows = log.read_stream(identity_stream(new.account.did))
     assert [row.topic for row in rows if OLD.encode() in row.state] == []
-    if is_restarted:
-        await hosts.restart(0)
     mediator.agents.moved[new.account.did] = None
     assert await mediator.edge().of(new.account, COMMAND) == new.account
     assert await speaks_for(mediator, new.account.did) == ""
@@ -118,13 +127,8 @@ async def test_an_erased_account_is_not_named_by_who_spoke_for_it_although_its_e
 async def test_an_account_that_comes_back_rotates_to_who_spoke_for_it_before_its_erasure(
     mediator: Mediator, *, is_restarted: bool
 ) -> None:
-    new, hosts = NEW_PEER, mediator.agents.hosts
-    assert await mediator.rotate(new, OLD) is None
-    await erased(mediator, OLD, is_cut_short=True)
-    (host,) = hosts.running.values()
-    assert take_out_names(host._log) > 0
-    if is_restarted:
-        await hosts.restart(0)
+    new = NEW_PEER
+    await erased_in_part(mediator, is_restarted=is_restarted)
     assert await mediator.keylists.enrol(OLD, COMMAND, SAID, [OLD_NAME]) is None
     assert await mediator.rotate(new, OLD, at_s=5_000) is None
     assert await speaks_for(mediator, new.account.did) == OLD
