@@ -1,7 +1,8 @@
 """The benchmark of DIDComm mediation in both generations: what runs, in which order, how much.
 
-What is compared takes turns within one run: at each number of connections the mediator, then the
-edge alone, then DIDComm v2, then the peer, so that all of them see the same machine.
+What is compared takes turns within one run, in several rounds: at each number of connections the
+mediator, the edge alone, DIDComm v2 and the peer; for each way to fetch messages the versions of
+pickup. So all of them see the same machine, and a ratio is the median of its rounds.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import contextlib
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
 from http_edge.clients.didcomm import (
+    PICKUP_2,
     PICKUP_3,
     PICKUP_4,
     Live,
@@ -29,6 +33,7 @@ from http_edge.clients.didcomm import (
     Recipient,
     fetch_invitation,
 )
+from http_edge.clients.didcomm.pickup import PickupVersion
 from http_edge.clients.load.agents import Agents
 from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -43,6 +48,7 @@ from tests.bench.report import (
     Report,
     measured,
     of_load,
+    of_rounds,
     report,
     timed,
     with_figures,
@@ -55,19 +61,26 @@ _POOL: Final = 4_096
 _WARM_UP: Final = Run(connections=16, count=1_000, seconds_max=3.0)
 _FILL_CONNECTIONS: Final = 32
 _FILL_S_MAX: Final = 120.0
-_DRAIN_SOCKETS: Final = 64
+_FULL_PAGES: Final = AGENTS * 100
+"""A full page for each agent, however large the pages."""
+_DRAIN_SOCKETS: Final = AGENTS
+_PICKUPS: Final = {"2.0": (0, PICKUP_2), "3.0": (1, PICKUP_3), "4.0": (1, PICKUP_4)}
+"""Each version of pickup, and which of two loads has the agents that speak it."""
 _LIVE_SOCKETS: Final = 16
 _LIVE_CONNECTIONS: Final = 64
 _LIVE_PER_S: Final = 300
 _ACKNOWLEDGED_S_MAX: Final = 10.0
+
+_Taker = TypeVar("_Taker")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How much of everything: bounded in count and in time.
 
     Attributes:
-        runs: The closed loops of forwards.
-        drained: Messages that each way of picking up takes from the queues.
+        rounds: How often what is compared takes turns.
+        runs: The closed loops of forwards in a round.
+        drained: Messages that each version of pickup takes from the queues in a round.
         single: Live deliveries one by one.
         paced: Live deliveries at 300/s.
         registrations: Wallets that register.
@@ -75,6 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         sockets: Idle sockets.
     """
 
+    rounds: int
     runs: tuple[Run, ...]
     drained: int
     single: int
@@ -92,11 +106,12 @@ def plan(*, quick: bool, scale: bool, sockets: int | None) -> Plan:
     share, seconds_max = (20, 3.0) if quick else (1, 10.0)
     idle = (10_000 if scale else 2_000) // share
     return Plan(
+        rounds=2 if quick else 5,
         runs=tuple(
             Run(connections, count // share, seconds_max)
-            for connections, count in ((1, 4_000), (16, 30_000), (64, 40_000))
+            for connections, count in ((1, 1_000), (16, 6_000), (64, 8_000))
         ),
-        drained=20_000 // share,
+        drained=_FULL_PAGES // share,
         single=1_000 // share,
         paced=6_000 // share,
         registrations=2_000 // share,
@@ -122,7 +137,7 @@ async def run(wanted: Plan, acapy: Path | None, bar: ProgressBar) -> Report:
             lines += [
                 line async for line in _forwards(server, agents, agents_2, wanted, acapy, bar)
             ]
-            lines += [line async for line in _drains(server, agents, agents_2, wanted.drained, bar)]
+            lines += [line async for line in _drains(server, agents, agents_2, wanted, bar)]
             first = DidCommAgents(agents.mailboxes[:1])
             first_2 = DidComm2Agents(agents_2.mailboxes[:1])
             for name, one in (("live, one by one", first), ("live v2, one by one", first_2)):
@@ -182,29 +197,52 @@ async def _forwards(
         ]
         if acapy is not None:
             contenders.append(await stack.enter_async_context(_peer(acapy)))
-        for run in (_WARM_UP, *wanted.runs):
-            per_s = 0.0
-            for one in contenders:
-                name = f"{one.name}, {run.connections} connections"
-                with one.server.spending() if one.server else contextlib.nullcontext(Costs()) as c:
-                    result = await asyncio.to_thread(
-                        run_apart,
-                        one.agents,
-                        one.pool,
-                        run,
-                        numbered=one.retries_known,
-                        progress=bar(name, run.count),
-                    )
-                line = of_load(name, result, c if one.server else None)
-                figures = await one.settle(result.accepted)
-                if one.name == STORED:
-                    per_s = line.per_s
-                elif one.name == STORED_2:
-                    figures["of_v1"] = line.per_s / per_s
-                elif line.per_s:
-                    figures["mediator_ratio"] = per_s / line.per_s
-                if run is not _WARM_UP:
-                    yield with_figures(line, **figures)
+        for one in contenders:
+            await _turn(one, _WARM_UP, bar)
+        for run in wanted.runs:
+            turns = await _in_rounds(
+                {one.name: one for one in contenders},
+                wanted.rounds,
+                partial(_turn, run=run, bar=bar),
+            )
+            stored = turns[STORED]
+            for name, lines in turns.items():
+                if name == STORED_2:
+                    yield of_rounds(lines, "of_v1", lines, stored)
+                elif name == STORED:
+                    yield of_rounds(lines)
+                else:
+                    yield of_rounds(lines, "mediator_ratio", stored, lines)
+
+
+async def _in_rounds(
+    takers: Mapping[str, _Taker],
+    rounds: int,
+    turn: Callable[[_Taker], Awaitable[Measurement]],
+) -> Mapping[str, Sequence[Measurement]]:
+    """Each one's turns: one in every round, in an order that changes with the round."""
+    names, turns = list(takers), defaultdict(list)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            turns[name].append(await turn(takers[name]))
+    return {name: turns[name] for name in names}
+
+
+async def _turn(one: _Contender, run: Run, bar: ProgressBar) -> Measurement:
+    """A contender's turn of a round."""
+    name = f"{one.name}, {run.connections} connections"
+    with one.server.spending() if one.server else contextlib.nullcontext(Costs()) as costs:
+        result = await asyncio.to_thread(
+            run_apart,
+            one.agents,
+            one.pool,
+            run,
+            numbered=one.retries_known,
+            progress=bar(name, run.count),
+        )
+    line = of_load(name, result, costs if one.server else None)
+    return with_figures(line, **await one.settle(result.accepted))
 
 
 @asynccontextmanager
@@ -236,16 +274,27 @@ async def _peer(acapy: Path) -> AsyncIterator[_Contender]:
             yield _Contender("ACA-Py", agents, pool, None, settle, retries_known=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """Queues that ``bodies`` fill; ``agents`` empty them by a version of pickup."""
+
+    title: str
+    page_size: int
+    senders: Agents
+    bodies: Sequence[bytes]
+    agents: DidCommAgents | DidComm2Agents
+    pickup: PickupVersion
+
+
 async def _drains(
     server: MeasuredServer,
     agents: DidCommAgents,
     agents_2: DidComm2Agents,
-    count: int,
+    wanted: Plan,
     bar: ProgressBar,
 ) -> AsyncIterator[Measurement]:
     """Fill the queues and drain them by each version of pickup, over HTTP and over sockets."""
-    pools = {1: list(agents.messages(_POOL)), 2: list(agents_2.messages(_POOL))}
-    fill = Run(_FILL_CONNECTIONS, count, _FILL_S_MAX)
+    fill = Run(_FILL_CONNECTIONS, wanted.drained, _FILL_S_MAX)
     async with AsyncExitStack() as stack:
         sockets = [
             Mailbox(wallet.over(await stack.enter_async_context(wallet.socket())), recipient)
@@ -259,29 +308,43 @@ async def _drains(
             "HTTP": (agents, agents_2),
             "WebSocket": (DidCommAgents(sockets), DidComm2Agents(sockets_2)),
         }
-        for page_size, (name, (first, second)) in product((10, 100), ways.items()):
-            per_s = 0.0
-            for version in ("2.0", "3.0", "4.0"):
-                way: Agents = first
-                if version != "2.0":
-                    way = second
-                    for wallet, _ in second.mailboxes:
-                        wallet.pickup = PICKUP_3 if version == "3.0" else PICKUP_4
-                those, pool = (agents, pools[1]) if way is first else (agents_2, pools[2])
-                result = await asyncio.to_thread(run_apart, those, pool, fill, numbered=True)
-                title = f"drain by {page_size}, {name}, pickup {version}"
-                progress = bar(title, result.accepted)
-                line = await drained(
-                    title,
-                    way,
-                    server,
-                    expected=result.accepted,
-                    page_size=page_size,
-                    progress=progress,
+        pools = [list(those.messages(_POOL)) for those in ways["HTTP"]]
+        for page_size, (name, way) in product((10, 100), ways.items()):
+            drains = {
+                version: _Drain(
+                    f"drain by {page_size}, {name}, pickup {version}",
+                    page_size,
+                    ways["HTTP"][which],
+                    pools[which],
+                    way[which],
+                    pickup,
                 )
-                messages_per_s = line.figures["messages_per_s"]
-                per_s = per_s or messages_per_s
-                yield with_figures(line, of_pickup_2=messages_per_s / per_s)
+                for version, (which, pickup) in _PICKUPS.items()
+            }
+            turns = await _in_rounds(
+                drains, wanted.rounds, partial(_drained, server=server, fill=fill, bar=bar)
+            )
+            oldest, *newer = turns.values()
+            yield of_rounds(oldest)
+            for lines in newer:
+                yield of_rounds(lines, "of_pickup_2", lines, oldest)
+
+
+async def _drained(
+    drain: _Drain, *, server: MeasuredServer, fill: Run, bar: ProgressBar
+) -> Measurement:
+    """Fill the queues of these agents and drain them once."""
+    result = await asyncio.to_thread(run_apart, drain.senders, drain.bodies, fill, numbered=True)
+    for wallet, _ in drain.agents.mailboxes:
+        wallet.pickup = drain.pickup
+    return await drained(
+        drain.title,
+        drain.agents,
+        server,
+        expected=result.accepted,
+        page_size=drain.page_size,
+        progress=bar(drain.title, result.accepted),
+    )
 
 
 async def _registered(

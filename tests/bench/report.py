@@ -6,9 +6,11 @@ import json
 import os
 import platform
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Final, TypeAlias
 
 import msgspec
@@ -119,6 +121,31 @@ def of_load(name: str, result: LoadResult, costs: Costs | None = None) -> Measur
         figures={"load_cpu_us": spent_us},
         refused=result.refused,
     )
+
+
+def of_rounds(
+    lines: Sequence[Measurement],
+    ratio: str = "",
+    above: Sequence[Measurement] = (),
+    below: Sequence[Measurement] = (),
+) -> Measurement:
+    """One load in rounds: the round of the median rate, with all that was refused.
+
+    ``ratio`` names the rates of ``above`` divided by those of ``below``, round by round: median,
+    least and most.
+    """
+    middle = sorted(lines, key=_rate)[len(lines) // 2]
+    refused = sum((Counter(line.refused) for line in lines), Counter[str]())
+    ratios = [_rate(a) / _rate(b) if _rate(b) else 0.0 for a, b in zip(above, below, strict=True)]
+    figures = {**middle.figures}
+    if ratios:
+        figures |= {ratio: median(ratios), f"{ratio}_min": min(ratios), f"{ratio}_max": max(ratios)}
+    return msgspec.structs.replace(middle, figures=figures, refused=refused)
+
+
+def _rate(line: Measurement) -> float:
+    """What ``line`` did in a second; its messages, if each of what it counts has several."""
+    return line.figures.get("messages_per_s", line.per_s)
 
 
 def timed(name: str, count: int, seconds: float, **figures: float) -> Measurement:

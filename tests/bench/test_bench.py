@@ -27,7 +27,7 @@ from tests.bench.compare import comparison
 from tests.bench.load import Connection, Run, run_apart
 from tests.bench.processes import ProcessTree, accepted_at
 from tests.bench.projections import run_program
-from tests.bench.report import Measurement, measured, percentile, print_report, report
+from tests.bench.report import Measurement, measured, of_rounds, percentile, print_report, report
 from tests.bench.scraped import COMMIT_S, COMMITS, counted, plus
 from tests.bench.server import EdgeAlone
 from tests.histories import NOTHING, write_history
@@ -171,6 +171,17 @@ def test_a_quick_plan_is_a_twentieth() -> None:
     ):
         assert [run.connections for run in whole] == [1, 16, 64]
         assert [run.count * 20 for run in quick] == [run.count for run in whole]
+
+
+def test_rounds_are_shown_by_the_middle_one_with_the_ratios_of_all() -> None:
+    slow, fast, middle = [
+        measured("it", [1] * count, 1.0, refused={"no": count}) for count in (1, 9, 4)
+    ]
+    pages = [measured("it", [1], 1.0, figures={"messages_per_s": rate}) for rate in (2, 3, 2)]
+    shown = of_rounds([slow, fast, middle], "ratio", [slow, fast, middle], pages)
+    assert (shown.count, shown.refused) == (4, {"no": 14})
+    assert shown.figures == {"ratio": 2.0, "ratio_min": 0.5, "ratio_max": 3.0}
+    assert of_rounds(pages).figures == {"messages_per_s": 2}
 
 
 def test_a_report_shows_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
