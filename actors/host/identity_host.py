@@ -193,14 +193,9 @@ class IdentityHost:
         return self._incarnation
 
     def submit(self, edge: str, batch: bytes) -> bytes:
-        """Run a batch of submissions for an edge.
+        """Run a batch, msgpack of ``list[Submission]``, for the edge of this name.
 
-        Args:
-            edge: name of the edge; its pushes come back with the answer.
-            batch: msgpack of ``list[actors.core.submissions.Submission]``.
-
-        Returns:
-            The msgpack of ``actors.core.replies.BatchResult``, after the commit.
+        Return the msgpack of ``BatchResult`` after the commit; the edge's pushes are in it.
         """
         answered: Future[bytes] = Future()
         self._writer.submit(edge, batch, answered.set_result)
