@@ -23,13 +23,11 @@ from actors.core.replies import KeysOver, MessagesPage, Push
 from actors.core.submissions import Read, WaitingAt
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
-from actors.host.expiry import Expiry
-from actors.host.growth import Growth
+from actors.host.expiry import Expiry, watched
 from actors.host.host import Host
-from actors.host.idle_watch import watched
 from actors.host.inspection import Inspector
 from actors.host.log_outage import reason
-from actors.host.measures import HostReport, HostStats, LogWatch, families
+from actors.host.measures import Growth, HostReport, HostStats, LogWatch, families
 from actors.host.packed_page import pack_page
 from actors.host.pages import read_messages
 from actors.host.port import (
