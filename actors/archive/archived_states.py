@@ -58,15 +58,7 @@ def fold_again(
 ) -> int:
     """Bring the states that stand for archived rows into the layout of this release.
 
-    Args:
-        log: the log.
-        place: its archive.
-        key: the mediator's.
-        mediator_did: the mediator's.
-        clock: returns Unix milliseconds.
-
-    Returns:
-        How many states were made anew.
+    Return how many were made anew from the archive at ``place``.
 
     Raises:
         TurnLost: another process changes the seam.
@@ -93,11 +85,7 @@ def beginning_of(
 ) -> Beginning | None:
     """The seam and the states of a log restored from a pruned archive; None if none was pruned.
 
-    Args:
-        place: where the archive is.
-        catalog: the archive's, with the heads of every manifest.
-        key: the mediator's, which signs the seam.
-        mediator_did: the mediator's.
+    ``catalog`` has the heads of every manifest; ``key`` is the mediator's and signs the seam.
 
     Raises:
         RowsStay: a row is missing, and the archive does not record it as pruned.

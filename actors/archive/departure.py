@@ -65,21 +65,12 @@ def let_rows_leave(  # noqa: PLR0913 - what leaves, where to, whose, and until w
 ) -> Archived:
     """Let the rows leave that are old enough and stand in the archive.
 
-    Args:
-        log: the log.
-        place: its archive.
-        key: the mediator's.
-        mediator_did: the mediator's.
-        until_ms: Unix milliseconds; transactions recorded later stay.
-        clock: returns Unix milliseconds.
-        rows_per_step_max: rows that leave in one transaction.
-        window_ms: the widest window of timestamps that the mediator may be given.
-        section_rows: how many rows are compared together.
-        is_checked: first compare everything before the seam with its sums, which reads all of
-            it. Skipping this hides no damage: a sum from which a wrong entry is subtracted stays
-            wrong, and ``poste log verify`` finds it.
-        after_step: called after each transaction; an exception from it ends the work there.
-        progress: called after each section.
+    Transactions recorded after ``until_ms``, Unix milliseconds, stay. ``section_rows`` are compared
+    together, and ``rows_per_step_max`` leave in one transaction; an exception from ``after_step``
+    ends the work there. ``window_ms`` is the widest window of timestamps that the mediator may be
+    given. ``is_checked``: first compare everything before the seam with its sums, which reads all
+    of it. Skipping this hides no damage: a sum from which a wrong entry is subtracted stays wrong,
+    and ``poste log verify`` finds it.
 
     Raises:
         TurnLost: another process archives as well.

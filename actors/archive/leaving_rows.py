@@ -81,11 +81,7 @@ class Leaving(NamedTuple):
 def leaving_with(log: EventLog, section: Section, window_ms: int) -> Leaving:
     """Find the rows that leave the log when the seam moves to the end of a section.
 
-    Args:
-        log: the log.
-        section: the rows that follow the seam.
-        window_ms: the widest timestamp window that may be configured, in milliseconds: seals that
-            are needed under it stay.
+    Seals stay that are needed under ``window_ms``, the widest timestamp window of the settings.
 
     Raises:
         LogUnavailable: the log cannot be read now.

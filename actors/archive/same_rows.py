@@ -53,13 +53,9 @@ def same_sections(
 ) -> Iterator[Section]:
     """The rows after the seam that log and archive agree on, in sections that end with seals.
 
-    Args:
-        log: the log.
-        place: its archive.
-        catalog: the archive's, with the heads of every manifest.
-        seam: the verified seam of the log.
-        until_ms: Unix milliseconds; the rows end before the first seal made later.
-        rows_max: a section ends with the seal that reaches this number of rows, if not before.
+    ``catalog`` has the heads of every manifest, and ``seam`` is verified. The rows end before the
+    first seal made after ``until_ms``, Unix milliseconds; a section ends with the seal that reaches
+    ``rows_max`` rows, if not before.
 
     Raises:
         RowsStay: a row differs, or does not match its seal.

@@ -73,15 +73,10 @@ def not_needed(
     window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     streams_at_once: int = STREAMS_AT_ONCE,
 ) -> Unneeded:
-    """Find the rows up to a position that nothing needs.
+    """Find the rows up to the position ``last`` that nothing needs.
 
-    Args:
-        read: reads these rows.
-        last: the position of the last row.
-        pruned_to: up to this position, rows may be missing already.
-        window_ms: the widest timestamp window that may be configured, in milliseconds: seals that
-            are needed under it stay.
-        streams_at_once: states in memory.
+    Rows up to ``pruned_to`` may be missing already. Seals stay that are needed under ``window_ms``,
+    the widest timestamp window of the settings.
 
     Raises:
         RowsStay: a row after ``pruned_to`` is missing.

@@ -83,7 +83,9 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
     events = _stated(state, command.connection, context)
     if not state.mediated:
         events.append(MediationGranted(at_ms=context.now_ms, command=context.command))
-    return Accepted(Done(), [*events, *_own_names(state, command.own, context)])
+    return Accepted(
+        Done(), [*events, *keylist_updates(newer_claims(state, command.own), [], context)]
+    )
 
 
 def name_speaker(state: Identity, command: NameSpeaker, context: DecisionContext) -> Decision:
@@ -142,7 +144,9 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
     if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
     events += _stated(state, command.connection, context)
-    return Accepted(Done(), [*events, *_own_names(state, command.own, context)])
+    return Accepted(
+        Done(), [*events, *keylist_updates(newer_claims(state, command.own), [], context)]
+    )
 
 
 def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decision:
@@ -157,10 +161,9 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
     at_ms, key = context.now_ms, context.command
     waiting = [i for i, message in state.messages.items() if message.is_envelope]
     events = removals(state, waiting, ENDED, context)
-    events += [
-        KeylistUpdated(at_ms=at_ms, command=key, added=[], claims=[], removed=part)
-        for part in _parts(list(state.keylist))
-    ]
+    names = list(state.keylist)
+    for start in range(0, len(names), REMOVED_MAX):
+        events += keylist_updates({}, names[start : start + REMOVED_MAX], context)
     ended = AccountEnded(
         at_ms=at_ms, command=key, prior_did=command.speaker_did, issued_at_s=command.issued_at_s
     )
@@ -194,21 +197,24 @@ def _has_room(state: Identity, names: Iterable[str], context: DecisionContext) -
     return not new or len(state.keylist) + len(new) <= context.limits.keylist_keys_max
 
 
-def _own_names(state: Identity, own: Iterable[ClaimedKey], context: DecisionContext) -> list[Event]:
-    """Add the agent's own names to its keylist where their claims are newer."""
-    held = {c.key: c.claim for c in own if c.claim > state.keylist.get(c.key, 0)}
-    if not held:
+def newer_claims(state: Identity, claimed: Iterable[ClaimedKey]) -> dict[str, int]:
+    """The claims of keys that are new, or replace the claim that holds the key in the keylist."""
+    return {c.key: c.claim for c in claimed if c.claim > state.keylist.get(c.key, 0)}
+
+
+def keylist_updates(
+    claims: dict[str, int], removed: list[str], context: DecisionContext
+) -> list[Event]:
+    """The event that adds keys with these claims and removes others; none without any."""
+    if not claims and not removed:
         return []
+    added = list(claims)
     return [
         KeylistUpdated(
             at_ms=context.now_ms,
             command=context.command,
-            added=list(held),
-            claims=list(held.values()),
-            removed=[],
+            added=added,
+            claims=list(claims.values()),
+            removed=removed,
         )
     ]
-
-
-def _parts(ids: list[str]) -> list[list[str]]:
-    return [ids[start : start + REMOVED_MAX] for start in range(0, len(ids), REMOVED_MAX)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from actors.core.accounts import established
+from actors.core.accounts import established, keylist_updates, newer_claims
 from actors.core.commands import (
     CheckKeys,
     ClaimedKey,
@@ -42,7 +42,6 @@ from actors.core.replies import (
 from eventstore.log.events import (
     InvitationUsed,
     KeyClaimed,
-    KeylistUpdated,
     KeyReleased,
     PushDeviceSet,
 )
@@ -153,22 +152,12 @@ def update_keylist(state: Identity, command: UpdateKeylist, context: DecisionCon
     """Add and remove keys in one step (RFC 0211 keylist-update)."""
     keylist = state.keylist
     removed = [key for key in dict.fromkeys(command.remove) if key in keylist]
-    # A later claim of a key in the keylist replaces the claim that holds it.
-    held = {c.key: c.claim for c in command.add if c.claim > keylist.get(c.key, 0)}
+    held = newer_claims(state, command.add)
     added = [key for key in held if key not in keylist]
     if added and len(keylist) + len(added) - len(removed) > context.limits.keylist_keys_max:
         return Refusal.QUOTA_EXCEEDED
     reply = KeylistChanged(added, [ClaimedKey(key, keylist[key]) for key in removed])
-    if not held and not removed:
-        return Accepted(reply)
-    updated = KeylistUpdated(
-        at_ms=context.now_ms,
-        command=context.command,
-        added=list(held),
-        claims=list(held.values()),
-        removed=removed,
-    )
-    return Accepted(reply, [updated])
+    return Accepted(reply, keylist_updates(held, removed, context))
 
 
 def check_keys(state: Identity, command: CheckKeys, _context: DecisionContext) -> Accepted:

@@ -150,8 +150,8 @@ RULES: Final[dict[type[Command], Rule]] = dict(
         _row(commands.EraseIdentity, mediator, erasure.erase),
         # Edges: their sockets, and what they refused
         _row(commands.OpenSession, owner, system_commands.open_session),
-        _row(commands.Listen, agent, system_commands.listen),
-        _row(commands.CloseSession, mediator, system_commands.close_session),
+        _row(commands.Listen, agent, system_commands.note_session),
+        _row(commands.CloseSession, mediator, system_commands.note_session),
         _row(commands.CountRefusals, mediator, system_commands.count_refusals),
         # The placer: where an identity belongs
         _row(commands.DedicateIdentity, mediator, system_commands.dedicate),

@@ -70,11 +70,8 @@ def open_session(state: Identity, _command: OpenSession, _context: DecisionConte
     return Accepted(Registered(state.registered_until_s))
 
 
-def listen(_state: Identity, _command: Listen, _context: DecisionContext) -> Accepted:
-    """Accept that an edge waits for the envelopes of an agent."""
-    return Accepted(Done())
-
-
-def close_session(_state: Identity, _command: CloseSession, _context: DecisionContext) -> Accepted:
-    """Accept that an edge has no socket of the identity any more."""
+def note_session(
+    _state: Identity, _command: Listen | CloseSession, _context: DecisionContext
+) -> Accepted:
+    """Accept what the host notes of an edge: it waits for envelopes, or has no socket any more."""
     return Accepted(Done())

@@ -166,13 +166,9 @@ class Host:
     def execute(
         self, items: Sequence[tuple[str, Submission]]
     ) -> tuple[list[Reply], list[tuple[str, Push]]]:
-        """Run commands in one transaction.
+        """Run commands, each with the edge that sent it, in one transaction.
 
-        Args:
-            items: the submissions, each with the edge that sent it.
-
-        Returns:
-            One reply per item, in order, and the pushes as (edge, push) pairs.
+        Return one reply per item, in order, and the pushes as (edge, push) pairs.
         """
         now_ms = self.now_ms()
         self._registry.expire(now_ms)

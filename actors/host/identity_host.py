@@ -23,13 +23,11 @@ from actors.core.replies import KeysOver, MessagesPage, Push
 from actors.core.submissions import Read, WaitingAt
 from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
-from actors.host.expiry import Expiry
-from actors.host.growth import Growth
+from actors.host.expiry import Expiry, watched
 from actors.host.host import Host
-from actors.host.idle_watch import watched
 from actors.host.inspection import Inspector
 from actors.host.log_outage import reason
-from actors.host.measures import HostReport, HostStats, LogWatch, families
+from actors.host.measures import Growth, HostReport, HostStats, LogWatch, families
 from actors.host.packed_page import pack_page
 from actors.host.pages import read_messages
 from actors.host.port import (
@@ -193,14 +191,9 @@ class IdentityHost:
         return self._incarnation
 
     def submit(self, edge: str, batch: bytes) -> bytes:
-        """Run a batch of submissions for an edge.
+        """Run a batch, msgpack of ``list[Submission]``, for the edge of this name.
 
-        Args:
-            edge: name of the edge; its pushes come back with the answer.
-            batch: msgpack of ``list[actors.core.submissions.Submission]``.
-
-        Returns:
-            The msgpack of ``actors.core.replies.BatchResult``, after the commit.
+        Return the msgpack of ``BatchResult`` after the commit; the edge's pushes are in it.
         """
         answered: Future[bytes] = Future()
         self._writer.submit(edge, batch, answered.set_result)

@@ -11,7 +11,9 @@ out, or are the last known ones.
 from __future__ import annotations
 
 import contextlib
+import logging
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import nlargest
@@ -24,6 +26,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from actors.host.clock import Clock
+from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog, LogFigures, StorageFigures
 from eventstore.log.events import (
@@ -35,6 +39,11 @@ from eventstore.log.events import (
     PublicEventsExpired,
 )
 
+_LOG = logging.getLogger(__name__)
+_LOOK_MS: Final = 60_000
+_DAY_MS: Final = 86_400_000
+_LEAST_MS: Final = 600_000
+"""A rate of growth over a shorter time is chance: files grow in steps."""
 SECONDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -343,3 +352,37 @@ class LogWatch:
     def close(self) -> None:
         """Wait for the current question, and ask no more."""
         self._thread.shutdown(cancel_futures=True)
+
+
+class Growth:
+    """The sizes of a log over the last day; one thread measures, any may read the rate."""
+
+    def __init__(self, log: EventLog, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._seen: deque[tuple[int, int]] = deque()
+        self.bytes_per_day: float | None = None
+        """The recent growth of the log, scaled to a day; None in the first ten minutes."""
+
+    def look(self) -> None:
+        """Measure the size of the log, unless the last time is less than a minute ago.
+
+        If it cannot be measured now, the rate stays as it is until the next look.
+        """
+        now_ms, seen = self._clock(), self._seen
+        if seen and 0 <= now_ms - seen[-1][0] < _LOOK_MS:
+            return
+        if seen and now_ms < seen[-1][0]:
+            seen.clear()  # the clock went back
+        try:
+            used_bytes = self._log.storage().used_bytes
+        except LogError as error:
+            _LOG.warning("the size of the log is not known: %s", reason(error))
+            return
+        seen.append((now_ms, used_bytes))
+        while seen[0][0] < now_ms - _DAY_MS:
+            seen.popleft()
+        (first_ms, first), (last_ms, last) = seen[0], seen[-1]
+        passed_ms = last_ms - first_ms
+        if passed_ms >= _LEAST_MS:
+            self.bytes_per_day = (last - first) * _DAY_MS / passed_ms

@@ -6,7 +6,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
@@ -37,7 +36,7 @@ from http_edge.cli.output import (
     write_file,
 )
 from http_edge.cli.public_key import public_key_option
-from http_edge.cli.running_mediator import ask_as_operator, unknown_identity, url_option
+from http_edge.cli.running_mediator import RunningMediator, unknown_identity, url_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.crypto.mediator_keys import KeyFileRefused, MediatorKeys
 from http_edge.server.exits import Exit, Stop
@@ -76,16 +75,16 @@ def erase(
     if to is not None:
         require_writable(to, "--receipt")
     require_consent(f"Erase all that {did} has here, for ever?", yes=yes)
-    path = begin = f"/identities/erase?did={quote(did, safe='')}"
+    mediator, query = RunningMediator(settings, url), {"did": did}
     with progress_bar("Erasing") as progress:
         while True:
-            answer = ask_as_operator("POST", settings, url, path, seconds_max=_ANSWER_S_MAX)
+            answer = mediator.ask("POST", "/identities/erase", seconds_max=_ANSWER_S_MAX, **query)
             _refuse(did, answer)
             records += answer["records"]
             progress(records, records + 1)
             if answer["is_over"]:
                 break
-            path = f"{begin}&begun=true"
+            query["begun"] = "true"
     try:
         _show(*_receipt(settings, did), to, as_json=as_json)
     except Stop as stop:

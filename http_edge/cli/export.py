@@ -52,9 +52,6 @@ from http_edge.server.mediator_log import opened_to_read
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
-_TWO: Final = 2
-
-
 _to: Final = click.option(
     "--to", metavar="DIR|URI", callback=named_place, help="Target; else the setting export.to."
 )
@@ -220,7 +217,7 @@ def _export(settings: Settings, *, compacting: bool) -> dict[str, Any]:
 def _compact(exporter: Exporter) -> int:
     """Merge files as long as that helps, on the assumption that no program reads meanwhile."""
     fewer = 0
-    while found := exporter.compact(files_min=_TWO):
+    while found := exporter.compact(files_min=2):
         fewer += found
     exporter.sweep()
     return fewer

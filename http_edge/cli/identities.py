@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 from rich.console import Console
@@ -12,10 +11,7 @@ from actors.placement.port import Placed
 from http_edge.cli import erasure
 from http_edge.cli.arguments import did_argument
 from http_edge.cli.output import json_option, print_json, print_table
-from http_edge.cli.running_mediator import ask_as_operator, order, url_option
-from http_edge.cli.settings import with_settings
-from http_edge.settings.settings import Settings
-from http_edge.settings.sources import Loaded
+from http_edge.cli.running_mediator import RunningMediator, for_operators
 
 _COLUMNS: Final = ("did", "by", "host", "node")
 _SEE: Final = "See: poste identities list"
@@ -52,11 +48,10 @@ identities.add_command(erasure.check)
 
 @identities.command("list")
 @json_option
-@url_option
-@with_settings("data_dir")
-def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
+@for_operators
+def list_(mediator: RunningMediator, *, as_json: bool) -> None:
     """Show the identities with dedicated hosts, with reason, host and node."""
-    answer = ask_as_operator("GET", loaded.settings, url, "/shards")
+    answer = mediator.ask("GET", "/shards")
     found: list[dict[str, Any]] = answer.get("identities", [])
     if as_json:
         print_json({"identities": found})
@@ -66,31 +61,29 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 
 @identities.command()
 @did_argument()
-@url_option
-@with_settings("data_dir")
-def dedicate(loaded: Loaded, *, did: str, url: str | None) -> None:
+@for_operators
+def dedicate(mediator: RunningMediator, *, did: str) -> None:
     """Give the identity DID a dedicated host: a process on the node with the fewest.
 
     Commands wait during the move; none is refused. The identity keeps a dedicated host, whatever
     its load, until you release it; if the node is drained or lost, it gets a host on another node.
     """
     already = "It already has a dedicated host, by an operator's order."
-    _order(loaded.settings, url, "dedicate", did, already)
+    _order(mediator, "dedicate", did, already)
     click.echo(f"{did} has a dedicated host")
 
 
 @identities.command()
 @did_argument()
-@url_option
-@with_settings("data_dir")
-def release(loaded: Loaded, *, did: str, url: str | None) -> None:
+@for_operators
+def release(mediator: RunningMediator, *, did: str) -> None:
     """Return the identity DID to its shard. Commands wait meanwhile; none is refused."""
     already = "It has no dedicated host and is already in its shard."
-    _order(loaded.settings, url, "release", did, already)
+    _order(mediator, "release", did, already)
     click.echo(f"{did} is in its shard")
 
 
-def _order(settings: Settings, url: str | None, what: str, did: str, already: str) -> None:
-    path = f"/identities/{what}?did={quote(did, safe='')}"
+def _order(mediator: RunningMediator, what: str, did: str, already: str) -> None:
+    refusals = {**_REFUSALS, Placed.ALREADY_SO: (already, _SEE)}
     with Console(stderr=True).status("Moving", spinner="dots"):
-        order(settings, url, path, {**_REFUSALS, Placed.ALREADY_SO: (already, _SEE)}, _SEE)
+        mediator.order(f"/identities/{what}", refusals, _SEE, did=did)

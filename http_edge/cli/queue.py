@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from http_edge.admin.operators import QUEUES_MAX
 from http_edge.cli.arguments import did_argument, require_consent, yes_option
 from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.running_mediator import ask_as_operator, unknown_identity, url_option
-from http_edge.cli.settings import with_settings
-from http_edge.settings.sources import Loaded
+from http_edge.cli.running_mediator import RunningMediator, for_operators, unknown_identity
 
 _COLUMNS = ("did", "messages", "bytes", "oldest_age_s", "outbound")
 
@@ -32,18 +29,18 @@ def queue() -> None:
     "--limit", type=click.IntRange(1, QUEUES_MAX), default=20, show_default=True, help="Queues."
 )
 @json_option
-@url_option
-@with_settings("data_dir")
-def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_json: bool) -> None:
+@for_operators
+def show(mediator: RunningMediator, *, did: str | None, limit: int, as_json: bool) -> None:
     """Show the queues with the oldest messages, or details of the queue of DID.
 
     Exit code 1 if the mediator does not know the identity. Payloads are never shown: the mediator
     cannot read them.
     """
-    which = f"did={quote(did, safe='')}" if did else f"limit={limit}"
-    answer = ask_as_operator("GET", loaded.settings, url, f"/queues?{which}")
     if did:
+        answer = mediator.ask("GET", "/queues", did=did)
         _refuse_unknown(did, answer)
+    else:
+        answer = mediator.ask("GET", "/queues", limit=str(limit))
     if as_json:
         print_json(answer)
         return
@@ -58,19 +55,16 @@ def show(loaded: Loaded, *, did: str | None, limit: int, url: str | None, as_jso
 @did_argument()
 @yes_option
 @json_option
-@url_option
-@with_settings("data_dir")
-def purge(loaded: Loaded, *, did: str, yes: bool, url: str | None, as_json: bool) -> None:
+@for_operators
+def purge(mediator: RunningMediator, *, did: str, yes: bool, as_json: bool) -> None:
     """Remove everything that waits for DID; it is never delivered.
 
     The log records that the messages waited and were purged.
     """
     if not yes:
-        waiting = f"/queues?did={quote(did, safe='')}"
-        _refuse_unknown(did, ask_as_operator("GET", loaded.settings, url, waiting))
+        _refuse_unknown(did, mediator.ask("GET", "/queues", did=did))
     require_consent(f"Remove everything that waits for {did}?", yes=yes)
-    path = f"/queues/purge?did={quote(did, safe='')}"
-    answer = ask_as_operator("POST", loaded.settings, url, path)
+    answer = mediator.ask("POST", "/queues/purge", did=did)
     _refuse_unknown(did, answer)
     if as_json:
         print_json(answer)

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from functools import wraps
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import click
 
 from actors.placement.port import Placed
+from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import load_operators_token
 from http_edge.server.data_dir import is_in_use, was_left
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings
+from http_edge.settings.sources import Loaded
 
+Result = TypeVar("Result")
 url_option = click.option(
     "--url",
     help="URL of the operators' listener; else as recorded in the mediator's data directory.",
@@ -78,48 +82,58 @@ def ask(
     return answer
 
 
-def ask_as_operator(
-    method: str,
-    settings: Settings,
-    url: str | None,
-    path: str,
-    *,
-    seconds_max: float = _ANSWER_S_MAX,
-) -> dict[str, Any]:
-    """``ask`` at the address for operators: ``url``, or the one in the data directory.
+class RunningMediator(NamedTuple):
+    """A running mediator as its operator asks it: at ``url``, else as its data directory says."""
 
-    Raises:
-        Stop: as ``ask``, or no mediator runs there, or there is no token.
-    """
-    address, token = operators_access(settings, url)
-    return ask(method, address, path, token=token, seconds_max=seconds_max)
+    settings: Settings
+    url: str | None = None
+
+    def ask(
+        self, method: str, path: str, *, seconds_max: float = _ANSWER_S_MAX, **query: str
+    ) -> dict[str, Any]:
+        """``ask`` at the address for operators.
+
+        Raises:
+            Stop: as ``ask``, or no mediator runs there, or there is no token.
+        """
+        address, token = operators_access(self.settings, self.url)
+        path += f"?{urlencode(query, quote_via=quote, safe='')}" if query else ""
+        return ask(method, address, path, token=token, seconds_max=seconds_max)
+
+    def order(
+        self, path: str, refusals: Mapping[Placed, tuple[str, str]], see: str, **query: str
+    ) -> None:
+        """Give the placer an order.
+
+        ``refusals`` has the reason of each refusal and its remedy; ``see`` is the remedy for
+        others.
+
+        Raises:
+            Stop: as ``ask``, or the order was not carried out.
+        """
+        answer = self.ask("POST", path, seconds_max=_ORDER_S_MAX, **query)
+        placed: Any = str(answer.get("placed"))
+        if placed != Placed.DONE:
+            reason, remedy = refusals.get(placed, ("The mediator refused.", see))
+            raise Stop(_ORDER_CODES.get(placed, Exit.USAGE), reason, remedy)
+
+
+def for_operators(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command ``--url`` and ``--data-dir``, and pass it the ``RunningMediator`` there."""
+
+    @url_option
+    @with_settings("data_dir")
+    @wraps(command)
+    def run(loaded: Loaded, url: str | None, **options: Any) -> Result:
+        return command(RunningMediator(loaded.settings, url), **options)
+
+    return run
 
 
 def unknown_identity(did: str) -> Stop:
     """The end of a command about an identity that the mediator does not know."""
     remedy = "It has never registered or connected here. See all queues: poste queue show"
     return Stop(Exit.FINDING, f"this mediator knows no identity {did}", remedy)
-
-
-def order(
-    settings: Settings,
-    url: str | None,
-    path: str,
-    refusals: Mapping[Placed, tuple[str, str]],
-    see: str,
-) -> None:
-    """Give the placer an order.
-
-    ``refusals`` has the reason of each refusal and its remedy; ``see`` is the remedy for others.
-
-    Raises:
-        Stop: as ``ask``, or the order was not carried out.
-    """
-    answer = ask_as_operator("POST", settings, url, path, seconds_max=_ORDER_S_MAX)
-    placed: Any = str(answer.get("placed"))
-    if placed != Placed.DONE:
-        reason, remedy = refusals.get(placed, ("The mediator refused.", see))
-        raise Stop(_ORDER_CODES.get(placed, Exit.USAGE), reason, remedy)
 
 
 def operators_access(settings: Settings, url: str | None = None) -> tuple[str, str]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import time
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
 from actors.placement.port import Placed
 from http_edge.cli.arguments import utf8
 from http_edge.cli.output import json_option, print_json, print_table, progress_bar
-from http_edge.cli.running_mediator import ask_as_operator, order, url_option
-from http_edge.cli.settings import with_settings
+from http_edge.cli.running_mediator import RunningMediator, for_operators
 from http_edge.server.exits import Exit, Stop
-from http_edge.settings.settings import Settings
-from http_edge.settings.sources import Loaded
 
 _SHARDS: Final = ("shard", "host", "node", "to")
 _HOSTS: Final = ("host", "node", "shards", "draining")
@@ -44,11 +40,10 @@ def shards() -> None:
 
 @shards.command("list")
 @json_option
-@url_option
-@with_settings("data_dir")
-def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
+@for_operators
+def list_(mediator: RunningMediator, *, as_json: bool) -> None:
     """Show the host and node of every shard, and the shards of every host."""
-    answer = _places(loaded.settings, url)
+    answer = mediator.ask("GET", "/shards")
     if as_json:
         print_json(answer)
         return
@@ -60,56 +55,46 @@ def list_(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
 @shards.command()
 @click.argument("shard", callback=utf8)
 @click.argument("host", callback=utf8)
-@url_option
-@with_settings("data_dir")
-def move(loaded: Loaded, *, shard: str, host: str, url: str | None) -> None:
+@for_operators
+def move(mediator: RunningMediator, *, shard: str, host: str) -> None:
     """Move SHARD to HOST, or to the host with the fewest shards on the node HOST.
 
     Commands wait meanwhile; none is refused. The shard stays there until a host joins, leaves or is
     drained.
     """
-    order(
-        loaded.settings,
-        url,
-        f"/shards/move?shard={quote(shard, safe='')}&to={quote(host, safe='')}",
-        _REFUSALS,
-        _SEE,
-    )
+    mediator.order("/shards/move", _REFUSALS, _SEE, shard=shard, to=host)
     click.echo(f"{shard} moved")
 
 
 @shards.command()
 @click.argument("node", callback=utf8)
-@url_option
-@with_settings("data_dir")
-def drain(loaded: Loaded, *, node: str, url: str | None) -> None:
+@for_operators
+def drain(mediator: RunningMediator, *, node: str) -> None:
     """Move all shards and dedicated identities off NODE; wait until it is empty.
 
     NODE gets no new ones, and clients do not notice when you then stop it. poste serve does this by
     itself at SIGTERM.
     """
-    settings = loaded.settings
-    order(settings, url, f"/shards/drain?node={quote(node, safe='')}", _REFUSALS, _SEE)
-    _until_empty(settings, url, node)
+    mediator.order("/shards/drain", _REFUSALS, _SEE, node=node)
+    _until_empty(mediator, node)
     click.echo(f"{node} is empty")
 
 
 @shards.command()
 @click.argument("node", callback=utf8)
-@url_option
-@with_settings("data_dir")
-def undrain(loaded: Loaded, *, node: str, url: str | None) -> None:
+@for_operators
+def undrain(mediator: RunningMediator, *, node: str) -> None:
     """Give NODE its share of the shards again."""
-    order(loaded.settings, url, f"/shards/undrain?node={quote(node, safe='')}", _REFUSALS, _SEE)
+    mediator.order("/shards/undrain", _REFUSALS, _SEE, node=node)
     click.echo(f"{node} accepts shards again")
 
 
-def _until_empty(settings: Settings, url: str | None, node: str) -> None:
+def _until_empty(mediator: RunningMediator, node: str) -> None:
     deadline = time.monotonic() + _EMPTY_S_MAX
     with progress_bar("To move") as progress:
         most = 0
         while True:
-            places = _places(settings, url)
+            places = mediator.ask("GET", "/shards")
             hosts: list[dict[str, Any]] = places.get("hosts", [])
             own: list[dict[str, Any]] = places.get("identities", [])
             left = sum(host["shards"] for host in hosts if host["node"] == node)
@@ -131,7 +116,3 @@ def _until_empty(settings: Settings, url: str | None, node: str) -> None:
                     "The moves continue: see poste shards list.",
                 )
             time.sleep(_POLL_S)
-
-
-def _places(settings: Settings, url: str | None) -> dict[str, Any]:
-    return ask_as_operator("GET", settings, url, "/shards")

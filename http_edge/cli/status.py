@@ -8,10 +8,8 @@ from typing import Any, Final
 import click
 
 from http_edge.cli.output import json_option, print_json, print_record, print_table
-from http_edge.cli.running_mediator import ask_as_operator, url_option
-from http_edge.cli.settings import with_settings
+from http_edge.cli.running_mediator import RunningMediator, for_operators
 from http_edge.server.exits import escaped
-from http_edge.settings.sources import Loaded
 
 _IF_IT_LASTS: Final = (
     "Commands for its shards are refused with 503. If this lasts, restart the mediator of that"
@@ -21,14 +19,13 @@ _IF_IT_LASTS: Final = (
 
 @click.command()
 @json_option
-@url_option
-@with_settings("data_dir")
-def status(loaded: Loaded, *, url: str | None, as_json: bool) -> None:
+@for_operators
+def status(mediator: RunningMediator, *, as_json: bool) -> None:
     """Show what a running mediator holds and does.
 
     Only for operators: this needs access to the mediator's data directory.
     """
-    answer = ask_as_operator("GET", loaded.settings, url, "/status")
+    answer = mediator.ask("GET", "/status")
     if as_json:
         print_json(answer)
         return

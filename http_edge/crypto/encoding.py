@@ -65,6 +65,17 @@ def b64decode(text: str) -> bytes:
     return pybase64.b64decode(filled, WRITTEN.altchars, validate=True)
 
 
+def b64decode_exactly(text: str, size_bytes: int) -> bytes | None:
+    """The ``size_bytes`` bytes of ``text``, as ``b64decode``; None for any other text."""
+    if len(text) > -(-size_bytes // 3) * 4:
+        return None
+    try:
+        decoded = b64decode(text)
+    except ValueError:
+        return None
+    return decoded if len(decoded) == size_bytes else None
+
+
 def base64_of_json(text: bytes) -> str:
     """Encode a JSON text in base64 that every dialect reads alike, if that is possible.
 

@@ -16,9 +16,8 @@ from typing import Final
 
 import msgspec
 
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
 
-ID_CHARS: Final = 48
 _VERSION: Final = 0x10
 _SINGLE_USE: Final = 0x01
 _EXPIRY_BYTES: Final = 5
@@ -77,14 +76,11 @@ class InvitationIds:
 
         Does not check whether the invitation has expired or is used up.
         """
-        if len(text) != ID_CHARS:
-            return None
-        try:
-            whole = b64decode(text)
-        except ValueError:
+        whole = b64decode_exactly(text, _TERMS_BYTES + _MAC_BYTES)
+        if whole is None or b64encode(whole) != text:
             return None
         terms, mac = whole[:_TERMS_BYTES], whole[_TERMS_BYTES:]
-        if b64encode(whole) != text or not hmac.compare_digest(self._mac(terms), mac):
+        if not hmac.compare_digest(self._mac(terms), mac):
             return None
         if terms[_UNIQUE] == PUBLIC and not self._public:
             return None

@@ -12,13 +12,11 @@ from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypai
 from nacl.exceptions import BadSignatureError
 
 from http_edge.crypto.canonical_json import NotCanonical, canonical
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64decode_exactly, b64encode
 
 SEED_BYTES: Final = 32
 PUBLIC_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
-_TEXT_CHARS_MAX: Final = 88
-"""64 bytes in base64 with its padding."""
 
 
 def public_key(seed: bytes) -> bytes:
@@ -51,17 +49,6 @@ def verify(public_key: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
-def read_signature(text: str) -> bytes | None:
-    """The 64 bytes of a signature in any form of base64, or None for any other text."""
-    if len(text) > _TEXT_CHARS_MAX:
-        return None
-    try:
-        signature = b64decode(text)
-    except ValueError:
-        return None
-    return signature if len(signature) == SIGNATURE_BYTES else None
-
-
 def sign_object(value: object, seed: bytes) -> str:
     """The signature of the canonical JSON of ``value``, in base64 (DCTRL-0004 4.4).
 
@@ -75,7 +62,7 @@ def sign_object(value: object, seed: bytes) -> str:
 def verify_object(public_key: bytes, value: object, signature_text: str) -> bool:
     """Whether ``signature_text`` (any base64) signs the canonical JSON of ``value``."""
     # The cheap check first: the sender has proven nothing yet.
-    signature = read_signature(signature_text)
+    signature = b64decode_exactly(signature_text, SIGNATURE_BYTES)
     if signature is None:
         return False
     try:

@@ -17,12 +17,11 @@ from actors.core.commands import (
     StoreContract,
 )
 from actors.core.refusals import Refusal
-from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.decentrl.answers import Rejected, always, invalid, success
 from http_edge.decentrl.payloads import REQUEST_BYTES
 from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
-from http_edge.dids import contract_profile
+from http_edge.dids import contract_profile, decentrl
 from http_edge.dids.contract_profile import ContractRejection, VerifiedContract
 
 _REQUEST = "payload.encrypted_contract_request"
@@ -84,7 +83,10 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
         return invalid(
             f"{_REQUEST}: communication_contract.expires_at: is more than {lifetime_s_max} s away"
         )
-    if settings.protocol.require_mediator_in_did and not _names(sender, settings.mediator_did):
+    if (
+        settings.protocol.require_mediator_in_did
+        and decentrl.mediator_of(sender) != settings.mediator_did
+    ):
         return Rejected(
             Refusal.UNAUTHORIZED_COMMAND, "header.sender_did: does not name this mediator"
         )
@@ -171,11 +173,3 @@ def _stored(contract: VerifiedContract) -> Contract:
         contract.digest,
         contract.signed,
     )
-
-
-def _names(did: str, mediator_did: str) -> bool:
-    """Does this did:decentrl name this mediator?"""
-    try:
-        return b64decode(did.rsplit(":", maxsplit=1)[-1]).decode() == mediator_did
-    except ValueError:
-        return False

@@ -16,8 +16,9 @@ import msgspec
 from actors.core.commands import Command, Page
 from actors.core.refusals import Refusal
 from actors.core.submissions import Read
+from http_edge.crypto.encoding import b64decode_exactly
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.crypto.signatures import read_signature, verify
+from http_edge.crypto.signatures import SIGNATURE_BYTES, verify
 from http_edge.decentrl.admission import RegistrationControl
 from http_edge.decentrl.answers import Answering, Rejected, invalid
 from http_edge.decentrl.envelope import CommandEnvelope
@@ -180,6 +181,6 @@ class CommandValidator:
 
 def _is_signed(command: CommandEnvelope, public_key: bytes) -> bool:
     # The cheap check first: the sender has proven nothing yet.
-    signature = read_signature(command.signature)
+    signature = b64decode_exactly(command.signature, SIGNATURE_BYTES)
     signed = None if signature is None else command.signed_bytes()
     return signature is not None and signed is not None and verify(public_key, signed, signature)

@@ -110,7 +110,9 @@ class DidCommMediator:
         identities, clock = dependencies.identities, dependencies.clock
         self.own_dids = own_dids_of(settings, keys)
         own = OwnAddress(settings.url + PATH, self.own_dids)
-        envelopes = _envelopes(self.own_dids, dependencies)
+        fetched = dependencies.fetched
+        known = None if fetched is None else fetched.known
+        envelopes = Envelopes(self.own_dids, lambda: clock() // 1000, known)
         waiting = Waiting(
             dependencies.hub,
             identities,
@@ -119,7 +121,7 @@ class DidCommMediator:
         )
         invitations = invitations_of(settings, self.own_dids.key)
         admission = Admission(didcomm, invitations, identities, clock=clock)
-        unknown_dids = UnknownDids(identities, envelopes.seen, dependencies.fetched)
+        unknown_dids = UnknownDids(identities, envelopes.seen, fetched)
         enrolment = Enrolment(
             identities, admission, dependencies.keylists, unknown_dids.service_of, own
         )
@@ -145,7 +147,6 @@ class DidCommMediator:
                 settings.limits.socket_buffer_bytes_max,
                 settings.limits.sockets_per_identity_max,
                 settings.limits.host_call_s_max,
-                set(),
             )
         )
         self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)
@@ -179,12 +180,6 @@ class DidCommMediator:
     def _refused(self, status: HTTPStatus, code: str) -> web.Response:
         self._refusals.count(DIDCOMM, "", code)
         return refusal(status, code)
-
-
-def _envelopes(own_dids: OwnDids, dependencies: DidCommDependencies) -> Envelopes:
-    clock, fetched = dependencies.clock, dependencies.fetched
-    known = None if fetched is None else fetched.known
-    return Envelopes(own_dids, lambda: clock() // 1000, known)
 
 
 def _inbound(

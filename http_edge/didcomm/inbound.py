@@ -24,7 +24,7 @@ from actors.core.replies import QueueState
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
-from http_edge.didcomm.delivery.packing import packed
+from http_edge.didcomm.delivery.pump import packed
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -147,7 +147,7 @@ class Inbound:
             case ToForward():
                 if found.forward is not None and found.forward.names_another:
                     self._note_misaddressed(FORWARDS[found.envelopes.generation])
-                return await self._forward(found, command, transport, arrived_s)
+                return await self._forward(found, command, arrived_s)
             case ForUs(message, sender):
                 if message.is_prior_unproven:
                     # The answer time must not reveal whether the prior DID has an account.
@@ -197,7 +197,7 @@ class Inbound:
         )
 
     async def _forward(
-        self, found: ToForward, command: bytes, transport: InboundTransport, arrived_s: float
+        self, found: ToForward, command: bytes, arrived_s: float
     ) -> ReceivedMessage | MessageRejection:
         """Queue the envelopes for each recipient's owner, independently of the other owners."""
         recipients, envelopes = found.recipients, found.envelopes
@@ -217,7 +217,6 @@ class Inbound:
         for each in refusals:
             if each is not Refusal.KEY_UNKNOWN:
                 return MessageRejection(self.refused(reason_of(each), name))
-        transport.took()
         if len(refusals) < len(replies):
             self._times.stored(arrived_s)
             self._measures.commands.add(DIDCOMM, name, DONE)

@@ -49,8 +49,6 @@ class SocketDependencies(msgspec.Struct, frozen=True):
     buffer_bytes_max: int
     sockets_per_identity_max: int
     finish_s_max: float
-    open: set[Outgoing]
-    """The writer of every open socket, including sockets that have sent no message yet."""
 
 
 class _Peer:
@@ -121,6 +119,7 @@ class InboundSocket(InboundTransport):
         self._beats_missed = 0
         self._awaited: list[tuple[int, asyncio.Future[bool]]] = []
         self.is_in_use = False
+        """Has a message been accepted on this socket?"""
 
     # ---- messages
 
@@ -129,10 +128,6 @@ class InboundSocket(InboundTransport):
         if opens_route(message):
             message = msgspec.structs.replace(message, return_route="all")
         return super().follow(sender, message)
-
-    def took(self) -> None:
-        """Note that a message was accepted on this socket, so that the socket is in use."""
-        self.is_in_use = True
 
     async def take(self, body: bytes) -> None:
         """Process a message; return when it is handled, or when the next one may overtake it."""
@@ -192,9 +187,9 @@ class InboundSocket(InboundTransport):
         if isinstance(received, MessageRejection):
             self._reject(received)
             return
+        self.is_in_use = True
         if received.request is None or received.outcome is None:
             return
-        self.is_in_use = True
         if received.back is not None:
             self._outgoing.put(received.back)
             if received.outcome.handed_over:

@@ -71,9 +71,6 @@ class InboundTransport:
                 return ReturnScope.ANSWER
         return ReturnScope.ANSWER if message.thread_id in (threads or ()) else ReturnScope.NOTHING
 
-    def took(self) -> None:
-        """Note that a message was accepted."""
-
     async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:  # noqa: ARG002
         """Return what this transport offers the sender of a message about to be handled."""
         return PeerState()

@@ -70,7 +70,8 @@ class InvitationPage:
         ``?protocol=connections`` asks for the connections 1.0 form of the public invitation,
         ``?protocol=out-of-band-2`` for the out-of-band 2.0 form alone.
         """
-        given = _given(request)
+        carried = ((each, request.query.get(name)) for each, name in PARAMETERS.items())
+        given = next(((each, text) for each, text in carried if text is not None), None)
         protocol = given[0] if given else _protocol(request)
         if protocol is None:
             return _error(HTTPStatus.NOT_FOUND, UNKNOWN)
@@ -112,14 +113,6 @@ def page(invitation: MediatorInvitation, base_url: str, protocol: Protocol) -> s
         url=escape(url),
     )
     return _FRAME.html(invitation.label, body)
-
-
-def _given(request: web.Request) -> tuple[Protocol, str] | None:
-    """Return the invitation in the query, if there is one."""
-    for protocol, parameter in PARAMETERS.items():
-        if parameter in request.query:
-            return protocol, request.query[parameter]
-    return None
 
 
 def _protocol(request: web.Request) -> Protocol | None:

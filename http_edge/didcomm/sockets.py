@@ -40,10 +40,11 @@ class DidCommSockets:
 
     def __init__(self, dependencies: SocketDependencies) -> None:
         self._dependencies = dependencies
+        self._open: set[Outgoing] = set()
 
     def close_all(self, code: int) -> None:
         """Close every socket, including sockets that have sent no message yet."""
-        for outgoing in self._dependencies.open:
+        for outgoing in self._open:
             outgoing.close(code)
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
@@ -64,11 +65,11 @@ class DidCommSockets:
             kind=WSMsgType.BINARY,
         )
         writing = asyncio.get_running_loop().create_task(outgoing.run())
-        self._dependencies.open.add(outgoing)
+        self._open.add(outgoing)
         try:
             await _Socket(self._dependencies, socket, outgoing, peer_of(request)).serve()
         finally:
-            self._dependencies.open.discard(outgoing)
+            self._open.discard(outgoing)
             await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
         return socket
 
@@ -132,7 +133,8 @@ class _Socket:
                 await until_paid()
                 await self._take(message)
             else:
-                if _is_too_large(message):
+                error = message.data
+                if isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG:
                     self._inbound.refused(RejectionReason.MESSAGE_TOO_LARGE)
                 return
 
@@ -164,9 +166,3 @@ class _Socket:
                 await self._inbound_socket.take(body)
             finally:
                 self._unread.task_done()
-
-
-def _is_too_large(message: WSMessage) -> bool:
-    """Say whether the socket ended because a message was too large."""
-    error = message.data
-    return isinstance(error, WebSocketError) and error.code == WSCloseCode.MESSAGE_TOO_BIG

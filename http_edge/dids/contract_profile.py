@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from http_edge.crypto import aes_gcm, key_agreement
 from http_edge.crypto.canonical_json import canonical
-from http_edge.crypto.encoding import b64decode, b64encode
+from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import sign_object, verify_object
 from http_edge.crypto.strict_json import JsonRefused, parse
@@ -261,11 +261,7 @@ def ephemeral_key(signed: JsonObject, role: Role) -> bytes | None:
     for name in _EPHEMERAL_KEYS[role]:
         text = signed[CONTRACT].get(name)
         if isinstance(text, str):
-            try:
-                key = b64decode(text)
-            except ValueError:
-                return None
-            return key if len(key) == key_agreement.KEY_BYTES else None
+            return b64decode_exactly(text, key_agreement.KEY_BYTES)
     return None
 
 

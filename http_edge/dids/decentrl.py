@@ -63,6 +63,11 @@ def resolve(did: str) -> DidDocument | None:
         return None
 
 
+def mediator_of(did: str) -> str | None:
+    """The DID of the mediator that a did:decentrl names; None for any other DID."""
+    return None if resolve(did) is None else _text(did.rpartition(":")[2])
+
+
 def _text(encoded: str) -> str:
     """Decode base64 to a UTF-8 text; raises ``ValueError`` for anything else."""
     return b64decode(encoded).decode()

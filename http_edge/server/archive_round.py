@@ -63,16 +63,10 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
 ) -> Archived | None:
     """Export old rows that the archive lacks, then let them leave; None if there is nothing to do.
 
-    Args:
-        settings: the mediator's, with one database.
-        is_checked: see ``let_rows_leave``.
-        takes_out_erased: take names of erased identities out of the log. In an archive that is
-            not an export as well, rewrite the files with such names or with contents that were
-            erased since.
-        prunes: remove rows from the archive that it no longer keeps.
-        after_step: called after each transaction; an exception from it ends the round there.
-        progress: see ``let_rows_leave``.
-        clock: returns Unix milliseconds.
+    ``settings`` are those of one database. ``takes_out_erased``: take names of erased identities
+    out of the log and, in an archive that is not an export as well, rewrite the files with such
+    names or with contents that were erased since. ``prunes``: remove rows from the archive that it
+    no longer keeps. An exception from ``after_step`` ends the round there.
 
     Raises:
         KeyFileRefused, OSError: the keys cannot be used.

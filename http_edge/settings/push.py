@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from http_edge.settings.value_types import COUNT_MAX, Section, Url, not_both
+from http_edge.settings.value_types import COUNT_MAX, Section, Url, unfit
 
 
 class Push(Section):
@@ -53,5 +53,6 @@ class Push(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        not_both(self, "webhook_url", "fcm_credentials_file")
+        if self.webhook_url is not None and self.fcm_credentials_file is not None:
+            raise unfit("webhook_url", "it or push.fcm_credentials_file, but not both")
         return self

@@ -21,7 +21,7 @@ from http_edge.settings.value_types import (
     Section,
     WebHost,
     at_most,
-    unused,
+    unfit,
 )
 
 DAY_S: Final = 86_400
@@ -62,7 +62,7 @@ class Protocol(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.allowed_dids and self.registration in _ADMITTING_OTHERS:
-            raise unused("allowed_dids", "registration allow_list")
+            raise unfit("allowed_dids", "none, or protocol.registration allow_list with it")
         return self
 
 
@@ -227,7 +227,7 @@ class DidComm(Section):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.allowed_keys and self.registration in _ADMITTING_OTHERS:
-            raise unused("allowed_keys", "registration allow_list")
+            raise unfit("allowed_keys", "none, or didcomm.registration allow_list with it")
         return self
 
 

@@ -124,8 +124,7 @@ def load_settings(
     notes: list[str] = []
     for source in in_order:
         for given in _by_present_names(source, notes):
-            _refuse_no_text(given)
-            _refuse_uri(given)
+            _refuse_unfit(given)
             values[given.name] = given.value
             sources[given.name] = given.source
     settings = _validated(values, sources)
@@ -235,23 +234,17 @@ def _by_present_names(source: Sequence[_Given], notes: list[str]) -> Iterator[_G
         yield given._replace(name=present)
 
 
-def _refuse_no_text(given: _Given) -> None:
-    """Refuse bytes that are not UTF-8, which JSON cannot carry, and NUL, which no path has.
+def _refuse_unfit(given: _Given) -> None:
+    """Refuse what JSON cannot carry, NUL, which no path has, and ``s3://bucket`` for a path.
+
+    That would be a folder ``s3:`` of this machine.
 
     Raises:
-        SettingRefused: the value has such a character.
+        SettingRefused: the value has such a character, or is a path with ``://``.
     """
     texts = given.value if isinstance(given.value, list) else [given.value]
     if any(isinstance(text, str) and _NO_TEXT.search(text) for text in texts):
         raise SettingRefused(given.name, given.source, "text in UTF-8 without NUL")
-
-
-def _refuse_uri(given: _Given) -> None:
-    """Refuse ``s3://bucket`` for a path: it would be a folder ``s3:`` of this machine.
-
-    Raises:
-        SettingRefused: the value of a path has ``://``.
-    """
     is_path = every_setting()[given.name].kind.get("format") == "path"
     if is_path and "://" in str(given.value):
         raise SettingRefused(given.name, given.source, "a path on this machine, not a URI")
@@ -321,12 +314,9 @@ def _refusal(error: ErrorDetails, sources: Mapping[str, str]) -> SettingRefused:
             return SettingRefused(larger, sources[larger], f"at least {least}")
         most = larger if times == 1 else f"{larger} divided by {times}"
         return SettingRefused(smaller, sources[smaller], f"at most {most}")
-    if error["type"] == "unused":
-        name, needed = section + error["ctx"]["name"], section + error["ctx"]["needed"]
-        return SettingRefused(name, sources[name], f"none, or {needed} with it")
-    if error["type"] == "exclusion":
-        one, other = section + error["ctx"]["one"], section + error["ctx"]["other"]
-        return SettingRefused(one, sources[one], f"it or {other}, but not both")
+    if error["type"] == "unfit":
+        name = section + error["ctx"]["name"]
+        return SettingRefused(name, sources[name], error["ctx"]["expected"])
     path = list(accumulate(map(str, error["loc"]), "{}.{}".format))
     name = next(name for name in reversed(path) if name in sources)
     return SettingRefused(name, sources[name], every_setting()[name].expected)

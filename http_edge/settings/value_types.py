@@ -176,18 +176,7 @@ def contradiction(smaller: str, larger: str, times: int = 1) -> PydanticCustomEr
     return PydanticCustomError("contradiction", "{smaller} at most {larger}", names)
 
 
-def unused(name: str, needed: str) -> PydanticCustomError:
-    """The error of a section that sets ``name``, which without ``needed`` would have no effect."""
-    names: dict[str, object] = {"name": name, "needed": needed}
-    return PydanticCustomError("unused", "{name} needs {needed}", names)
-
-
-def not_both(section: Section, one: str, other: str) -> None:
-    """Refuse a section in which two settings that exclude each other are set.
-
-    Raises:
-        PydanticCustomError: both are set; its context names them.
-    """
-    if getattr(section, one) is not None and getattr(section, other) is not None:
-        names: dict[str, object] = {"one": one, "other": other}
-        raise PydanticCustomError("exclusion", "{one} and {other} are both set", names)
+def unfit(name: str, expected: str) -> PydanticCustomError:
+    """The error of a section in which ``name`` does not fit the others; says what would."""
+    about: dict[str, object] = {"name": name, "expected": expected}
+    return PydanticCustomError("unfit", "{name}: expected {expected}", about)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from http_edge.cli.running_mediator import ask_as_operator
+from http_edge.cli.running_mediator import RunningMediator
 from http_edge.clients.decentrl import MediatorClient
 from http_edge.settings.settings import Settings
 from tests.cluster.accounts import (
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.cluster
 async def _exported(server: Server, *, in_trouble: bool) -> dict[str, Any] | None:
     """What the status says of the export, if it has a fault or has caught up."""
     settings = Settings(data_dir=server.data_dir)
-    answer = await asyncio.to_thread(ask_as_operator, "GET", settings, None, "/status")
+    answer = await asyncio.to_thread(RunningMediator(settings).ask, "GET", "/status")
     status: dict[str, Any] = answer["export"]
     if in_trouble:
         return status if status["trouble_age_s"] is not None else None

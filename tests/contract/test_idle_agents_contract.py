@@ -42,7 +42,7 @@ from actors.core.replies import (
     Reply,
 )
 from actors.core.submissions import Submission
-from actors.host.idle_watch import MARK, watched
+from actors.host.expiry import MARK, watched
 from actors.host.measures import families
 from eventstore.log.event_log import Due, EventLog
 from eventstore.log.events import AccountExpired, AgentSeen, MessagesRemoved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from http_edge.listener.newcomers import Newcomers
+from http_edge.listener.connections import Newcomers
 
 
 def test_a_newcomer_counts_once_and_only_until_all_are_forgotten() -> None:

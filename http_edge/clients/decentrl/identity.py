@@ -166,5 +166,5 @@ class Identity:
             raise UnusableIdentity(f"{path} holds a DID that names another signing key")
         if document.pre_key != agreement_key(self.prekey_private):
             raise UnusableIdentity(f"{path} holds a DID that names another pre-key")
-        if b64decode(self.did.rpartition(":")[2]) != self.mediator_did.encode():
+        if decentrl.mediator_of(self.did) != self.mediator_did:
             raise UnusableIdentity(f"{path} holds a DID that names another mediator")

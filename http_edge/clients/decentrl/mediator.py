@@ -15,7 +15,6 @@ from http_edge.clients.decentrl.errors import MediatorUnknown, NotAuthentic, Une
 from http_edge.clients.decentrl.records import PAGE_SIZE, Page, PublicEvent, Seconds, each, page_of
 from http_edge.clients.decentrl.transport import Transport, TransportLimits
 from http_edge.clients.sources import Sources
-from http_edge.crypto.encoding import b64decode
 from http_edge.crypto.signatures import verify_object
 from http_edge.dids import DidDocument, decentrl
 from http_edge.dids.document import read_document
@@ -100,7 +99,7 @@ class Mediator:
             UnexpectedAnswer: another mediator answers at that address.
         """
         own_did = (await self.document()).did
-        mediator_did = did if did == own_did else mediator_named_by(did)
+        mediator_did = did if did == own_did else decentrl.mediator_of(did)
         if mediator_did == own_did:
             return self
         if mediator_did is None:
@@ -177,13 +176,6 @@ def _as_they_are(tags: Sequence[str]) -> Sequence[str]:
     """The tags for a query: a single one is doubled if it would be read as a list or no filter."""
     is_list = len(tags) == 1 and (not tags[0] or "," in tags[0])
     return [*tags, *tags] if is_list else tags
-
-
-def mediator_named_by(did: str) -> str | None:
-    """The DID of the mediator that a did:decentrl names; None for any other DID."""
-    if decentrl.resolve(did) is None:
-        return None
-    return b64decode(did.rpartition(":")[2]).decode()
 
 
 def mediator_document(answer: Mapping[str, object]) -> DidDocument:

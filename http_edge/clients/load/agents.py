@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from http_edge.clients.decentrl import CommandRefused, Sources
 from http_edge.clients.didcomm import MediatorRefused
@@ -36,19 +37,35 @@ class Drained:
     elapsed_s: float = 0.0
 
 
-class Agents(Protocol):
+class Agents(ABC):
     """Registered agents of one protocol at one mediator."""
 
+    media_type: str
+    """The media type of messages."""
+
     @property
+    @abstractmethod
     def endpoint(self) -> str:
         """The URL to which messages are posted."""
 
-    @property
-    def media_type(self) -> str:
-        """The media type of messages."""
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many agents have a queue."""
 
+    @abstractmethod
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
         """Make ``count`` different messages of ``size_bytes``, for each recipient in turn."""
+
+    @abstractmethod
+    async def take_page(self, number: int, page_size: int) -> int:
+        """Fetch and acknowledge a page of the queue of this agent; return its number of messages.
+
+        Raises: ClientError, WalletError.
+        """
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Withdraw the registrations that can be withdrawn. Raises: ClientError, WalletError."""
 
     async def drain(
         self,
@@ -57,13 +74,23 @@ class Agents(Protocol):
         page_size: int = PAGE_SIZE,
         progress: Progress = no_progress,
     ) -> Drained:
-        """Fetch and acknowledge all messages that wait for the agents.
+        """Fetch and acknowledge all messages that wait for the agents. Raises as ``take_page``."""
+        drained, clock = Drained(), time.perf_counter_ns
+        started = clock()
 
-        Raises: ClientError, WalletError.
-        """
+        async def empty(number: int) -> None:
+            while True:
+                began = clock()
+                count = await self.take_page(number, page_size)
+                if not count:
+                    return
+                drained.latencies_ns.append(clock() - began)
+                drained.messages += count
+                progress(drained.messages)
 
-    async def leave(self) -> None:
-        """Withdraw the registrations that can be withdrawn. Raises: ClientError, WalletError."""
+        await each(range(len(self)), empty, connections, no_progress)
+        drained.elapsed_s = (clock() - started) / _NS_PER_S
+        return drained
 
 
 async def each(
@@ -83,31 +110,6 @@ async def each(
 
     await asyncio.gather(*[worker() for _ in range(connections)])
     return [results[number] for number in sorted(results)]
-
-
-async def emptied(
-    members: Iterable[Member],
-    page: Callable[[Member], Awaitable[int]],
-    connections: int,
-    progress: Progress,
-) -> Drained:
-    """Empty all queues; ``page`` takes one page of a queue and returns its number of messages."""
-    drained, clock = Drained(), time.perf_counter_ns
-    started = clock()
-
-    async def empty(member: Member) -> None:
-        while True:
-            began = clock()
-            count = await page(member)
-            if not count:
-                return
-            drained.latencies_ns.append(clock() - began)
-            drained.messages += count
-            progress(drained.messages)
-
-    await each(members, empty, connections, no_progress)
-    drained.elapsed_s = (clock() - started) / _NS_PER_S
-    return drained
 
 
 async def patiently(once: Callable[[], Awaitable[Result]]) -> Result:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Final, NamedTuple, Self
 
+from typing_extensions import override
+
 from http_edge.clients.decentrl import (
     Account,
     Channel,
@@ -16,12 +18,10 @@ from http_edge.clients.decentrl import (
 )
 from http_edge.clients.load.agents import (
     MESSAGE_BYTES,
-    PAGE_SIZE,
     SETUP_CONNECTIONS,
     SOURCES,
-    Drained,
+    Agents,
     each,
-    emptied,
     patiently,
 )
 from http_edge.clients.load.closed_loop import Progress, no_progress
@@ -40,8 +40,8 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DecentrlAgents:
-    """Recipients of Decentrl messages, each with a sender of its own; see ``Agents``."""
+class DecentrlAgents(Agents):
+    """Recipients of Decentrl messages, each with a sender of its own."""
 
     client: MediatorClient
     pairs: Sequence[Pair]
@@ -68,9 +68,13 @@ class DecentrlAgents:
 
         return cls(client, await each(range(count), pair, SETUP_CONNECTIONS, progress))
 
+    def __len__(self) -> int:
+        """How many recipients there are."""
+        return len(self.pairs)
+
     @property
+    @override
     def endpoint(self) -> str:
-        """See ``Agents``."""
         return str(self.client.transport.at("/"))
 
     def message(self, pair: Pair, payload: str) -> bytes:
@@ -84,33 +88,23 @@ class DecentrlAgents:
             nonce=SOURCES.new_nonce(),
         )
 
+    @override
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
-        """See ``Agents``."""
         payload = "x" * size_bytes
         return (self.message(pair, payload) for pair in islice(cycle(self.pairs), count))
 
-    async def drain(
-        self,
-        *,
-        connections: int,
-        page_size: int = PAGE_SIZE,
-        progress: Progress = no_progress,
-    ) -> Drained:
-        """See ``Agents``."""
+    @override
+    async def take_page(self, number: int, page_size: int) -> int:
+        recipient = self.pairs[number].recipient
+        waiting = await patiently(lambda: recipient.query_pending_events(page_size=page_size))
+        ids = [event.id for event in waiting.items]
+        if ids:
+            await patiently(lambda: recipient.acknowledge_pending_events(ids))
+        return len(ids)
 
-        async def page(pair: Pair) -> int:
-            waiting = await patiently(
-                lambda: pair.recipient.query_pending_events(page_size=page_size)
-            )
-            ids = [event.id for event in waiting.items]
-            if ids:
-                await patiently(lambda: pair.recipient.acknowledge_pending_events(ids))
-            return len(ids)
-
-        return await emptied(self.pairs, page, connections, progress)
-
+    @override
     async def leave(self) -> None:
-        """See ``Agents``: registrations end by themselves."""
+        """Do nothing: registrations end by themselves."""
 
 
 def _contract(sender: Identity, recipient: Identity, until_s: int) -> dict[str, object]:

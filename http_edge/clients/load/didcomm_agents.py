@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Self
 
 import aiohttp
 import orjson
+from typing_extensions import override
 
 from http_edge.clients.didcomm import (
     Recipient,
@@ -20,14 +21,11 @@ from http_edge.clients.didcomm import (
     fetch_invitation_2,
     forward_2,
 )
-from http_edge.clients.didcomm.connected_wallet import ConnectedWallet
 from http_edge.clients.load.agents import (
     MESSAGE_BYTES,
-    PAGE_SIZE,
     SETUP_CONNECTIONS,
-    Drained,
+    Agents,
     each,
-    emptied,
     patiently,
 )
 from http_edge.clients.load.closed_loop import Progress, no_progress
@@ -57,35 +55,28 @@ class Mailbox2(NamedTuple):
     recipient: Recipient2
 
 
-class _PickingUp:
+class _PickingUp(Agents):
     """Agents whose wallets fetch by the version of pickup that each has."""
 
-    __slots__ = ()
     mailboxes: Sequence[Mailbox] | Sequence[Mailbox2]
 
-    async def drain(
-        self,
-        *,
-        connections: int,
-        page_size: int = PAGE_SIZE,
-        progress: Progress = no_progress,
-    ) -> Drained:
-        """See ``Agents``."""
+    def __len__(self) -> int:
+        """How many wallets there are."""
+        return len(self.mailboxes)
 
-        async def page(wallet: ConnectedWallet) -> int:
-            picked = await patiently(lambda: wallet.fetch(page_size))
-            ids = [one.id for one in picked]
-            if ids:
-                await patiently(lambda: wallet.acknowledge(ids))
-            return len(ids)
-
-        wallets: list[ConnectedWallet] = [box.wallet for box in self.mailboxes]
-        return await emptied(wallets, page, connections, progress)
+    @override
+    async def take_page(self, number: int, page_size: int) -> int:
+        wallet = self.mailboxes[number].wallet
+        picked = await patiently(lambda: wallet.fetch(page_size))
+        ids = [one.id for one in picked]
+        if ids:
+            await patiently(lambda: wallet.acknowledge(ids))
+        return len(ids)
 
 
 @dataclass(frozen=True, slots=True)
 class DidCommAgents(_PickingUp):
-    """Wallets with one key each, and a sender without a mediator; see ``Agents``."""
+    """Wallets with one key each, and a sender without a mediator."""
 
     mailboxes: Sequence[Mailbox]
     sender: KeyPair = field(default_factory=KeyPair.new, repr=False)
@@ -114,19 +105,21 @@ class DidCommAgents(_PickingUp):
         return cls(await each(range(count), mailbox, SETUP_CONNECTIONS, progress))
 
     @property
+    @override
     def endpoint(self) -> str:
-        """See ``Agents``."""
         return self.mailboxes[0].recipient.address.endpoint
 
+    @override
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
-        """See ``Agents``: forwards, about three times as long as the messages sealed in them."""
+        """Make forwards, about three times as long as the messages sealed in them."""
         for number, mailbox in enumerate(islice(cycle(self.mailboxes), count)):
             message: Json = {"@type": _BASIC_MESSAGE, "@id": f"message-{number}", "content": ""}
             message["content"] = "x" * max(0, size_bytes - len(orjson.dumps(message)))
             yield mailbox.recipient.address.seal(message, self.sender)
 
+    @override
     async def leave(self) -> None:
-        """See ``Agents``: the keys leave the keylists."""
+        """Remove the keys from the keylists."""
         for wallet, recipient in self.mailboxes:
             remove = [recipient.key.public]
             await patiently(lambda w=wallet, r=remove: w.update_keylist(remove=r))  # type: ignore[misc]
@@ -134,7 +127,7 @@ class DidCommAgents(_PickingUp):
 
 @dataclass(frozen=True, slots=True)
 class DidComm2Agents(_PickingUp):
-    """Wallets of DIDComm v2 with one DID each; see ``Agents``.
+    """Wallets of DIDComm v2 with one DID each.
 
     Wallets and sender name each other by the short forms of their did:peer:4, as agents do from the
     second message on.
@@ -165,12 +158,13 @@ class DidComm2Agents(_PickingUp):
         return cls(await each(range(count), mailbox, SETUP_CONNECTIONS, progress))
 
     @property
+    @override
     def endpoint(self) -> str:
-        """See ``Agents``."""
         return endpoint_of(self.mailboxes[0].recipient.did)
 
+    @override
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
-        """See ``Agents``: forwards, about four times as long as the messages sealed in them."""
+        """Make forwards, about four times as long as the messages sealed in them."""
         static_secrets = StaticSecrets()
         sender = self._known(self.sender)
         packed_by = envelope.Sender(sender.agreement_kid, sender.agreement)
@@ -190,8 +184,9 @@ class DidComm2Agents(_PickingUp):
             sealed = envelope.seal(text, [packed_to], packed_by, static_secrets)
             yield forward_2([sealed], to.did, recipient.routing_did)
 
+    @override
     async def leave(self) -> None:
-        """See ``Agents``: the DIDs leave the keylists."""
+        """Remove the DIDs from the keylists."""
         for wallet, recipient in self.mailboxes:
             remove = [recipient.did]
             await patiently(lambda w=wallet, r=remove: w.update_recipients(remove=r))  # type: ignore[misc]

@@ -19,7 +19,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from http_edge.crypto.encoding import ED25519_PREFIX, KEY_BYTES, b64decode, multibase_decode
+from http_edge.crypto.encoding import (
+    ED25519_PREFIX,
+    KEY_BYTES,
+    b64decode_exactly,
+    multibase_decode,
+)
 from http_edge.didcomm.envelopes.keys import DID_KEY, base58, curve_public, read_key
 from http_edge.didcomm.envelopes.messages import AgentAccount, Json
 from http_edge.didcomm.envelopes.peer_dids import (
@@ -271,7 +276,7 @@ def _material(method: Json) -> bytes | None:
         case {"publicKeyMultibase": str(text)}:
             return _usable(_multibase(text))
         case {"publicKeyJwk": {"kty": "OKP", "crv": "Ed25519", "x": str(text)}}:
-            return _usable(_jwk(text))
+            return _usable(b64decode_exactly(text, KEY_BYTES))
         case _:
             return None
 
@@ -282,14 +287,6 @@ def _multibase(text: str) -> bytes | None:
     except ValueError:
         # Early Ed25519VerificationKey2020: the bare key after the z, without its codec.
         return read_key(text[1:]) if text.startswith("z") else None
-
-
-def _jwk(text: str) -> bytes | None:
-    try:
-        key = b64decode(text) if len(text) <= 2 * KEY_BYTES else b""
-    except ValueError:
-        return None
-    return key if len(key) == KEY_BYTES else None
 
 
 def _usable(key: bytes | None) -> bytes | None:

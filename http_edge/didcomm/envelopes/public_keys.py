@@ -18,13 +18,11 @@ from base58 import b58decode, b58encode
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from http_edge.crypto.encoding import KEY_BYTES, b64decode, b64encode
+from http_edge.crypto.encoding import KEY_BYTES, b64decode_exactly, b64encode
 from http_edge.didcomm.envelopes.messages import Json
 
 MULTIBASE_CHARS_MAX: Final = 100
 """P-521 has 95. Checked first: base58 takes quadratic time."""
-_JWK_CHARS_MAX: Final = 128
-"""A coordinate on P-521 has 88 characters."""
 
 
 class Curve(Enum):
@@ -100,12 +98,12 @@ def read_jwk(jwk: object) -> PublicKey | None:
     if curve is None or not isinstance(x, str):
         return None
     size = coordinate_bytes(curve)
-    across = _coordinate(x, size)
+    across = b64decode_exactly(x, size)
     if across is None:
         return None
     if curve not in _POINTS:
         return PublicKey(curve, across) if kty == "OKP" else None
-    up = _coordinate(y, size) if kty == "EC" and isinstance(y, str) else None
+    up = b64decode_exactly(y, size) if kty == "EC" and isinstance(y, str) else None
     return None if up is None else _checked(curve, b"\4" + across + up)
 
 
@@ -178,16 +176,6 @@ def _checked(curve: Curve, raw: bytes) -> PublicKey | None:
         return compressed(curve, ec.EllipticCurvePublicKey.from_encoded_point(point, raw))
     except ValueError:
         return None
-
-
-def _coordinate(text: str, size: int) -> bytes | None:
-    if len(text) > _JWK_CHARS_MAX:
-        return None
-    try:
-        raw = b64decode(text)
-    except ValueError:
-        return None
-    return raw if len(raw) == size else None
 
 
 def _base58(curve: Curve, text: str) -> PublicKey | None:

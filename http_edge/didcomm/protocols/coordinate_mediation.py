@@ -29,7 +29,7 @@ from http_edge.didcomm.identities import Identities, speaker
 from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from http_edge.didcomm.protocols.own_address import OwnAddress
-from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal
 from http_edge.settings.settings import DidComm
 
@@ -66,19 +66,6 @@ def _key_name(text: str) -> str | None:
     return None if key is None else keys.base58(key)
 
 
-def _endpoint_and_key(own: OwnAddress, _addressed_to: str) -> Json:
-    return {"endpoint": own.endpoint, "routing_keys": [own.dids.did_key]}
-
-
-def _one_did(_: OwnAddress, addressed_to: str) -> Json:
-    # The specification's example has a list of DIDs, but the clients read a text.
-    return {"routing_did": addressed_to}
-
-
-def _list_of_dids(_: OwnAddress, addressed_to: str) -> Json:
-    return {"routing_did": [addressed_to]}
-
-
 FORM_1: Final = MediationForm(
     1,
     recipient="recipient_key",
@@ -88,7 +75,7 @@ FORM_1: Final = MediationForm(
     listing="keylist",
     listed="keys",
     repeated_add="no_change",
-    grant=_endpoint_and_key,
+    grant=lambda own, _: {"endpoint": own.endpoint, "routing_keys": [own.dids.did_key]},
 )
 FORM_2: Final = MediationForm(
     2,
@@ -99,7 +86,8 @@ FORM_2: Final = MediationForm(
     listing="keylist",
     listed="keys",
     repeated_add="success",  # Credo gives up at anything else
-    grant=_one_did,
+    # The specification's example has a list of DIDs, but the clients read a text.
+    grant=lambda _, addressed_to: {"routing_did": addressed_to},
 )
 FORM_3: Final = MediationForm(
     3,
@@ -110,7 +98,7 @@ FORM_3: Final = MediationForm(
     listing="recipient",
     listed="dids",
     repeated_add="success",
-    grant=_list_of_dids,
+    grant=lambda _, addressed_to: {"routing_did": [addressed_to]},
 )
 FORMS: Final = (FORM_1, FORM_2, FORM_3)
 
@@ -198,7 +186,7 @@ class CoordinateMediation:
         )
         changed = await self._keylists.change(request.sender.did, request.command, changes)
         if isinstance(changed, Refusal):
-            return _report(problem_of(changed))
+            return _report(changed)
         updated = [
             self._result(update, result) for update, result in self._results(looked_at, changed)
         ]
@@ -260,7 +248,7 @@ class CoordinateMediation:
         query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
         part = await request.ask_account(self._identities, query, KeylistPart)
         if isinstance(part, Refusal):
-            return _report(problem_of(part))
+            return _report(part)
         count = len(part.keys)
         remaining = max(part.total - offset - count, 0)
         members: Json = {
@@ -271,9 +259,9 @@ class CoordinateMediation:
         return Outcome(reply=Reply(self._form.listing, members))
 
 
-def _report(problem: Problem | InvalidMember) -> Outcome:
+def _report(problem: Problem | InvalidMember | Refusal) -> Outcome:
     # A stranger has no queue in which the report could wait.
-    return refusal(problem, may_wait=problem is not Problem.NOT_CONNECTED)
+    return refusal(problem, may_wait=problem is not Refusal.NOT_CONNECTED)
 
 
 def _held(message: Message) -> frozenset[str]:

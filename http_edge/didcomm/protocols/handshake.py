@@ -29,7 +29,6 @@ from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, pe
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.own_address import OwnAddress
-from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 
 PROBLEM_REPORT: Final = "problem_report"
@@ -42,10 +41,10 @@ _CONTEXT: Final = (
 )
 
 
-_BY_PROBLEM: Final = {
-    Problem.ROTATED: NotAdmitted.DID_ROTATED,
-    Problem.RATE_LIMITED: NotAdmitted.TOO_MANY,
-    Problem.INSUFFICIENT_STORAGE: NotAdmitted.INSUFFICIENT_STORAGE,
+_BY_REFUSAL: Final = {
+    Refusal.NOT_SPEAKING: NotAdmitted.DID_ROTATED,
+    Refusal.RATE_LIMITED: NotAdmitted.TOO_MANY,
+    Refusal.INSUFFICIENT_STORAGE: NotAdmitted.INSUFFICIENT_STORAGE,
 }
 
 
@@ -134,7 +133,7 @@ class HandshakeResponder:
             request.sender.did, Connect(connection), request.command, Done
         )
         if isinstance(connected, Refusal):
-            return _BY_PROBLEM.get(problem_of(connected), NotAdmitted.UNAVAILABLE)
+            return _BY_REFUSAL.get(connected, NotAdmitted.UNAVAILABLE)
         return None
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-import orjson
 from msgspec.structs import replace
 
 from actors.core.commands import (
@@ -108,11 +107,6 @@ def attachments(messages: Sequence[DeliveredMessage], *, inlined: bool = False) 
     return [
         Attachment(message.message_id, message.payload, inlined=inlined) for message in messages
     ]
-
-
-def payload_object(message: DeliveredMessage) -> object:
-    """Return an envelope as a JSON object: only these are queued (``Envelopes.read_forward``)."""
-    return orjson.loads(message.payload)
 
 
 def time_text(at_ms: int) -> str:

@@ -16,6 +16,7 @@ a request for live mode (``opens_route``). A message leaves the queue only when
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -35,7 +36,7 @@ from http_edge.didcomm.protocols.own_queue import (
     seconds_since,
     times,
 )
-from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import (
     NOTHING,
     Family,
@@ -51,15 +52,16 @@ _LIVE: Final = "live-delivery-change"
 _LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
 """Versions in which a request for live mode opens the return route; RFC 0685 requires one beside.
 """
-StatusOf: TypeAlias = Callable[[QueueState, int], Json]
-"""Returns the attributes of a status, for a queue and the time in Unix milliseconds."""
+ReceivedTimes: TypeAlias = Callable[[QueueState], Json]
+"""Returns the attributes of a status that say when the newest and the oldest message came."""
 
 
 class PickupForm(msgspec.Struct, frozen=True):
     """The differences between the versions of pickup.
 
     ``recipient`` is the member that narrows a request to one recipient, ``limit`` the member that
-    bounds a delivery. ``delivers_nothing``: a delivery request on an empty queue is answered with
+    bounds a delivery. ``says_waited``: a status has the time that the oldest message has waited.
+    ``delivers_nothing``: a delivery request on an empty queue is answered with
     an empty delivery instead of a status. ``answers_receipt``: an acknowledgement is answered with
     the status. ``reports_itself``: problem reports are messages of the protocol.
     """
@@ -68,7 +70,8 @@ class PickupForm(msgspec.Struct, frozen=True):
     major: int
     recipient: str
     limit: str
-    status_of: StatusOf
+    received: ReceivedTimes
+    says_waited: bool = True
     delivers_nothing: bool = False
     answers_receipt: bool = True
     reports_itself: bool = False
@@ -78,49 +81,38 @@ class PickupForm(msgspec.Struct, frozen=True):
         """The name of the protocol in the log."""
         return f"pickup/{self.major}.0"
 
+    def status_of(self, state: QueueState, now_ms: int) -> Json:
+        """Return a status without the recipient, which echoes the sender."""
+        waited_s = seconds_since(state.oldest_ms, now_ms)
+        return {
+            "message_count": state.messages,
+            **({"longest_waited_seconds": waited_s} if self.says_waited else {}),
+            **self.received(state),
+            "total_bytes": state.bytes,
+            "live_delivery": state.live,
+        }
+
     def live_delivery(self, messages: Sequence[DeliveredMessage]) -> NewMessage:
         """Return a delivery that answers no request and so has no thread."""
         kind = f"{self.family}/{self.major}.0/delivery"
         return NewMessage(kind, attachments=attachments(messages))
 
 
-def _status_with(received: Json, state: QueueState, now_ms: int) -> Json:
-    """Return all attributes of a status but the recipient, which echoes the sender's text."""
-    return {
-        "message_count": state.messages,
-        "longest_waited_seconds": seconds_since(state.oldest_ms, now_ms),
-        **received,
-        "total_bytes": state.bytes,
-        "live_delivery": state.live,
-    }
+def _received_texts(state: QueueState) -> Json:
+    return times(newest_received_time=state.newest_ms, oldest_received_time=state.oldest_ms)
 
 
-def _status_2(state: QueueState, now_ms: int) -> Json:
-    received = times(newest_received_time=state.newest_ms, oldest_received_time=state.oldest_ms)
-    return _status_with(received, state, now_ms)
-
-
-def _status_3(state: QueueState, now_ms: int) -> Json:
-    return _status_with(received_times(state, unit_ms=1000), state, now_ms)
-
-
-def _status_4(state: QueueState, _now_ms: int) -> Json:
-    return {
-        "message_count": state.messages,
-        **received_times(state, unit_ms=1),
-        "total_bytes": state.bytes,
-        "live_delivery": state.live,
-    }
-
-
-FORM_2: Final = PickupForm("messagepickup", 2, "recipient_key", "limit", _status_2)
-FORM_3: Final = PickupForm("messagepickup", 3, "recipient_did", "limit", _status_3)
+FORM_2: Final = PickupForm("messagepickup", 2, "recipient_key", "limit", _received_texts)
+FORM_3: Final = PickupForm(
+    "messagepickup", 3, "recipient_did", "limit", partial(received_times, unit_ms=1000)
+)
 FORM_4: Final = PickupForm(
     "message-pickup",
     4,
     "recipient_did",
     "message_count_limit",
-    _status_4,
+    partial(received_times, unit_ms=1),
+    says_waited=False,
     delivers_nothing=True,
     answers_receipt=False,
     reports_itself=True,
@@ -264,8 +256,6 @@ class Pickup:
         return _Narrowed(member, spelling, canonical_name(spelling))
 
     def _refused(self, problem: Problem | InvalidMember | Refusal) -> Outcome:
-        if isinstance(problem, Refusal):
-            problem = problem_of(problem)
         own = self._form.reports_itself
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
 

@@ -26,7 +26,7 @@ from http_edge.didcomm.envelopes.messages import (
     MessageType,
 )
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.protocols.problems import Problem, report_of
+from http_edge.didcomm.protocols.problems import Problem, problem_of, report_of
 
 _R = TypeVar("_R", bound=Reply)
 
@@ -138,7 +138,7 @@ def with_route(handler: Handler) -> Handler:
 
 
 def refusal(
-    problem: Problem | InvalidMember,
+    problem: Problem | InvalidMember | Refusal,
     *,
     may_wait: bool = True,
     explicit: bool = False,
@@ -149,6 +149,8 @@ def refusal(
     The report names a member that breaks a rule, and the rule. ``is_own``: the report is a message
     of the protocol itself.
     """
+    if isinstance(problem, Refusal):
+        problem = problem_of(problem)
     known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
     return Outcome(
         reply=report_of(problem, is_own=is_own),
@@ -164,13 +166,10 @@ class ProtocolTable:
 
     def __init__(self) -> None:
         self._families: dict[tuple[str, int], Family] = {}
-        self._names: set[str] = set()
 
     def add(self, *families: Family) -> None:
         """Add these protocols."""
-        for family in families:
-            self._families[family.name, family.major] = family
-            self._names.add(family.name)
+        self._families |= {(family.name, family.major): family for family in families}
 
     def families(self) -> Sequence[Family]:
         """Return all protocols in the order in which they were added."""
@@ -200,7 +199,7 @@ class ProtocolTable:
         """Return the handler of a type, or the sender's mistake."""
         family = self._families.get((kind.family, kind.major))
         if family is None:
-            known = kind.family in self._names
-            return Problem.VERSION_NOT_SUPPORTED if known else Problem.UNKNOWN_MESSAGE_TYPE
+            is_known = kind.family in {name for name, _ in self._families}
+            return Problem.VERSION_NOT_SUPPORTED if is_known else Problem.UNKNOWN_MESSAGE_TYPE
         handler = family.handlers.get(kind.name, family.otherwise)
         return Problem.UNKNOWN_MESSAGE_TYPE if handler is None else handler

@@ -14,7 +14,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import PushDeviceFound
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.protocols.problems import Problem, problem_of
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
 TOKEN_CHARS_MAX: Final = 4_096
@@ -51,13 +51,13 @@ class PushNotifications:
             return refusal(device, is_own=True)
         done = await (self._remove(request) if device is None else self._ask(request, device))
         if isinstance(done, Refusal):
-            return refusal(problem_of(done))
+            return refusal(done)
         return Outcome(Reply("ack", {"status": "OK"}), may_wait=False)
 
     async def _get(self, request: Request) -> Outcome:
         found = await self._find(request)
         if isinstance(found, Refusal):
-            return refusal(problem_of(found))
+            return refusal(found)
         if found is None:
             return refusal(Problem.NOT_REGISTERED_FOR_PUSH, is_own=True)
         body: Json = {"device_token": found.token}

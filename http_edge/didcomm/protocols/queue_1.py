@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import orjson
+
 from actors.core.commands import QueryQueue, SetQueuePolicy
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
@@ -20,10 +22,8 @@ from http_edge.didcomm.protocols.own_queue import (
     OwnQueue,
     duration_waited_s,
     last_times,
-    payload_object,
     time_text,
 )
-from http_edge.didcomm.protocols.problems import problem_of
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal, with_route
 from http_edge.settings.settings import DidComm
 
@@ -60,7 +60,7 @@ class Queue1:
             return refusal(limit, explicit=True)
         found = await self._queue.deliver(request, limit)
         if not isinstance(found, Delivery):
-            return refusal(problem_of(found), explicit=True)
+            return refusal(found, explicit=True)
         body: Json = {
             "message_count": len(found.messages),
             "messages": list(map(item_of, found.messages)),
@@ -71,7 +71,7 @@ class Queue1:
 
     def _status_reply(self, state: QueueState | Refusal) -> Outcome:
         if not isinstance(state, QueueState):
-            return refusal(problem_of(state), explicit=True)
+            return refusal(state, explicit=True)
         body: Json = {"status": status_of(state, self._clock())}
         return Outcome(Reply("status", body), explicit=True)
 
@@ -93,10 +93,10 @@ def status_of(state: QueueState, now_ms: int) -> Json:
 
 
 def item_of(message: DeliveredMessage) -> Json:
-    """Return a message as an item of a batch."""
+    """Return a message as an item of a batch; only JSON is queued (``Envelopes.read_forward``)."""
     return {
         "id": message.message_id,
-        "msg": payload_object(message),
+        "msg": orjson.loads(message.payload),
         "added_time": time_text(message.at_ms),
     }
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from actors.core.limits import HostLimits, RetentionPace
-from actors.host.growth import Growth
 from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.measures import Growth
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import DueIdentity, EventLog, StorageFigures
 from tests.unit.actors.given import HandClock

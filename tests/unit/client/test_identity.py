@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from http_edge.clients.decentrl import Identity, NotAuthentic, UnusableIdentity
-from http_edge.clients.decentrl.mediator import mediator_named_by
 from http_edge.crypto.signatures import public_key, verify_object
 from http_edge.dids import decentrl
 
@@ -16,7 +15,7 @@ def test_an_identity_resolves_to_its_own_keys_and_names_its_mediator() -> None:
     document = decentrl.resolve(alice.did)
     assert document is not None
     assert document.signing_keys == {alice.signing_key_id: public_key(alice.signing_seed)}
-    assert mediator_named_by(alice.did) == "did:web:mediator.test"
+    assert decentrl.mediator_of(alice.did) == "did:web:mediator.test"
 
 
 def test_every_identity_has_keys_of_its_own() -> None:
