@@ -157,7 +157,7 @@ _SWITCH_S: Final = 0.001
 """How long a thread that reads a large page may keep the interpreter while the writer waits for it:
 a fifth of the default, because one transaction waits several times."""
 CONCURRENCY_GROUPS: Final = {"control": 4}
-"""Threads for calls through Ray: whether a host serves, and its measures."""
+"""Threads for calls through Ray: whether a host answers, and its measures."""
 
 
 class RayIdentityHost(IdentityHost):
@@ -188,6 +188,10 @@ class RayIdentityHost(IdentityHost):
         )
         self._lease.start()
         sys.setswitchinterval(_SWITCH_S)
+
+    def process(self) -> int:
+        """The number of this process."""
+        return os.getpid()
 
     @override
     def answer(self, question: AnyQuestion) -> object:
