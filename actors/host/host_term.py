@@ -126,9 +126,6 @@ class LeaseKeeper:
     def _tell(self) -> None:
         is_running = self._term.is_running()
         if self._was_running and not is_running:
-            _LOG.error(
-                "the lease of this host has ended: it serves nothing until it gets a new one"
-            )
             self._on_over()
         self._was_running = is_running
 

@@ -157,7 +157,7 @@ _SWITCH_S: Final = 0.001
 """How long a thread that reads a large page may keep the interpreter while the writer waits for it:
 a fifth of the default, because one transaction waits several times."""
 CONCURRENCY_GROUPS: Final = {"control": 4}
-"""Threads for calls through Ray: whether a host serves, and its measures."""
+"""Threads for calls through Ray: whether a host answers, and its measures."""
 
 
 class RayIdentityHost(IdentityHost):
@@ -183,11 +183,19 @@ class RayIdentityHost(IdentityHost):
             options.open_leases(),
             term,
             options.lease_s,
-            # Closing tells edges that the outcome of commands in a hanging append is unknown.
-            on_over=self._server.close if options.is_placed else _nothing,
+            on_over=self._lease_over if options.is_placed else _nothing,
         )
         self._lease.start()
         sys.setswitchinterval(_SWITCH_S)
+
+    def _lease_over(self) -> None:
+        _LOG.error("the lease of this host has ended: it serves nothing until it gets a new one")
+        # Closing tells edges that the outcome of commands in a hanging append is unknown.
+        self._server.close()
+
+    def process(self) -> int:
+        """The number of this process."""
+        return os.getpid()
 
     @override
     def answer(self, question: AnyQuestion) -> object:

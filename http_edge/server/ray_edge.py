@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,6 +80,11 @@ class RayEdge:
     async def listening(self) -> None:
         """Return as soon as the edge listens."""
         await self._listening.wait()
+
+    async def process(self) -> int:
+        """Return the number of this process, as soon as the edge listens."""
+        await self._listening.wait()
+        return os.getpid()
 
     async def report(self) -> bytes:
         """Return the msgpack of ``list[MetricFamily]``, as soon as the edge listens."""

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from ray import exceptions as ray_errors
 
 from actors.host.clock import system_clock
 from actors.ray import processes
+from actors.ray.hang_watch import keep_answering
 from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
@@ -32,7 +33,7 @@ from http_edge.server.clock_watch import ClockWatch, clock_watch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import host_options, placement_of
+from http_edge.server.hosts import host_options
 from http_edge.server.log_check import check_log, only_mediator
 from http_edge.server.metrics import (
     Scrape,
@@ -163,8 +164,8 @@ class _Mediator:
         self._prepare = LogPipe().prepare(settings.log_level)
         self._stopping = asyncio.Event()
         self._exit = Exit.OK
-        self._hosts: list[Any] = []
-        self._edges: list[Any] = []
+        self._hosts: dict[str, Any] = {}
+        self._edges: dict[str, Any] = {}
 
     async def serve(self, noted: Sequence[signal.Signals]) -> int:
         """Serve until a signal to stop comes or is in ``noted``; return the exit code."""
@@ -178,8 +179,9 @@ class _Mediator:
             self._node = ClusterNode(self._settings)
             await self._node.join()
         self._start()
-        serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges]
+        serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges.values()]
         serving.append(asyncio.create_task(self._clock.run()))
+        watching = [asyncio.create_task(each) for each in self._watched()]
         beside = asyncio.create_task(self._work_beside())
         try:
             async with metrics_served(self._scrape().shown, self._metrics, self._access):
@@ -188,7 +190,9 @@ class _Mediator:
                     await self._stopping.wait()
         finally:
             self._stopping.set()
-            await self._stop(serving)
+            for task in watching:
+                task.cancel()
+            await self._stop([*serving, *watching])
             await beside
         return int(self._exit)
 
@@ -204,17 +208,25 @@ class _Mediator:
         _LOG.info("starting hosts and edges", extra=about)
         for index in range(hosts):
             options = host_options(self._settings, index)
-            self._hosts.append(processes.start_host(options, self._prepare))
+            self._hosts[options.name] = processes.start_host(options, self._prepare)
         for index in range(self._settings.edges):
             name = edge_name(index, self._settings.node or "")
-            self._edges.append(start_edge(name, settings_json, self._prepare))
+            self._edges[name] = start_edge(name, settings_json, self._prepare)
+
+    def _watched(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Keep every host and every edge answering."""
+        ask = {n: h.process.options(concurrency_group="control") for n, h in self._hosts.items()}
+        ask |= {name: edge.process for name, edge in self._edges.items()}
+        for name, question in ask.items():
+            yield keep_answering(name, question.remote, self._settings.limits.process_silent_s_max)
 
     def _scrape(self) -> Scrape:
-        node = self._settings.node or ""
-        names = placement_of(self._settings).host_names_on(node)
-        reports = [host.report.options(concurrency_group="control") for host in self._hosts]
-        hosts = {name: report.remote for name, report in zip(names, reports, strict=True)}
-        edges = {edge_name(i, node): edge.report.remote for i, edge in enumerate(self._edges)}
+        reports = {
+            name: host.report.options(concurrency_group="control")
+            for name, host in self._hosts.items()
+        }
+        hosts = {name: report.remote for name, report in reports.items()}
+        edges = {name: edge.report.remote for name, edge in self._edges.items()}
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
     def _announce(self) -> None:
@@ -245,13 +257,13 @@ class _Mediator:
     async def _until_ready(self) -> None:
         try:
             async with asyncio.timeout(_READY_S_MAX):
-                await asyncio.gather(*[edge.listening.remote() for edge in self._edges])
+                await asyncio.gather(*[edge.listening.remote() for edge in self._edges.values()])
                 self._settings.operators_address_path.write_text(self._settings.operators_url)
                 if self._node is None:
-                    await asyncio.gather(*[host.ping.remote() for host in self._hosts])
+                    await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:
                     # A host that cannot start raises here.
-                    await asyncio.gather(*[host.holdings.remote() for host in self._hosts])
+                    await asyncio.gather(*[host.holdings.remote() for host in self._hosts.values()])
                     await self._node.until_served()
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
@@ -298,13 +310,13 @@ class _Mediator:
             # At the same time as the edges: a placer may be waiting for a host that is silent.
             steps.append(self._node.stop())
         drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)
-        steps += [edge.stop.remote(drain_s) for edge in self._edges]
+        steps += [edge.stop.remote(drain_s) for edge in self._edges.values()]
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout_at(ends_at):
                 await asyncio.gather(*steps)
         with contextlib.suppress(TimeoutError, ray_errors.RayError):
             async with asyncio.timeout(_STOP_HOSTS_S_MAX):
-                await asyncio.gather(*[host.stop.remote() for host in self._hosts])
+                await asyncio.gather(*[host.stop.remote() for host in self._hosts.values()])
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)

@@ -216,6 +216,11 @@ class Limits(Section):
     longer lease delays recovery from a lost machine; with a shorter one, a slow database looks like
     a lost machine: it has to answer within a quarter of this time, at least a second, and to accept
     a connection within half of it."""
+    process_silent_s_max: float = Field(default=30, ge=5, le=3_600)
+    """A host or an edge that has not answered the main process for this long hangs: it is killed
+    and started again, and nothing that was accepted is lost. The answer waits for no log, disk or
+    client, and took less than a second under hostile load; the default leaves room for a machine
+    that is short of memory or whose disk stalls. A process in a debugger needs more."""
     clock_off_s_max: float = Field(default=5, ge=0, le=3_600)
     """Largest difference between the clock of this machine and that of PostgreSQL. A node with a
     larger one does not start; a running node logs a warning. 0 disables the check. The host's clock

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 
 import pytest
 
+from eventstore.stores.open_log import open_host_leases
 from http_edge.clients.decentrl import Account, MediatorClient, Reconnected
 from tests.cluster.accounts import (
     Socket,
@@ -87,3 +89,25 @@ async def test_a_killed_edge_serves_again_on_the_same_address(
     assert await waiting_payloads(reader) == ["before", "after"]
     assert server.pids(HOST) == hosts
     assert server.pids(EDGE) != [edge]
+
+
+async def test_a_host_without_a_placer_that_was_paused_serves_on_and_says_nothing_else(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    """Its lease has ended meanwhile, but no other host may have taken its shards."""
+    (host,), written = server.pids(HOST), (server.data_dir / "stderr").stat().st_size
+    with closing(open_host_leases(server.dsn)) as leases:
+
+        async def has_lease() -> bool:
+            return bool(leases.living())
+
+        async def has_none() -> bool:
+            return not await has_lease()
+
+        send(host, signal.SIGSTOP)
+        await until(has_none)
+        send(host, signal.SIGCONT)
+        assert await until(lambda: writer.send(reader.identity.did, "after"))
+        await until(has_lease)
+    assert server.pids(HOST) == [host]
+    assert "serves nothing" not in (server.data_dir / "stderr").read_text()[written:]

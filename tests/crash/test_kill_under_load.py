@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.server import Server
+from tests.cluster.server import EDGE, HOST, Server, ended, send
 from tests.crash import kill_under_load, wallets_under_kills
 from tests.crash.conftest import Report
 from tests.crash.kill_under_load import WRITERS, Load, Outcomes, chosen, kill
@@ -33,6 +35,8 @@ SEED = int(os.environ.get("SEED", "1"))
 PAUSE_S = 0.0 if "KILLS" in os.environ else 0.1
 """Between two messages of a sender while the next kill is not near: what waits for a kill need not
 take all of the machine. A run with ``KILLS`` never rests."""
+
+HANGS_S_MAX = 60.0
 
 
 async def before_kill(load: Load, network: WalletNetwork) -> None:
@@ -95,3 +99,27 @@ async def test_no_kill_costs_anything_with_two_hosts_and_two_edges_on_postgres(
     settings = SETTINGS | {"log": postgres_url, "hosts": "2", "edges": "2"}
     with Server(tmp_path / "data", **settings) as server:
         await endured(server, max(3, KILLS // 3), report)
+
+
+@pytest.mark.timeout(300)
+async def test_a_host_and_an_edge_that_hang_are_started_again_and_cost_nothing_accepted(
+    tmp_path: Path, report: Report
+) -> None:
+    """Each hangs under load, and the bound is the lowest: no process that works is killed."""
+
+    async def hang_each(load: Load) -> None:
+        for title in (HOST, EDGE):
+            await load.further()
+            (process,) = server.pids(title)
+            send(process, signal.SIGSTOP)
+            assert await asyncio.to_thread(ended, process, HANGS_S_MAX)
+        await load.further()
+
+    settings = {"limits.process_silent_s_max": "5"}
+    with Server(tmp_path / "data", **settings) as server:
+        load = Load(server, random.Random(SEED))  # noqa: S311 - repeatable
+        outcomes = await kill_under_load.endure(load, hang_each, {"hang": 2})
+        written = (server.data_dir / "stderr").read_text()
+    report(str(outcomes))
+    assert outcomes.is_clean, str(outcomes)
+    assert re.findall(r"(\S+) hangs:", written) == ['"host-0', '"edge-0']

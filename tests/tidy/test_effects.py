@@ -41,6 +41,7 @@ MAY_TOUCH_THE_ENVIRONMENT = {
     "projections/spark/java.py": "finds the operator's Java",
 }
 MAY_IMPORT_RAY = {
+    "actors/ray/hang_watch.py": "what Ray says of a process that it starts again",
     "actors/ray/processes.py": "Ray itself, and hosts as Ray actors",
     "actors/ray/unused_parts.py": "what of Ray is not started",
     "http_edge/server/ray_edge.py": "edges as Ray actors",

@@ -74,8 +74,8 @@ async def stop(steps: Steps, **other: Step) -> None:
     settings, nothing = Settings.model_validate({"limits": {"drain_s_max": 0.2}}), object()
     mediator: Any = serve._Mediator(settings, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     mediator._node = Node(run["leave"], run["placer"])
-    mediator._edges = [Remote(run["edge 0"]), Remote(steps.step("edge 1"))]
-    mediator._hosts = [Remote(run["host 0"]), Remote(steps.step("host 1"))]
+    mediator._edges = {"0": Remote(run["edge 0"]), "1": Remote(steps.step("edge 1"))}
+    mediator._hosts = {"0": Remote(run["host 0"]), "1": Remote(steps.step("host 1"))}
     watch = asyncio.create_task(steps.serving())
     await asyncio.sleep(0)
     async with asyncio.timeout(WAIT_S):
