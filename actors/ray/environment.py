@@ -20,6 +20,12 @@ machine has none. It also checks the disk for its own objects, and the memory of
 processes that take all of it: once a second is soon enough. By default it looks up to ten times a
 second, at half a percent of a core."""
 
+_GCS_S_MAX: Final = 5
+"""Seconds for which Ray's processes try to reach a control service (GCS) that is gone before they
+end. One machine has one, and nothing starts it again: only the end of ``poste serve`` lets a
+supervisor start the mediator anew. A service that is merely slow or paused keeps its connections.
+By default it is a minute."""
+
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Size of a log file of Ray, and of the rotated one before it. Ray logs its state once a minute,
 5 MB a day, by default up to some GiB, on the disk of the keys and of log.db."""
@@ -49,6 +55,7 @@ def prepare() -> None:
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     for name, ms in _PERIODS_MS.items():
         os.environ.setdefault(f"RAY_{name}", str(ms))
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_GCS_S_MAX))
     for name, size_bytes in _MALLOC.items():
         os.environ.setdefault(name, str(size_bytes))
     os.environ.setdefault("RAY_event_stats", "0")

@@ -45,6 +45,7 @@ STARTING = "starting Ray"
 RAYS = ("gcs_server", "raylet")
 """What Ray starts, in this order."""
 DRAINED_S_MAX = 10.0
+RAY_LOST_S_MAX = 30.0
 AGAIN_S = 0.02
 
 
@@ -267,6 +268,16 @@ async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_
             assert await writer.send(reader.identity.did, "after the restart")
         assert before.position() > held
         before.close()
+
+
+def test_a_mediator_that_has_lost_ray_ends_soon_so_that_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path / "data") as server:
+        for pid, _ in list(server.processes()):
+            if pid != server.pid:
+                send(pid, signal.SIGKILL)
+        assert server.exit_code(RAY_LOST_S_MAX)  # neither served on nor ended well
 
 
 LOOPBACK = {
