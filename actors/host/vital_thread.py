@@ -23,7 +23,9 @@ def vital_thread(name: str, work: Callable[[], None]) -> threading.Thread:
         try:
             work()
         except BaseException:  # noqa: BLE001 - whatever it is, the process ends
-            _LOG.critical("the thread %s failed", name, exc_info=True)
-            os._exit(_DEFECT)
+            try:
+                _LOG.critical("the thread %s failed", name, exc_info=True)
+            finally:  # a line may need more memory than there is
+                os._exit(_DEFECT)
 
     return threading.Thread(target=run, name=name, daemon=True)
