@@ -101,25 +101,28 @@ def is_too_old(sealed: BatchSealed, newest_ms: int, window_ms: int) -> bool:
     return sealed.at_ms + 2 * max(sealed.window_ms, window_ms) < newest_ms
 
 
-def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
+def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedPartition:
     """Read a partition's newest seal and the recent nonces from the log.
 
-    Only the times of the seals decide which nonces are recent, so a clock that is wrong for a
-    moment cannot leave a nonce out. The nonces of a seal written under another window are kept as
-    long as the wider window needs, so a window that grew between restarts re-opens no nonce.
+    Nonces are recent at the time of the newest seal or at ``now_ms`` (Unix milliseconds), whichever
+    is earlier: a clock that is ahead leaves no nonce out, and once a clock that was ahead is right,
+    no nonce counts as forgotten, which would refuse commands with the right timestamp. The nonces
+    of a seal written under another window are kept as long as the wider window needs, so a window
+    that grew between restarts re-opens no nonce.
 
     Raises:
         LogUnavailable: the log cannot be read.
         CorruptRow: a row of the partition's stream is not a seal.
     """
     stream = partition_stream(name)
-    known_version, known = _known_nonces(log, stream, window_ms)
+    known_version, known = _known_nonces(log, stream, now_ms, window_ms)
     partition: OwnedPartition | None = None
     newest_ms = reached_ms = 0
     reached = 0
     for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
-            partition, newest_ms = OwnedPartition(name, sealed, version), sealed.at_ms
+            partition = OwnedPartition(name, sealed, version)
+            newest_ms = min(sealed.at_ms, now_ms)
         elif version < reached - 1:
             # The seals between have left for the archive: none is newer than the last one read.
             partition.nonces.forgotten_before_ms = reached_ms + window_ms + 1
@@ -140,7 +143,7 @@ def load(log: EventLog, name: str, *, window_ms: int) -> OwnedPartition:
     return partition or OwnedPartition(name, None, 0)
 
 
-def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _Nonces]:
+def _known_nonces(log: EventLog, stream: UUID, now_ms: int, window_ms: int) -> tuple[int, _Nonces]:
     """The version of the newest usable snapshot, and its nonces."""
     none = 0, _Nonces(window_ms, {}, 0)
     snapshot = log.load_snapshot(stream)
@@ -150,8 +153,10 @@ def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _No
         nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
     except msgspec.DecodeError:
         return none
-    # A snapshot under a narrower window lacks nonces that had expired under it.
-    return (snapshot.version, nonces) if nonces.window_ms >= window_ms else none
+    # A snapshot under a narrower window lacks nonces that had expired under it, and one by a clock
+    # that was ahead lacks those that are in force.
+    is_usable = nonces.window_ms >= window_ms and nonces.forgotten_before_ms <= now_ms
+    return (snapshot.version, nonces) if is_usable else none
 
 
 def newest_seal(log: EventLog, name: str) -> BatchSealed | None:

@@ -136,7 +136,7 @@ class Ownership:
         now_ms = self._clock()
         claimed: list[OwnedPartition] = []
         for name in names:
-            partition = partitions.load(self._log, name, window_ms=self._window_ms)
+            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=self._window_ms)
             if self._is_others(partition):
                 self.give_up(name)
             else:

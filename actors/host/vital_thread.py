@@ -6,10 +6,18 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 _LOG = logging.getLogger(__name__)
 _DEFECT: Final = 70
+
+
+def end_process(event: str, error: BaseException) -> NoReturn:
+    """Log that this happened, and end the process with exit code 70."""
+    try:
+        _LOG.critical(event, exc_info=error)
+    finally:  # a line may need more memory than there is
+        os._exit(_DEFECT)
 
 
 def vital_thread(name: str, work: Callable[[], None]) -> threading.Thread:
@@ -22,8 +30,7 @@ def vital_thread(name: str, work: Callable[[], None]) -> threading.Thread:
     def run() -> None:
         try:
             work()
-        except BaseException:  # noqa: BLE001 - whatever it is, the process ends
-            _LOG.critical("the thread %s failed", name, exc_info=True)
-            os._exit(_DEFECT)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the process ends
+            end_process(f"the thread {name} failed", error)
 
     return threading.Thread(target=run, name=name, daemon=True)

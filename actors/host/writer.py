@@ -217,6 +217,8 @@ class Writer:
         started_s = perf_counter()
         try:
             replies, pushes = self._execute(items)
+        except MemoryError:
+            raise  # reading the log again would need more: the process ends, and starts with none
         except Exception:  # noqa: BLE001 - a defect must not end the thread that answers
             # No client gets a success, and nothing in memory is trusted any more.
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})

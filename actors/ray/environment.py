@@ -13,12 +13,21 @@ _PERIODS_MS: Final = {
     "gcs_pull_resource_loads_period_milliseconds": 10_000,
     "raylet_check_gc_period_milliseconds": 5_000,
     "local_fs_monitor_interval_ms": 10_000,
-    "memory_monitor_refresh_ms": 1_000,
 }
 """How often Ray looks at resources, objects and idle processes for other nodes, of which one
-machine has none. It also checks the disk for its own objects, and the memory of the machine, to end
-processes that take all of it: once a second is soon enough. By default it looks up to ten times a
+machine has none, and checks the disk for its own objects. By default it looks up to ten times a
 second, at half a percent of a core."""
+
+_MEMORY: Final = {"memory_monitor_refresh_ms": 0, "worker_oom_score_adjustment": 0}
+"""Ray's watch over the memory of the machine is off: while that is nearly used up, by any process,
+it ends hosts and edges, however small, and again after each restart. The kernel ends the process
+that takes the most, and by default Ray has it end hosts and edges before all others."""
+
+_GCS_S_MAX: Final = 5
+"""Seconds for which Ray's processes try to reach a control service (GCS) that is gone before they
+end. One machine has one, and nothing starts it again: only the end of ``poste serve`` lets a
+supervisor start the mediator anew. A service that is merely slow or paused keeps its connections.
+By default it is a minute."""
 
 _LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 """Size of a log file of Ray, and of the rotated one before it. Ray logs its state once a minute,
@@ -47,8 +56,9 @@ def prepare() -> None:
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     # Ray's record of every call is for its dashboard, which is off, and grows with the calls.
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    for name, ms in _PERIODS_MS.items():
-        os.environ.setdefault(f"RAY_{name}", str(ms))
+    for name, value in (_PERIODS_MS | _MEMORY).items():
+        os.environ.setdefault(f"RAY_{name}", str(value))
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_GCS_S_MAX))
     for name, size_bytes in _MALLOC.items():
         os.environ.setdefault(name, str(size_bytes))
     os.environ.setdefault("RAY_event_stats", "0")

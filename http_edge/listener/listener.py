@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from actors.core.rate_limits import RateLimit
 from actors.host.clock import Clock, NewId
+from actors.host.vital_thread import end_process
 from http_edge.listener.address_charge import AddressCharge, AddressRates, charged_to, rate_of
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
@@ -216,6 +217,8 @@ class HttpListener:
             return self._error(Rejection.MALFORMED, request)
         except ConnectionError:
             raise
+        except MemoryError as error:
+            end_process("a request ran out of memory", error)
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
             _LOG.exception("request failed")
             return self._error(Rejection.INTERNAL_ERROR, request)

@@ -58,8 +58,7 @@ class Reporter:
 
     def is_erasing_due(self, every_s: float) -> bool:
         """Is it time to take erased contents out of the archive? Never if ``every_s`` is 0."""
-        last_ms = self._status.erased_at_ms or 0
-        return every_s > 0 and self._clock() - last_ms >= every_s * _MS
+        return every_s > 0 and self._is_over(self._status.erased_at_ms, every_s)
 
     def on_erased(self) -> None:
         """Note that erased contents were taken out of the archive."""
@@ -67,8 +66,7 @@ class Reporter:
 
     def is_pruning_due(self, keep_s: float, every_s: float) -> bool:
         """Is it time to prune the archive again? Never if ``keep_s`` is 0."""
-        last_ms = self._status.pruned_at_ms or 0
-        return keep_s > 0 and self._clock() - last_ms >= every_s * _MS
+        return keep_s > 0 and self._is_over(self._status.pruned_at_ms, every_s)
 
     def on_pruned(self) -> None:
         """Note that the archive was pruned."""
@@ -87,6 +85,10 @@ class Reporter:
             self._status.fault_since_ms = self._clock()
         self._status.fault = str(error)
         self._write()
+
+    def _is_over(self, last_ms: int | None, every_s: float) -> bool:
+        """Has this time passed since? A last time still to come is from a clock that was ahead."""
+        return not 0 <= self._clock() - (last_ms or 0) < every_s * _MS
 
     def _write(self) -> None:
         publish(self._path, msgspec.json.encode(self._status))

@@ -14,6 +14,7 @@ import ray
 
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort
+from actors.host.vital_thread import end_process
 from actors.placement.placer_role import PlacerLink
 from actors.placement.port import PlacerUnavailable
 from actors.ray.processes import Prepare
@@ -58,6 +59,7 @@ class RayEdge:
         """Listen, and return after ``stop``."""
         from http_edge.server.edge import Edge  # noqa: PLC0415 - the main process needs none of it
 
+        asyncio.get_running_loop().set_exception_handler(_on_loop_fault)
         keys = load_or_create(self._settings.keys_path)
         edge = Edge(
             self._name, self._settings, keys, self._port, routes=self._routes, placer=self._placer
@@ -141,6 +143,13 @@ class RayEdge:
     def _take_pushes(self, pushes: bytes) -> None:
         if self._edge is not None:
             self._edge.take_pushes(pushes)
+
+
+def _on_loop_fault(loop: asyncio.AbstractEventLoop, fault: dict[str, Any]) -> None:
+    """End an edge that runs out of memory: it would cut one connection after the other."""
+    if isinstance(error := fault.get("exception"), MemoryError):
+        end_process("a connection ran out of memory", error)
+    loop.default_exception_handler(fault)
 
 
 def edge_name(index: int, node: str = "") -> str:

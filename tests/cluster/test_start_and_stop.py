@@ -45,6 +45,7 @@ STARTING = "starting Ray"
 RAYS = ("gcs_server", "raylet")
 """What Ray starts, in this order."""
 DRAINED_S_MAX = 10.0
+RAY_LOST_S_MAX = 30.0
 AGAIN_S = 0.02
 
 
@@ -267,6 +268,35 @@ async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_
             assert await writer.send(reader.identity.did, "after the restart")
         assert before.position() > held
         before.close()
+
+
+def test_a_mediator_that_has_lost_ray_ends_soon_so_that_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    with Server(tmp_path / "data") as server:
+        for pid, _ in list(server.processes()):
+            if pid != server.pid:
+                send(pid, signal.SIGKILL)
+        assert server.exit_code(RAY_LOST_S_MAX)  # neither served on nor ended well
+
+
+async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
+    tmp_path: Path,
+) -> None:
+    server = Server(tmp_path / "data")
+    # To Ray, any use of memory is now too much.
+    server.environment = {**server.environment, "RAY_memory_usage_threshold": "0.001"}
+    with server:
+        serving = server.pids("ray::Ray")
+        # The kernel ends none of them before a larger process.
+        assert [_oom_score_adj(pid) for pid in serving] == [_oom_score_adj(server.pid)] * 2
+        async with client(server.url) as mediator:
+            await newcomer(mediator, "alice")
+        assert server.pids("ray::Ray") == serving
+
+
+def _oom_score_adj(pid: int) -> str:
+    return Path(f"/proc/{pid}/oom_score_adj").read_text()
 
 
 LOOPBACK = {

@@ -122,7 +122,7 @@ def nonces_of(log: EventLog) -> list[Any]:
     """What a new owner of each partition would know."""
     found = []
     for name in PARTITIONS:
-        one = load(log, name, window_ms=LIMITS.timestamp_window_ms)
+        one = load(log, name, now_ms=LATER_MS, window_ms=LIMITS.timestamp_window_ms)
         packed = one.nonces.packed()
         keys = {
             bucket: sorted(some[i : i + 16] for i in range(0, len(some), 16))

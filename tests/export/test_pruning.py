@@ -489,3 +489,5 @@ def test_rounds_prune_from_time_to_time_and_never_without_the_setting(tmp_path: 
     assert not Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
     now[0] += 1_000
     assert Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)
+    now[0] -= 86_400_000  # the clock was ahead when the last round pruned
+    assert Reporter(tmp_path, lambda: now[0]).is_pruning_due(1, 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,6 +39,10 @@ async def greet(request: web.Request) -> web.WebSocketResponse:
     return greeting
 
 
+async def exhaust(_: web.Request) -> web.Response:
+    raise MemoryError
+
+
 FIRST: Final = RouteGroup(
     DECENTRL,
     [BodyRoute("/echo", echo), SocketRoute("/greet", greet)],
@@ -45,7 +50,11 @@ FIRST: Final = RouteGroup(
 )
 SECOND: Final = RouteGroup(
     DIDCOMM,
-    [BodyRoute("/other", echo), PlainRoute("GET", "/defect", fail)],
+    [
+        BodyRoute("/other", echo),
+        PlainRoute("GET", "/defect", fail),
+        PlainRoute("GET", "/exhausted", exhaust),
+    ],
     error_body=lambda reason: b'"second: %b"' % reason.encode(),
 )
 
@@ -124,3 +133,12 @@ async def test_every_answer_names_its_request(url: str) -> None:
             assert answer.headers["X-Request-Id"] == "mine"
         async with client.options("/unknown") as answer:
             assert (answer.status, answer.headers["X-Request-Id"]) == (204, "id-0")
+
+
+async def test_an_edge_without_memory_ends_and_does_not_refuse_each_request_to_come(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    async with aiohttp.ClientSession(url) as client, client.get("/exhausted"):
+        assert codes == [70]

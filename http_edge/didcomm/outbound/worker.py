@@ -245,7 +245,8 @@ class DeliveryWorker:
         if not await self._remove_accepted():
             return _Round.FAILED
         now_ms = self._queue.clock()
-        self._aside = [(until_ms, count) for until_ms, count in self._aside if until_ms > now_ms]
+        # An end that is further away is from before the clock was set back, and the lease is over.
+        self._aside = [each for each in self._aside if 0 < each[0] - now_ms <= ASIDE_MS]
         if state.live or not state.available:
             return _Round.NOTHING
         if self._others_deliver(state, now_ms):

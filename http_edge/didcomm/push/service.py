@@ -72,7 +72,9 @@ class PushService:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Post ``body``; no request is made while the service wants a pause."""
         async with self._places:
-            if self._is_closed or self._clock() < self._paused_until_ms:
+            pause_ms = self._paused_until_ms - self._clock()
+            # A longer pause is from before the clock was set back.
+            if self._is_closed or 0 < pause_ms <= _PAUSE_S_MAX * 1000:
                 return Answer(0)
             try:
                 async with asyncio.timeout(self._settings.timeout_s):

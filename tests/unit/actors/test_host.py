@@ -325,6 +325,22 @@ def test_a_clock_that_jumps_an_hour_ahead_and_back_lets_no_nonce_in_again(log: E
     assert run(owner, later) == [MessagesPage([], 0)]
 
 
+def test_a_host_that_starts_a_day_ahead_refuses_nothing_once_the_clock_is_right(
+    log: EventLog,
+) -> None:
+    clock = HandClock()
+    first = host(log, clock=clock)
+    run(first, submission(ME, registration(ME, NOW_S + 10_000)))
+    sent = submission(ME, QueryMessages(ALL))
+    assert run(first, sent) == [MessagesPage([], 0)]
+    clock.now_ms += 86_400_000
+    host(log, clock=clock)
+    clock.now_ms -= 86_400_000
+    again = host(log, clock=clock)
+    assert run(again, sent) == [Refused(Refusal.DUPLICATE_NONCE)]
+    assert run(again, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+
+
 def test_a_host_measures_and_forgets_on_after_its_clock_was_set_back(
     log: EventLog, clock: HandClock
 ) -> None:

@@ -22,12 +22,13 @@ from tests.log.faulty_log import FaultyLog
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
+DAY_MS = 86_400_000
 SHARD = "shard-0"
 KEY = b"k" * 16
 
 
-def load(log: EventLog, *, window_ms: int = WINDOW_MS) -> OwnedPartition:
-    return partitions.load(log, SHARD, window_ms=window_ms)
+def load(log: EventLog, *, now_ms: int = NOW_MS, window_ms: int = WINDOW_MS) -> OwnedPartition:
+    return partitions.load(log, SHARD, now_ms=now_ms, window_ms=window_ms)
 
 
 def write(
@@ -66,11 +67,26 @@ def test_of_two_owners_one_can_append(log: EventLog) -> None:
         write(log, one)
 
 
-def test_nonces_in_force_are_read_whatever_the_time_is(log: EventLog) -> None:
+@pytest.mark.parametrize("now_ms", [0, NOW_MS - DAY_MS, NOW_MS, NOW_MS + DAY_MS])
+def test_nonces_in_force_are_read_whatever_the_time_is(log: EventLog, now_ms: int) -> None:
     owner = load(log)
     write(log, owner, (KEY, NOW_MS + WINDOW_MS))
-    assert load(log).nonces.holds(KEY, NOW_MS + WINDOW_MS)
-    assert load(log).nonces.forgotten_before_ms == 0
+    again = load(log, now_ms=now_ms)
+    assert again.nonces.holds(KEY, NOW_MS + WINDOW_MS)
+    assert again.nonces.forgotten_before_ms == 0
+
+
+def test_seals_of_a_clock_that_was_ahead_make_no_earlier_nonce_too_old(log: EventLog) -> None:
+    owner = load(log)
+    long_ago_ms = NOW_MS - 3 * WINDOW_MS
+    write(log, owner, at_ms=long_ago_ms)
+    write(log, owner, (KEY, NOW_MS + WINDOW_MS))
+    write(log, owner, at_ms=NOW_MS + DAY_MS)
+    ahead = load(log, now_ms=NOW_MS + DAY_MS)
+    assert ahead.nonces.forgotten_before_ms == NOW_MS + WINDOW_MS + 1
+    again = load(log)
+    assert again.nonces.holds(KEY, NOW_MS)
+    assert again.nonces.forgotten_before_ms == long_ago_ms + WINDOW_MS + 1
 
 
 def test_a_wider_window_keeps_the_nonces_of_a_narrow_one_longer(log: EventLog) -> None:
@@ -173,15 +189,19 @@ def test_a_snapshot_of_nonces_is_not_used_for_a_wider_window(log: EventLog) -> N
     assert wide.version == owner.version
 
 
-def test_a_snapshot_says_until_when_nonces_were_forgotten(log: EventLog) -> None:
-    """A clock that was ahead swept; one that is right, and has only the snapshot, knows it."""
+@pytest.mark.parametrize(("passed_ms", "is_used"), [(WINDOW_MS, True), (0, False)])
+def test_a_snapshot_says_until_when_nonces_were_forgotten(
+    log: EventLog, passed_ms: int, is_used: bool
+) -> None:
+    """A clock that was ahead swept; one that is right knows it, or reads what was forgotten."""
     owner = load(log)
     owner.nonces.add(KEY, NOW_MS + WINDOW_MS)
     owner.nonces.sweep(NOW_MS + 2 * WINDOW_MS, WINDOW_MS)
     forgotten_ms = owner.nonces.forgotten_before_ms
     assert NOW_MS < forgotten_ms <= NOW_MS + WINDOW_MS
     _save_snapshot(log, owner)
-    assert load(log).nonces.forgotten_before_ms == forgotten_ms
+    again = load(log, now_ms=NOW_MS + passed_ms)
+    assert again.nonces.forgotten_before_ms == (forgotten_ms if is_used else 0)
 
 
 def test_a_partition_that_holds_anything_but_seals_is_not_claimed(log: EventLog) -> None:

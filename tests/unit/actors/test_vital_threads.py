@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Never
 
+import msgspec
 import pytest
 
+from actors.core.commands import CheckRegistered
 from actors.core.limits import HostLimits
+from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.host_connection import HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
+from actors.host.vital_thread import vital_thread
 from actors.host.writer import Writer
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
 from eventstore.stores.host_lease_file import HostLeaseFile
-from tests.unit.actors.given import host
+from tests.unit.actors.given import host, unclaimed
 
 WAIT_S = 10
 
@@ -37,6 +43,18 @@ def writer(owner: Host, log: EventLog, _: Path) -> None:
     running = Writer(owner, log, incarnation="1", push_out=fault, limits=HostLimits())
     running.start()
     running.call(fault)
+
+
+def memory(owner: Host, log: EventLog, _: Path) -> None:
+    class Exhausted(Writer):
+        def _execute(self, items: Sequence[tuple[str, Submission]]) -> Never:
+            raise MemoryError
+
+    running = Exhausted(owner, log, incarnation="1", push_out=fault, limits=HostLimits())
+    running.start()
+    running.submit(
+        "edge-0", msgspec.msgpack.encode([unclaimed("did:x:me", CheckRegistered())]), fault
+    )
 
 
 def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
@@ -59,7 +77,16 @@ def accept(_owner: Host, _log: EventLog, _: Path) -> None:
     socket.create_connection((address.host, address.port)).close()
 
 
-@pytest.mark.parametrize("begin", [writer, lease, accept])
+def test_a_host_ends_even_if_it_cannot_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(logging.getLogger("actors.host.vital_thread"), "critical", fault)
+    vital_thread("work", fault).start()
+    assert codes.get(timeout=WAIT_S) == 70
+
+
+@pytest.mark.parametrize("begin", [writer, memory, lease, accept])
 def test_a_host_ends_with_any_of_its_vital_threads(
     owner: Host,
     log: EventLog,

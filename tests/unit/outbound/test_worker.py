@@ -194,15 +194,16 @@ async def test_a_refused_message_is_tried_again_after_a_while(
     assert await network.waiting(ALICE) == 0
 
 
+@pytest.mark.parametrize("passed_ms", [ASIDE_MS, -86_400_000], ids=["later", "clock set back"])
 async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
-    network: DeliveryNetwork, agents: AgentHost
+    network: DeliveryNetwork, agents: AgentHost, passed_ms: int
 ) -> None:
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(400)
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(DeliverMessages, TRIES + 1)
     await network.purge(ALICE)
-    network.now_ms += ASIDE_MS
+    network.now_ms += passed_ms
     workers.sender_seen(ALICE)
     await idle(workers)
     assert agents.received == envelopes(1) * TRIES
