@@ -32,9 +32,9 @@ PLACES: Final = {
     "/srv/poste/export": "out",
     "s3://bucket/poste": "out",
     "EXPORT": "out",
-    "https://mediator.example/log/head": "file://$PWD/out/tree/checkpoint",
+    r"curl -sfo (\S+) https://mediator.example/log/head": r"cp out/tree/checkpoint \1",
 }
-"""What a reader fills in."""
+"""What a reader fills in; the head of an export is the one that its mediator publishes."""
 POSTE: Final = f"""#!/bin/sh
 exec {sys.executable} -c 'from http_edge.cli.main import main; main()' "$@"
 """
