@@ -92,7 +92,7 @@ pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to
 	    $(MAKE) --no-print-directory quick VENV=.venv-$$v PYTHON=$$python || exit 1; \
 	done
 
-client: $(VENV)/base ## Build the wheel of poste-client, the client libraries alone, into dist.
+client: | $(BIN)/python ## Build the wheel of poste-client, the client libraries alone, into dist.
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist deploy/client
 	rm -rf deploy/client/build poste_client.egg-info
 

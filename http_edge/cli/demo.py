@@ -20,10 +20,10 @@ from http_edge.clients.decentrl import (
     OutcomeUnknown,
     UnexpectedAnswer,
 )
-from http_edge.clients.decentrl.walk import walk as walk_decentrl
+from http_edge.clients.demonstration.decentrl import walk as walk_decentrl
+from http_edge.clients.demonstration.didcomm import demonstrate as demonstrate_wallets
+from http_edge.clients.demonstration.proofs import Proof
 from http_edge.clients.didcomm import UnusableInvitation, WalletError
-from http_edge.clients.didcomm.demonstration import demonstrate as demonstrate_wallets
-from http_edge.clients.proofs import Proof
 from http_edge.server.exits import Exit, Stop, escaped
 
 _PROTOCOLS: Final = ("decentrl", "didcomm")

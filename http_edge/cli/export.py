@@ -311,7 +311,7 @@ def _explained() -> Iterator[None]:
         remedy = "Exported files are kept; the next export continues from there."
         raise Stop(Exit.UNREACHABLE, f"the export cannot be written: {error}", remedy) from error
     except OtherExporter as error:
-        remedy = "poste status shows its progress; this command exported nothing."
+        remedy = "poste status shows its progress. To do it here, stop that process first."
         raise Stop(Exit.BUSY, str(error), remedy) from error
     except ExportRefused as error:
         raise Stop(Exit.USAGE, str(error), "Name another place with --to.") from error

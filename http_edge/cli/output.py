@@ -171,7 +171,7 @@ def speed_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 def _cell(value: object) -> str:
     match value:
-        case None | "":
+        case None | "" | []:
             return "-"
         case bool():
             return "yes" if value else "no"

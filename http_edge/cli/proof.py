@@ -129,11 +129,12 @@ def _consistency(target: str, old: bytes, new: bytes, named: PublicKey | None) -
 
 
 def _show_refused(files: Mapping[str, Path], error: ProofRefused, *, as_json: bool) -> None:
+    found = {name: str(path) for name, path in files.items()}
+    found |= {"fault": error.fault.value, "explanation": error.why}
     if as_json:
-        print_json({"holds": False, "fault": error.fault.value, "explanation": error.why})
+        print_json({"holds": False, **found})
     else:
-        found = {"fault": error.fault.value, "explanation": error.why}
-        print_record("Nothing is proven", {**files, **found})
+        print_record("Nothing is proven", found)
 
 
 def _show_message(proven: ProvenMessage, named: PublicKey | None, *, as_json: bool) -> None:

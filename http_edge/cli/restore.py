@@ -114,7 +114,8 @@ def _record(source: Source, target: Target, restored: Restored, seconds: float) 
     constants = source.constants
     did, shards = constants["mediator_did"], constants["shards"]
     next_step = ["poste", "serve", "--data-dir", str(target.data_dir)]
-    next_step += ["--did", did, "--shards", shards]
+    # No log from an export has the URL, from which the DIDs of DIDComm v2 follow.
+    next_step += ["--did", did, "--shards", shards, "--public-url", "URL"]
     is_elsewhere = target.dsn.startswith("postgres")
     return {
         "source": source.name,

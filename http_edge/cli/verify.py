@@ -62,7 +62,7 @@ _NAMED: Final = {
     "known_to": "earlier_check_up_to",
     "asleep": "not_in_memory",
 }
-"""Clearer names, in tables, for figures of the JSON."""
+"""Clearer names for some figures of the checks."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
 
@@ -178,7 +178,7 @@ def verify(  # noqa: PLR0913 - one for each option
         found = _check_all(settings, target, expected)
         if live and found.is_sound:
             options = LiveOptions(url, spark_arguments(master, memory_mib))
-            compared = compare_live(each, target, options)
+            compared = _named(compare_live(each, target, options))
     if expected.key is None:
         click.echo(
             f"poste: the signer is {NOT_KNOWN}\n  Name the mediator's key with --public-key, or its"
@@ -376,8 +376,7 @@ def _print(found: _Found) -> None:
         print_table(title, ("export", *_FIGURES), figures)
     else:
         summary = _summary(found.checked[0].summary)
-        about = {n: v for n, v in summary.items() if n not in {"heads", "tree"}}
-        print_record(title, _named(about))
+        print_record(title, {n: v for n, v in summary.items() if n not in {"heads", "tree"}})
 
 
 def _print_live(compared: dict[str, Any] | None) -> None:
@@ -394,11 +393,12 @@ def _print_live(compared: dict[str, Any] | None) -> None:
         rows = [[each[name] for name in _COLUMNS] for each in compared["listed"][:SHOWN_MAX]]
         print_table(counted(compared["differences"], "difference"), _COLUMNS, rows)
     several = len(compared["positions"]) > 1
-    figures = ("positions" if several else "position", "identities", "asleep", "differences")
-    print_record("Compared", _named({name: compared[name] for name in figures}))
+    position = "positions" if several else "position"
+    figures = (position, "identities", "not_in_memory", "differences")
+    print_record("Compared", {name: compared[name] for name in figures})
 
 
-def _named(figures: Mapping[str, object]) -> dict[str, object]:
+def _named(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {_NAMED.get(name, name): value for name, value in figures.items()}
 
 
@@ -417,4 +417,4 @@ def _summary(summary: ExportSummary) -> dict[str, Any]:
     complete = {"complete_until": time_text(summary.complete_until_ms)}
     members = msgspec.structs.asdict(summary) | signer | complete | {"heads": heads, "tree": tree}
     del members["complete_until_ms"]
-    return members
+    return _named(members)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from eventstore.log.public_key import PublicKey
+from eventstore.log.public_key import read_public_key
 from eventstore.parquet.opening import OpenedExport, Position, open_exports
 from eventstore.parquet.schema import EVALUATED
 from projections.errors import USAGE, ProjectionError
@@ -65,7 +65,7 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
     until: datetime | None = None,
     within_s: float = WITHIN_MS / 1000,
     tenants: Mapping[str, str] | None = None,
-    signer: PublicKey | None = None,
+    public_key: str | None = None,
 ) -> Opened:
     """Open an export, and the tables that were rebuilt from it, if any.
 
@@ -77,15 +77,16 @@ def open(  # noqa: A001, PLR0913 - as gzip.open; one for each choice
         until: before which the views end; None for the last event.
         within_s: the wait, in seconds, that the service level is measured against.
         tenants: the tenant of each identity, by DID; others are counted under their agents' labels.
-        signer: the mediator's public key; an export signed by another key is refused.
+        public_key: the mediator's, in any text form; an export signed by another key is refused.
 
     Raises:
         NoExport, ExportDamaged, ExportUnavailable, SignedByAnother: as ``open_exports``.
         TablesDamaged: the tables or the generation do not exist, or are not as they were written.
         NotOfThisExport: the tables do not belong to the export.
         NoSuchTime: ``until`` is not after ``since``.
+        PublicKeyRefused: ``public_key`` is no public key.
     """
-    opened = open_exports(export, signer)
+    opened = open_exports(export, None if public_key is None else read_public_key(public_key))
     place = None if tables is None else TablesPlace(tables)
     found = None if place is None else _generation(place, generation, opened)
     at = opened.last if found is None else found.at

@@ -46,14 +46,16 @@ def test_the_client_libraries_import_neither_server_nor_ray_nor_log() -> None:
     assert names & SERVER_ONLY == set()
 
 
-def test_the_distribution_holds_every_module_that_the_libraries_import() -> None:
-    _, modules = _imported()
-    packages = set(PROJECT["tool"]["setuptools"]["packages"])
-    folders = {
-        name if (ROOT / name.replace(".", "/")).is_dir() else name.rpartition(".")[0]
-        for name in modules
-    }
-    assert folders - packages == set()
+def test_the_distribution_holds_the_modules_that_the_libraries_import_and_no_other() -> None:
+    _, imported = _imported()
+    built = PROJECT["tool"]["setuptools"]
+    held = {name.removesuffix(".__init__") for name in built["py-modules"]}
+    # Setuptools adds the __init__ of the package of each module.
+    held |= {name.rpartition(".")[0] for name in held} | set(built["packages"])
+    for package in built["packages"]:
+        paths = (ROOT / package.replace(".", "/")).glob("[!_]*.py")
+        held |= {f"{package}.{path.stem}" for path in paths}
+    assert held == imported
 
 
 def test_what_the_libraries_import_is_declared_and_no_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from http_edge.clients.didcomm.demonstration import demonstrate
+from http_edge.clients.demonstration.didcomm import demonstrate
 from tests.edge.mediator import HandClock, Mediator
 from tests.ports import free_port
 

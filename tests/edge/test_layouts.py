@@ -12,9 +12,9 @@ import pytest
 import uvloop
 
 from http_edge.clients.decentrl import MediatorClient, Sources
-from http_edge.clients.decentrl.walk import walk as walk_decentrl
-from http_edge.clients.didcomm.demonstration import demonstrate
-from http_edge.clients.proofs import Proof
+from http_edge.clients.demonstration.decentrl import walk as walk_decentrl
+from http_edge.clients.demonstration.didcomm import demonstrate
+from http_edge.clients.demonstration.proofs import Proof
 from tests.edge.mediator import LAYOUTS, HandClock, Mediator
 from tests.ports import free_port
 

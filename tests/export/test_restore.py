@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -313,6 +314,16 @@ def test_a_restored_log_is_served_with_no_other_keys(
     others = run("serve", "--data-dir", str(restored), *named)
     assert others.code == Exit.UNSAFE
     assert f"The log belongs to the mediator with the key {original.key}" in others.err
+
+
+def test_the_command_that_a_restore_names_starts_nothing_before_its_url_is_filled_in(
+    run: Run, original: Original, tmp_path: Path
+) -> None:
+    ran = restore(run, original.place, str(tmp_path / "new"), original.keys)
+    poste, *command = shlex.split(json.loads(ran.out)["next"])
+    assert (poste, command[:3]) == ("poste", ["serve", "--data-dir", str(tmp_path / "new")])
+    started = run(*command)
+    assert (started.code, "public_url from command line" in started.err) == (Exit.USAGE, True)
 
 
 def test_a_target_that_holds_a_log_is_refused(run: Run, original: Original) -> None:

@@ -398,7 +398,7 @@ def test_the_program_marks_and_says_what_it_did_not_read(run: Run, tmp_path: Pat
             ran = run(*verify, *options)
             assert (ran.code, ran.err) == (Exit.OK, "")
             summary = json.loads(ran.out)["summary"]
-            rows.append((summary["rows"], summary["verified_to"]))
+            rows.append((summary["rows"], summary["verified_before_up_to"]))
         assert rows == [(50, 0), (0, 50), (50, 0)]
         [mark] = (tmp_path / "data" / "verified").glob("*.json")
         mark.write_text("{}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import closing
 from functools import partial
@@ -42,6 +43,19 @@ def test_an_export_is_as_it_was_written(run: Run, tmp_path: Path) -> None:
         place = f"export.to={tmp_path}/out"
         again = run("verify", "--data-dir", "data", "--set", place, "--known", "known.json")
         assert (again.code, "unchanged since it was written" in again.out) == (Exit.OK, True)
+
+
+def test_the_json_of_a_check_has_every_figure_of_its_table_by_the_same_name(
+    run: Run, tmp_path: Path
+) -> None:
+    with _mediator(tmp_path / "data"):
+        run("export", "--data-dir", "data", "--to", "out")
+        check = ("verify", "--data-dir", "data", "--from", "out")
+        _, _, *rows = run(*check).out.splitlines()
+        summary = json.loads(run(*check, "--json").out)["summary"]
+    names = {row.split()[0] for row in rows if re.match(r" \w", row)}
+    assert {"position", "pruned_up_to", "verified_before_up_to"} < names
+    assert names - summary.keys() == set()
 
 
 def test_without_the_keys_the_export_proves_only_itself(run: Run, tmp_path: Path) -> None:

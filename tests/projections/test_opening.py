@@ -15,6 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import projections
+from eventstore.log.public_key import PublicKeyRefused
+from eventstore.parquet.errors import SignedByAnother
 from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
 from projections.analysis.opening import NotOfThisExport
@@ -24,7 +26,7 @@ from projections.tables.registry import PROJECTIONS
 from projections.views.registry import VIEWS
 from projections.views.span import NoSuchTime
 from tests.histories import IDENTITIES, History, random_script
-from tests.projections.exports import export_log
+from tests.projections.exports import SIGNER, export_log
 from tests.projections.logs import fill
 from tests.tidy.modules import ROOT
 
@@ -124,6 +126,19 @@ def test_views_are_about_the_time_that_was_named(folder: Path) -> None:
         assert ("did:x:y", "acme") in opened.sql("SELECT * FROM labels").fetchall()
     with pytest.raises(NoSuchTime):
         projections.open(str(folder / "export"), since=until, until=since)
+
+
+def test_an_export_that_another_key_has_signed_is_refused(tmp_path: Path) -> None:
+    export = str(tmp_path / "export")
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        export_log(log, tmp_path / "export")
+    for form in (SIGNER.text, SIGNER.raw.hex(), SIGNER.verifier_key("any")):
+        with projections.open(export, public_key=form) as opened:
+            assert opened.names
+    with pytest.raises(SignedByAnother):
+        projections.open(export, public_key="z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK")
+    with pytest.raises(PublicKeyRefused, match="not an Ed25519 public key"):
+        projections.open(export, public_key="mediator")
 
 
 def test_nothing_is_imported_that_was_not_asked_for(tmp_path: Path) -> None:

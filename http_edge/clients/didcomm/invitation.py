@@ -23,6 +23,7 @@ from http_edge.didcomm.envelopes.messages import Json, read_type
 
 _PARAMETERS: Final = ("oob", "c_i")
 _PARAMETERS_2: Final = ("_oob",)
+_FAMILIES: Final = frozenset({"connections", "out-of-band"})
 _BYTES_MAX: Final = 64 * 1024
 _SECONDS_MAX: Final = 30.0
 _OK: Final = 200
@@ -59,15 +60,14 @@ def read_invitation(source: str | bytes | Json) -> Invitation:
     """
     message = source if isinstance(source, dict) else _object(source)
     kind = read_type(message.get("@type"))
-    named = (kind.family, kind.name) if kind else None
+    if kind is None or kind.family not in _FAMILIES or kind.name != "invitation":
+        raise _of_another_type(message, "v1")
     invitation_id, label = message.get("@id"), message.get("label", "")
     if not isinstance(invitation_id, str) or not isinstance(label, str):
         raise UnusableInvitation("the invitation has no id, or a label that is no text")
-    if named == ("connections", "invitation"):
+    if kind.family == "connections":
         key, endpoint = _service(message)
         return Invitation(invitation_id, key, endpoint, ("connections/1.0",), label)
-    if named != ("out-of-band", "invitation"):
-        raise UnusableInvitation(f"type {message.get('@type')!r} is no invitation")
     key, endpoint = _first_service(message.get("services"))
     return Invitation(invitation_id, key, endpoint, tuple(_protocols(message)), label)
 
@@ -82,10 +82,15 @@ def read_invitation_2(source: str | bytes | Json) -> Invitation2:
     kind = read_type(message.get("type"))
     invitation_id, did = message.get("id"), message.get("from")
     if kind is None or (kind.family, kind.major, kind.name) != ("out-of-band", 2, "invitation"):
-        raise UnusableInvitation(f"type {message.get('type')!r} is no invitation")
+        raise _of_another_type(message, "v2")
     if not isinstance(invitation_id, str) or not isinstance(did, str):
         raise UnusableInvitation("the invitation has no id, or names no DID")
     return Invitation2(invitation_id, did)
+
+
+def _of_another_type(message: Json, generation: str) -> UnusableInvitation:
+    kind = message.get("@type", message.get("type"))
+    return UnusableInvitation(f"type {kind!r} is no invitation of DIDComm {generation}")
 
 
 async def fetch_invitation_2(session: aiohttp.ClientSession, url: str) -> Invitation2:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from http_edge.clients.didcomm.demonstration import demonstrate
+from http_edge.clients.demonstration.didcomm import demonstrate
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.edge.didcomm.wallet_network import SENDER, Bob, WalletNetwork, envelope_of, ids, numbered

@@ -58,6 +58,8 @@ def test_a_changed_proof_is_named_and_what_cannot_be_read_is_no_finding(
     )
     ran = run("proof", "check", "changed")
     assert (ran.code, "broken-seal" in ran.out, ran.err) == (Exit.FINDING, True, "")
+    assert " file         changed\n" in ran.out
+    assert json.loads(run("proof", "check", "changed", "--json").out)["file"] == "changed"
     assert json.loads(run("proof", "check", "changed", "--json").out)["holds"] is False
     assert run("proof", "check", "nowhere").code == Exit.USAGE
     refused = run("proof", "check", MESSAGE, "--public-key", "no-key")

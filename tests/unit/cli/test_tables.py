@@ -59,8 +59,8 @@ def test_the_columns_stand_under_their_heads_and_numbers_right(
 def test_a_value_that_is_missing_or_empty_is_shown_as_a_dash(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table("Hosts", ["host", "node", "to"], [["host-0", "", None]])
-    assert lines(capsys)[-1].split() == ["host-0", "-", "-"]
+    print_table("Hosts", ["host", "node", "to", "silent"], [["host-0", "", None, []]])
+    assert lines(capsys)[-1].split() == ["host-0", "-", "-", "-"]
 
 
 def test_a_record_keeps_its_names_beside_its_values(capsys: pytest.CaptureFixture[str]) -> None:

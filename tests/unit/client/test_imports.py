@@ -49,8 +49,8 @@ def test_the_client_libraries_import_nothing_of_the_server_the_actors_or_the_log
     )
     imported = set(listed.stdout.split())
     assert {
-        "http_edge.clients.decentrl.walk",
-        "http_edge.clients.didcomm.demonstration",
+        "http_edge.clients.demonstration.decentrl",
+        "http_edge.clients.demonstration.didcomm",
     } <= imported
     assert imported & SERVER_SIDE == set()
 

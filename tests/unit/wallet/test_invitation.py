@@ -16,6 +16,7 @@ from http_edge.clients.didcomm import (
     fetch_invitation,
     fetch_invitation_2,
     read_invitation,
+    read_invitation_2,
 )
 from http_edge.didcomm.envelopes.keys import base58, did_key
 from http_edge.didcomm.envelopes.messages import OLD_PREFIX, Json
@@ -111,6 +112,14 @@ def test_a_service_may_be_a_did_that_carries_it() -> None:
 def test_what_is_no_invitation_is_refused(source: Json | str) -> None:
     with pytest.raises(UnusableInvitation):
         read_invitation(source)
+
+
+def test_an_invitation_of_the_other_generation_is_refused_by_its_type() -> None:
+    newer: Json = {"type": "https://didcomm.org/out-of-band/2.0/invitation", "id": "i1", "body": {}}
+    with pytest.raises(UnusableInvitation, match=r"out-of-band/2\.0.* no invitation of DIDComm v1"):
+        read_invitation(newer)
+    with pytest.raises(UnusableInvitation, match=r"out-of-band/1\.1.* no invitation of DIDComm v2"):
+        read_invitation_2(OUT_OF_BAND)
 
 
 async def test_a_short_url_is_fetched(

@@ -14,6 +14,7 @@ from typing import Final
 
 import aiohttp
 
+from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
 from http_edge.clients.didcomm.connection import seal_for
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.invitation import Invitation, fetch_invitation, fetch_invitation_2
@@ -29,7 +30,6 @@ from http_edge.clients.didcomm.recipients import (
 )
 from http_edge.clients.didcomm.transport import post
 from http_edge.clients.didcomm.wallet import Wallet, Wallet2
-from http_edge.clients.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.recipient_names import canonical_name

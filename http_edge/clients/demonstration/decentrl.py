@@ -20,7 +20,7 @@ from http_edge.clients.decentrl.contracts import Contract
 from http_edge.clients.decentrl.errors import ClientError, CommandRefused
 from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.socket import ContractsUpdated, MessagesArrived, Notice
-from http_edge.clients.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
+from http_edge.clients.demonstration.proofs import PUSH_S_MAX, NotProven, Proof, Step, check, prove
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.strict_json import parse
 

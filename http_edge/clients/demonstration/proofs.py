@@ -1,4 +1,4 @@
-"""Steps that prove something, one after the other: the walks of ``poste demo`` consist of them."""
+"""Steps that prove something, one after the other."""
 
 from __future__ import annotations
 
