@@ -131,7 +131,7 @@ class NotAsSealed(LogError):
     """
 
     def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"position {position}: {why}")
+        super().__init__(f"position {position} of the log: {why}")
         self.position = position
         self.why = why
 

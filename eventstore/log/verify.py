@@ -27,7 +27,7 @@ from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode, state_of
 from eventstore.log.content_check import ContentCheck
-from eventstore.log.errors import CorruptRow, RowsLeft, SeamRefused, UnknownTopic
+from eventstore.log.errors import CorruptRow, NotAsSealed, RowsLeft, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
@@ -186,6 +186,35 @@ def is_seal_of(
         return True
     whole = [(r.stream, r.version, r.topic, r.state) for r in covered]
     return has_digest_over(sealed, whole, are_redacted=False)
+
+
+def head_after(
+    heads: Mapping[str, Head],
+    covered: Sequence[LogRow],
+    row: LogRow,
+    sealed: BatchSealed,
+    events: Iterable[Event | None] | None = None,
+) -> Head:
+    """The head that a seal makes behind ``heads``, the newest ones; other arguments as above.
+
+    Raises:
+        NotAsSealed: the seal does not follow its partition's head, or is not that of these rows.
+    """
+    name = sealed.partition
+    head = heads.get(name, Head(0, GENESIS))
+    if sealed.rows != len(covered):
+        why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
+    elif partition_stream(name).bytes != row.stream:
+        why = f"a seal of {name} in another stream"
+    elif (row.version, sealed.previous) != (head.version + 1, head.digest):
+        why = f"seal {row.version} of {name} does not continue seal {head.version}"
+    elif not is_seal_of(covered, row, sealed, events):
+        first = covered[0].position if covered else row.position
+        why = f"not the seal of the {len(covered)} rows from position {first} on before it"
+        why += ": one of them, or it, was changed"
+    else:
+        return Head(row.version, sealed.digest)
+    raise NotAsSealed(row.position, why)
 
 
 def covers_redacted(

@@ -5,8 +5,7 @@ ExportError
 ├── ExportRefused      the place belongs to another mediator, another log or another exporter
 ├── ExportDamaged      a file of the export is not what it should be; names the file
 ├── SignedByAnother    the export is signed by another key than the one that was named
-├── RowsPruned         the requested rows were removed from the archive for ever
-└── LogNotAsSealed     the log itself is not as it was sealed; names the position
+└── RowsPruned         the requested rows were removed from the archive for ever
 """
 
 from __future__ import annotations
@@ -101,17 +100,3 @@ class SignedByAnother(ExportError):
 
 class RowsPruned(ExportError):
     """The request needs rows that were removed from the archive, as its manifest says."""
-
-
-class LogNotAsSealed(ExportError):
-    """The log is not as it was sealed, so nothing of it is signed and exported from here on.
-
-    Attributes:
-        position: The position of the seal or row that is wrong.
-        why: What is wrong with it.
-    """
-
-    def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"position {position} of the log: {why}")
-        self.position = position
-        self.why = why

@@ -187,7 +187,7 @@ class Exporter:
             ExportRefused: another process writes to this place.
             ExportDamaged: the export was damaged since.
             LogUnavailable: the log cannot be read now, or the lock of the place was lost.
-            LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
+            NotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
         self._place.check()
         if self._clock() >= self._sweep_at_ms:
