@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,10 +23,7 @@ from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
-    DataFile,
     Manifest,
-    ManifestTree,
-    Pruned,
     Statement,
     Verify,
     parse_statement,
@@ -86,29 +83,7 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     signature: str = ""
 
 
-class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A manifest without the fields that only its own check needs; see ``Manifest``."""
-
-    format: int
-    schema: int
-    first: int
-    last: int
-    rows: int
-    files: list[DataFile]
-    replaces: list[str]
-    stands_for: str
-    previous: str
-    signed_by: str
-    tree: ManifestTree | UnsetType = UNSET
-    rewritten: int | UnsetType = UNSET
-    contents: int | UnsetType = UNSET
-    pruned: Pruned | UnsetType = UNSET
-    digest: str | UnsetType = UNSET
-    sha256: str
-
-
 _COMMIT: Final = re.compile(rf"{TABLE_LOG}/(\d{{20}})\.json")
-_ENTRIES: Final = msgspec.json.Decoder(list[_SummaryEntry])
 
 
 def commit_path(version: int) -> str:
@@ -132,12 +107,7 @@ def is_torn(commit: bytes) -> bool:
 
 def encoded_summary(version: int, statements: Sequence[Statement]) -> tuple[str, str, bytes]:
     """The path, the SHA-256 and the content of a summary of these manifests."""
-    names = [name for name in _SummaryEntry.__struct_fields__ if name != "sha256"]
-    entries = [
-        _SummaryEntry(sha256=s.sha256, **{name: getattr(s.manifest, name) for name in names})
-        for s in statements
-    ]
-    content = msgspec.json.encode(entries)
+    content = msgspec.json.encode([_entry(statement) for statement in statements])
     sha256 = hashlib.sha256(content).hexdigest()
     return f"{SUMMARIES}/{version:020d}-{sha256[:16]}.json", sha256, content
 
@@ -159,7 +129,7 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     if hashlib.sha256(content).hexdigest() != said.summary_sha256:
         why = f"its SHA-256 is not that of {commit_path(said.version)}"
         raise ExportDamaged(said.summary, Damage.CHANGED, why)
-    return [_statement(entry) for entry in _ENTRIES.decode(content)]
+    return [_statement(entry) for entry in msgspec.json.decode(content)]
 
 
 def read_version(
@@ -221,10 +191,17 @@ def _member(path: str, commit: bytes) -> bytes:
         raise ExportDamaged(path, Damage.BROKEN_COMMIT, "not a commit of a table") from error
 
 
-def _statement(entry: _SummaryEntry) -> Statement:
-    members = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    sha256 = members.pop("sha256")
-    return Statement(Manifest(heads={}, **members), entry.stands_for or sha256, sha256)
+def _entry(statement: Statement) -> dict[str, Any]:
+    """A manifest without the members that only its own check needs, and its SHA-256."""
+    members: dict[str, Any] = msgspec.to_builtins(statement.manifest)
+    del members["heads"], members["signature"]
+    return members | {"sha256": statement.sha256}
+
+
+def _statement(entry: dict[str, Any]) -> Statement:
+    sha256 = entry.pop("sha256")
+    manifest = msgspec.convert(entry | {"heads": {}}, Manifest)
+    return Statement(manifest, manifest.stands_for or sha256, sha256)
 
 
 def without_replaced(since: Mapping[str, str], statements: Sequence[Statement]) -> dict[str, str]:
