@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification
 
-from eventstore.log.codec import decode, state_of
+from eventstore.log.codec import decode, decode_or_none, state_of
 from eventstore.log.content_check import ContentCheck
 from eventstore.log.errors import CorruptRow, NotAsSealed, RowsLeft, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
@@ -430,10 +430,7 @@ def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
 
 def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
     row = log.read_versions(partition_stream(partition), [version]).get(version)
-    try:
-        sealed = None if row is None else decode(row.topic, row.state)
-    except (UnknownTopic, CorruptRow):
-        return None
+    sealed = None if row is None else decode_or_none(row.topic, row.state)
     return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
 
 

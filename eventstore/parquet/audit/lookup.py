@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import BatchSealed, type_name
@@ -24,7 +24,7 @@ from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import require_named
-from eventstore.parquet.columns import columns_of, events_in, identity_of
+from eventstore.parquet.columns import columns_of, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.index import (
@@ -208,9 +208,8 @@ class Lookup:
     def _decoded(self, proven: Sequence[_Proven]) -> Iterator[dict[str, Any]]:
         """Yield rows by the columns of the export, made from their proven states."""
         rows = [one.row for one in proven]
-        topics = [row.topic for row in rows]
         try:
-            typed = columns_of(topics, events_in(topics, [row.state for row in rows]))
+            typed = columns_of(rows, decode_rows(rows))
         except (UnknownTopic, CorruptRow) as error:
             raise ExportDamaged(proven[0].path, Damage.UNKNOWN_EVENT, str(error)) from error
         schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]

@@ -46,7 +46,7 @@ def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Ite
                 page, [rows[index] for index in understood], [events[index] for index in understood]
             )
         return
-    expected = columns_of([row.topic for row in rows], events)
+    expected = columns_of(rows, events)
     wrong: dict[int, list[str]] = {}
     for field in _OF_EVENTS:
         for index in _differences(page[field.name], expected.get(field.name), field.type):

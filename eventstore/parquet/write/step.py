@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from eventstore.log.codec import content_fault, decode
+from eventstore.log.codec import content_fault, decode, decode_rows
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
@@ -30,7 +30,7 @@ from eventstore.log.events import (
 from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Head, head_after
-from eventstore.parquet.columns import events_in, identity_of, to_table, with_shards
+from eventstore.parquet.columns import identity_of, to_table, with_shards
 
 PAGE_ROWS: Final = 4_096
 PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -143,7 +143,7 @@ def next_step(
 def _understood(page: Sequence[LogRow]) -> Sequence[Event] | None:
     """Decode the events in rows; None if one fails, which raises after the page's seal checks."""
     try:
-        return events_in([row.topic for row in page], [row.state for row in page])
+        return decode_rows(page)
     except (UnknownTopic, CorruptRow, TypeError):
         return None
 
