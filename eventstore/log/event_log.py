@@ -392,6 +392,7 @@ class EventLog(Protocol):
 
         Each snapshot is stored behind its digest, so an altered one is detected and not used.
         """
+        return self.load_snapshots([stream]).get(stream)
 
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
         """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""

@@ -296,10 +296,6 @@ class RecorderLog(EventLog):
             return session.rows_behind(after, limit)
 
     @override
-    def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        return self._load("snapshots", [stream]).get(stream)
-
-    @override
     def read_snapshots(
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:

@@ -240,10 +240,6 @@ class FaultyLog(EventLog):
         return self._log.read_streams(after, limit=limit)
 
     @override
-    def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        return self._log.load_snapshot(stream)
-
-    @override
     def read_snapshots(
         self, *, after: bytes = b"", limit: int = 100
     ) -> Sequence[tuple[UUID, Snapshot | None]]:
