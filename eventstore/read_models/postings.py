@@ -24,7 +24,7 @@ from uuid import UUID
 
 from eventstore.log.codec import decode_whole
 from eventstore.log.errors import PageTooLarge
-from eventstore.log.event_log import StoredRecord
+from eventstore.log.event_log import PageBounds, StoredRecord
 from eventstore.log.events import Event, Seconds
 from eventstore.log.session import Session, StoredPosting
 
@@ -213,16 +213,16 @@ def page(
     session: Session,
     lists: Sequence[ListKey],
     narrowing: Narrowing,
+    bounds: PageBounds,
     *,
     newest_first: bool,
-    offset: int,
-    limit: int,
 ) -> tuple[list[Posting], int]:
     """A page of the union of lists by (timestamp, version), and the total.
 
-    The scan for the page passes over ``offset`` entries; after that only the entries behind the
+    The scan for the page passes over the entries before it; after that only the entries behind the
     page are counted. So page and total together read every entry once.
     """
+    offset, limit, _ = bounds
     select, parameters = _select(lists, _conditions(narrowing))
     direction = "DESC" if newest_first else "ASC"
     postings = [

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventstore.log.content import is_there, text_of
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import PublicEvent, PublicEventsFilter, PublicEventsPage
+from eventstore.log.event_log import PageBounds, PublicEvent, PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import (
     AnyPublicEventPublished,
 )
@@ -63,13 +63,7 @@ def withdraw(
 
 
 def query(
-    session: Session,
-    owner: UUID,
-    where: PublicEventsFilter,
-    *,
-    offset: int,
-    limit: int,
-    bytes_max: int | None,
+    session: Session, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
 ) -> PublicEventsPage:
     """A page of the publisher's events, newest first, and the exact total.
 
@@ -82,9 +76,8 @@ def query(
         session,
         [_list(owner, where.channel_id, tag) for tag in any_of],
         Narrowing(where.after_timestamp_s, where.before_timestamp_s),
+        bounds,
         newest_first=True,
-        offset=offset,
-        limit=limit,
     )
     events = [
         PublicEvent(
@@ -95,7 +88,7 @@ def query(
             event.timestamp_s,
             event.event_signature,
         )
-        for event in _read(session, owner, postings, bytes_max)
+        for event in _read(session, owner, postings, bounds.bytes_max)
         if is_there(event.event)
     ]
     return PublicEventsPage(events, total)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
+from eventstore.log.event_log import PageBounds, SavedEvent, SavedEventsFilter, SavedEventsPage
 from eventstore.log.events import AnyEventSaved, EventTagsUpdated, topics_of
 from eventstore.log.session import Session, StoredPosting
 from eventstore.log.streams import identity_stream, stream_of
@@ -109,13 +109,7 @@ def listed(
 
 
 def query(
-    session: Session,
-    owner: UUID,
-    where: SavedEventsFilter,
-    *,
-    offset: int,
-    limit: int,
-    bytes_max: int | None,
+    session: Session, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
 ) -> SavedEventsPage:
     """A page of the owner's saved events, oldest first, and the exact total (8.10).
 
@@ -133,13 +127,12 @@ def query(
         session,
         [_list(owner, kind, participant, tag) for tag in any_of],
         Narrowing(where.after_timestamp_s, where.before_timestamp_s, own),
+        bounds,
         newest_first=False,
-        offset=offset,
-        limit=limit,
     )
     events = [
         SavedEvent(event.event_id, text_of(event.payload), tags, event.timestamp_s)
-        for event, tags in _read(session, owner, postings, bytes_max)
+        for event, tags in _read(session, owner, postings, bounds.bytes_max)
     ]
     return SavedEventsPage(events, total)
 
