@@ -18,21 +18,15 @@ class ExportError(Exception):
 
 
 class ExportUnavailable(ExportError):
-    """The place of the export cannot be written or read now; nothing is known to be wrong.
-
-    Attributes:
-        path: What was being written or read.
-        why: What the file system said.
-    """
+    """The place of the export cannot be written or read now; nothing is known to be wrong."""
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: {why}")
-        self.path = path
-        self.why = why
+        """``path`` was being written or read; ``why`` is what the file system said."""
+        super().__init__(path, why)  # as they are, so that the error can be pickled
 
-    def __reduce__(self) -> tuple[type[ExportUnavailable], tuple[str, str]]:
-        """Let the error be pickled, so that it passes from one process to another."""
-        return type(self), (self.path, self.why)
+    def __str__(self) -> str:
+        """Path and reason."""
+        return ": ".join(self.args)
 
 
 class ExportRefused(ExportError):
