@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import repeat
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -204,7 +205,7 @@ def names_erased(
         for version, row in log.read_versions(UUID(bytes=stream), versions).items()
     }
     changed: dict[int, bytes] = {}
-    is_redactable = _Seals(rows).cover_redacted
+    is_redactable = _redactable(rows)
     for number in numbers:
         row = rows[number]
         now = stored.get((row.stream, row.version))
@@ -230,25 +231,20 @@ def _has_fewer_names(row: LogRow, state: bytes) -> bool:
     )
 
 
-class _Seals:
-    """The seals of a manifest's rows, each compared once with the rows that it covers."""
+def _redactable(rows: Sequence[LogRow]) -> Callable[[int], bool]:
+    """The function that says whether the seal of a row, by its number, covers redacted states."""
+    ends = [number for number, row in enumerate(rows) if row.topic == SEAL_TOPIC]
 
-    def __init__(self, rows: Sequence[LogRow]) -> None:
-        self._rows = rows
-        self._ends = [n for n, row in enumerate(rows) if row.topic == SEAL_TOPIC]
-        self._found: dict[int, bool] = {}
+    @cache
+    def covers(end: int) -> bool:
+        sealed = decode_seal(rows[end].state)
+        return covers_redacted(rows[max(0, end - sealed.rows) : end], sealed, repeat(None))
 
-    def cover_redacted(self, number: int) -> bool:
-        """Whether the seal of the row with this number covers the row's redacted state."""
-        after = bisect_left(self._ends, number)
-        if after == len(self._ends):
-            return False
-        end = self._ends[after]
-        if end not in self._found:
-            sealed = decode_seal(self._rows[end].state)
-            covered = self._rows[max(0, end - sealed.rows) : end]
-            self._found[end] = covers_redacted(covered, sealed, repeat(None))
-        return self._found[end]
+    def is_redactable(number: int) -> bool:
+        after = bisect_left(ends, number)
+        return after < len(ends) and covers(ends[after])
+
+    return is_redactable
 
 
 def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:
