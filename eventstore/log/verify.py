@@ -396,19 +396,27 @@ class _Verification:
                 self._check.take_malformed(row)
             return
         self._names.take(row)
-        event: Event | None = None
-        try:
-            event = decode(row.topic, row.state)
+        event = decode_or_none(row.topic, row.state)
+        if event is None:
+            yield not_understood(row)
+        else:
             yield from self._contents.take(row, event)
-        except UnknownTopic:
-            yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
-        except CorruptRow as error:
-            yield finding(Fault.UNDECODABLE_STATE, row, str(error))
         if is_before:
             assert self._before is not None
             yield from self._before.take(row)
         else:
             yield from self._check.follow([row], [event])
+
+
+def not_understood(row: LogRow) -> Finding:
+    """The finding about a row that does not decode."""
+    try:
+        decode(row.topic, row.state)
+    except UnknownTopic:
+        return finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
+    except CorruptRow as error:
+        return finding(Fault.UNDECODABLE_STATE, row, str(error))
+    raise AssertionError
 
 
 def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
