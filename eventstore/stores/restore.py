@@ -23,7 +23,7 @@ from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport
 
 
-class SealedRows:
+class SealCheck:
     """The check of rows against their seals, in one pass over a log from its first row.
 
     ``position`` is the position of the newest seal, ``rows`` counts the covered rows and their
@@ -174,7 +174,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         LogUnavailable: the target cannot be written now.
         Whatever reading ``sections`` raises. After any of these nothing can open the target.
     """
-    sealed = SealedRows()
+    sealed = SealCheck()
     writer = _Writer(target, QueueFold(entries_max=entries_max))
     for section in sections:
         rows = section.rows
