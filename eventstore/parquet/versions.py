@@ -24,10 +24,10 @@ from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, Fil
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     Manifest,
+    SignedStatement,
     Statement,
     Verify,
-    parse_statement,
-    signature_damage,
+    verified_statement,
 )
 
 SUMMARY_EVERY: Final = 32
@@ -36,7 +36,7 @@ COMMIT_MEMBER: Final = "poste"
 """The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
 
 
-class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableVersion(SignedStatement, frozen=True, kw_only=True):
     """One version of the table, and the manifests that count in it.
 
     ``manifest`` is the newest one in the order of the log, empty in an empty export. ``since`` has
@@ -46,8 +46,6 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     is the index of its rows (``eventstore.parquet.index``); earlier releases made none.
     """
 
-    format: int
-    schema: int
     version: int
     position: int
     files: int
@@ -59,10 +57,9 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     checkpoint: dict[str, str]
     signed_by: str
     index: ExportIndex | UnsetType = UNSET
-    signature: str = ""
 
 
-class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EndMark(SignedStatement, frozen=True, kw_only=True):
     """The end of the export, and the time until which it is complete.
 
     All rows recorded until ``complete_until_ms`` (Unix milliseconds) are at or before
@@ -71,8 +68,6 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``TableVersion``, but after the commit.
     """
 
-    format: int
-    schema: int
     version: int
     commit: str
     checkpoint: dict[str, str]
@@ -80,7 +75,6 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     complete_position: int
     complete_until_ms: int
     signed_by: str
-    signature: str = ""
 
 
 _COMMIT: Final = re.compile(rf"{TABLE_LOG}/(\d{{20}})\.json")
@@ -153,9 +147,7 @@ def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVe
     """The ``TableVersion`` in the commit of a version. Raises as ``read_version``."""
     path = commit_path(version)
     text = _member(path, commit)
-    said = parse_statement(path, text, TableVersion)
-    for damage in signature_damage(path, said, text, verify):
-        raise damage
+    said = verified_statement(path, text, TableVersion, verify)
     if said.version != version:
         raise ExportDamaged(path, Damage.MISPLACED, f"it is the commit of version {said.version}")
     return said
@@ -169,12 +161,7 @@ def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
         ExportUnavailable: it cannot be read now.
     """
     content = place.read_if_there(END)
-    if content is None:
-        return None
-    mark = parse_statement(END, content, EndMark)
-    for damage in signature_damage(END, mark, content, verify):
-        raise damage
-    return mark
+    return None if content is None else verified_statement(END, content, EndMark, verify)
 
 
 def _member(path: str, commit: bytes) -> bytes:
