@@ -148,9 +148,7 @@ def newest(session: Session, lists: Sequence[ListKey]) -> dict[ListKey, Posting]
         keys = lists[start : start + _LISTS_PER_QUERY]
         places = ", ".join("?" * len(keys))
         for key, timestamp_s, version, revision, own in session.rows(
-            "SELECT list, timestamp_s, version, revision, own FROM postings"  # noqa: S608 - own text
-            f" WHERE list IN ({places}) ORDER BY version",
-            keys,
+            f"{_SELECT} WHERE list IN ({places}) ORDER BY version", keys
         ):
             found[bytes(key)] = Posting(timestamp_s, version, revision, bool(own))
     return found

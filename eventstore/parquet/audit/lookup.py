@@ -137,8 +137,7 @@ class Lookup:
         rows: list[_Proven] = []
         size_bytes = 0
         for position in self._positions(keys):
-            is_sealed = position > self._catalog.pruned_to
-            found = self._sealed(position) if is_sealed else self._stayed(position)
+            found = self._row_at(position)
             if found is None:
                 self.removed += 1
                 continue
@@ -155,6 +154,10 @@ class Lookup:
                 why = f"names position {row['position']}, whose row is of something else"
                 raise ExportDamaged(self._index_path(row["position"]), Damage.CHANGED, why)
             yield FoundRow(row, one.seal)
+
+    def _row_at(self, position: int) -> _Proven | None:
+        is_sealed = position > self._catalog.pruned_to
+        return self._sealed(position) if is_sealed else self._stayed(position)
 
     def _sealed(self, position: int) -> _Proven:
         """Read the row at a position, and prove it by its seal."""
@@ -240,14 +243,9 @@ class Lookup:
     def _name_by_first_row(self, stream: bytes) -> str | None:
         """The name that the first row of a stream gives it; None if it gives none."""
         for position in self._positions({stream_key(stream)}):
-            if position <= self._catalog.pruned_to:
-                stayed = self._stayed(position)
-                if stayed and (stayed.row.stream, stayed.row.version) == (stream, 1):
-                    return identity_of(decode(stayed.row.topic, stayed.row.state), stream)
-                continue
-            for row in self.sealed.at(position).rows:
-                if (row.stream, row.version) == (stream, 1):
-                    return identity_of(decode(row.topic, row.state), stream)
+            found = self._row_at(position)
+            if found and (found.row.stream, found.row.version) == (stream, 1):
+                return identity_of(decode(found.row.topic, found.row.state), stream)
         return None
 
     def _index_path(self, position: int) -> str:
