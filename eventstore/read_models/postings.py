@@ -104,6 +104,11 @@ def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[Li
     return keys
 
 
+def tag_lists(owner: UUID, names: Sequence[str], tags: Iterable[str]) -> list[ListKey]:
+    """The keys of the lists of these names with each of these tags."""
+    return list_keys(owner, (*names, "tag"), dict.fromkeys(tags))
+
+
 @lru_cache(maxsize=_SHARED_MAX)
 def _shared(stream: bytes, names: tuple[str, ...]) -> hashlib.blake2b:
     """The hash of the names that keys have in common, to be copied."""

@@ -30,11 +30,11 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
+    tag_lists,
 )
 
 _ALL: Final = "public"
 _ID: Final = "public id"
-_TAG: Final = "tag"
 
 
 def publish(session: Session, owner: UUID, version: int, event: AnyPublicEventPublished) -> None:
@@ -71,10 +71,10 @@ def query(
         CorruptRow: the log does not hold what the read model refers to.
         PageTooLarge: its records are more than ``bytes_max``.
     """
-    any_of: Sequence[str | None] = sorted(set(where.tags)) or (None,)
+    names = _names(where.channel_id)
     postings, total = page(
         session,
-        [_list(owner, where.channel_id, tag) for tag in any_of],
+        tag_lists(owner, names, where.tags) or [list_key(owner, *names)],
         Narrowing(where.after_timestamp_s, where.before_timestamp_s),
         bounds,
         newest_first=True,
@@ -96,18 +96,11 @@ def query(
 
 def _lists(owner: UUID, event: AnyPublicEventPublished) -> list[ListKey]:
     """Every list that the event is on."""
-    tags = set(event.tags)
     keys = [list_key(owner, _ID, event.event_id)]
     for channel in (None, event.channel_id):
-        keys.append(_list(owner, channel, None))
-        keys += list_keys(owner, (*_names(channel), _TAG), tags)
+        keys.append(list_key(owner, *_names(channel)))
+        keys += tag_lists(owner, _names(channel), event.tags)
     return keys
-
-
-def _list(owner: UUID, channel_id: str | None, tag: str | None) -> ListKey:
-    """The list for a channel and a tag; None stands for any."""
-    by_tag = () if tag is None else (_TAG, tag)
-    return list_key(owner, *_names(channel_id), *by_tag)
 
 
 def _names(channel_id: str | None) -> tuple[str, ...]:
