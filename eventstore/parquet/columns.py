@@ -151,6 +151,15 @@ def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, It
         yield SIZE, map(size_of, map(attrgetter(filling.content), decoded))
 
 
+def types_in(table: pa.Table) -> dict[str, int]:
+    """Count exported rows by topic."""
+    counts = table.group_by(["type", "type_version"], use_threads=False)
+    return {
+        f"{row['type']}.{row['type_version']}": row["count_all"]
+        for row in counts.aggregate([([], "count_all")]).to_pylist()
+    }
+
+
 def to_array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:
     """The values of a column as an Arrow array; only nulls if there are no values."""
     if values is None:
