@@ -32,6 +32,7 @@ import rfc8785
 from msgspec import UNSET, UnsetType
 
 from eventstore.log.events import TYPE_BY_TOPIC
+from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -67,6 +68,11 @@ class Signer(NamedTuple):
 
     signed_by: str
     sign: Sign
+
+    @property
+    def key(self) -> PublicKey:
+        """The public key."""
+        return read_public_key(self.signed_by)
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -30,7 +30,6 @@ from tests.export.samples import (
     OWNER,
     SIGNER,
     SMALL,
-    VERIFY,
     Growing,
     catalog_of,
     contents,
@@ -75,9 +74,7 @@ def test_an_export_that_was_removed_is_reported_and_its_place_is_left_alone(
     now_ms = AT_MS
     growing, place = Growing(log), open_place(str(tmp_path / "export"))
     growing.grow()
-    with closing(
-        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
-    ) as export:
+    with closing(Exporter(log, place, OWNER, SIGNER, SMALL, clock=lambda: now_ms)) as export:
         while export.step():
             pass
         shutil.rmtree(tmp_path / "export")
@@ -143,9 +140,7 @@ def test_an_export_is_not_complete_until_a_time_to_come_once_the_clock_is_set_ba
     now_ms, settled_ms = AT_MS + DAY_MS, 60_000
     growing = Growing(log)
     growing.grow()
-    with closing(
-        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
-    ) as export:
+    with closing(Exporter(log, place, OWNER, SIGNER, SMALL, clock=lambda: now_ms)) as export:
         for set_back_ms, said_ms in (
             (0, AT_MS + DAY_MS - settled_ms),
             (settled_ms - 1, AT_MS + DAY_MS - settled_ms),
@@ -310,7 +305,7 @@ def test_the_place_of_another_mediator_is_refused(
     if seed is not None:
         signer = Signer(signatures.public_key(seed).hex(), lambda m: signatures.sign(seed, m))
     with pytest.raises(ExportRefused, match=r"is the export of did:web:mediator\.test"):
-        Exporter(sqlite_log, place, owner, signer, VERIFY, clock=system_clock)
+        Exporter(sqlite_log, place, owner, signer, clock=system_clock)
     assert contents(place) == before
 
 

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
@@ -87,13 +86,11 @@ def file_hashes(manifest: Manifest) -> AbstractSet[bytes]:
 class VerifiedMarks:
     """The marks in a folder, one for each place that was verified."""
 
-    def __init__(self, folder: ExportPlace, signer: Signer, key: PublicKey) -> None:
-        """``signer`` and ``key`` are the halves of the mediator's key."""
+    def __init__(self, folder: ExportPlace, signer: Signer) -> None:
         self._ignored = ""
         self._is_forgotten = False
         self._folder = folder
         self._signer = signer
-        self._key = key
 
     def forget(self) -> None:
         """Ignore all marks from now on; new ones are written all the same."""
@@ -115,7 +112,7 @@ class VerifiedMarks:
             return None
         try:
             content = self._folder.read(path)
-            mark = verified_statement(path, content, VerifiedMark, self._key.verify)
+            mark = verified_statement(path, content, VerifiedMark, self._signer.key.verify)
             streams = self._folder.read(streams_path)
             files = self._folder.read(files_path)
         except FileMissing:

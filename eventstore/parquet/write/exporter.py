@@ -35,7 +35,6 @@ from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
     Signer,
-    Verify,
     heads_to_text,
     parse_head,
     signed,
@@ -118,7 +117,6 @@ class Exporter:
         place: ExportPlace,
         owner: ExportOwner,
         signer: Signer,
-        verify: Verify,
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
         *,
         kept: Kept = Kept(),  # noqa: B008 - a frozen value
@@ -140,7 +138,7 @@ class Exporter:
         self._log = log
         self._place = place
         self._signer = signer
-        self._verify = verify
+        self._verify = signer.key.verify
         self._bounds = bounds
         self._kept = kept
         self._completeness = completeness
@@ -148,7 +146,7 @@ class Exporter:
         self._table = TableWriter(place, signer, clock, versions_kept_s=kept.versions_s)
         head = _claim(log, place, owner, signer)
         self._table.remove_torn()
-        self._catalog = catalog_of(place, verify)
+        self._catalog = catalog_of(place, self._verify)
         _check_same_log(log, self._catalog)
         _check_reaches_seam(log, self._catalog.last, place)
         if head.format == FORMAT:
@@ -309,8 +307,7 @@ class Exporter:
 
     def _rewriting(self) -> Rewriting:
         self._is_certain = False
-        version = self._catalog.next_version
-        return Rewriting(self._place, self._log, self._signer, self._verify, version)
+        return Rewriting(self._place, self._log, self._signer, self._catalog.next_version)
 
     def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
         """Commit a version with a manifest in place of others.
