@@ -301,8 +301,7 @@ def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
     content[len(content) // 2] ^= 1
     verifying.place.write(oldest, bytes(content))
     assert verifying.check()[0] == []  # as it is documented
-    marks = verifying.marks()
-    marks.forget()
+    marks = VerifiedMarks(verifying.folder, SIGNER, are_forgotten=True)
     assert oldest in {one.path for one in verifying.check(marks)[0]}
 
 

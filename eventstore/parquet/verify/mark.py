@@ -86,15 +86,12 @@ def file_hashes(manifest: Manifest) -> AbstractSet[bytes]:
 class VerifiedMarks:
     """The marks in a folder, one for each place that was verified."""
 
-    def __init__(self, folder: ExportPlace, signer: Signer) -> None:
+    def __init__(self, folder: ExportPlace, signer: Signer, *, are_forgotten: bool = False) -> None:
+        """``are_forgotten``: ignore earlier marks; new ones are written all the same."""
         self._ignored = ""
-        self._is_forgotten = False
+        self._are_forgotten = are_forgotten
         self._folder = folder
         self._signer = signer
-
-    def forget(self) -> None:
-        """Ignore all marks from now on; new ones are written all the same."""
-        self._is_forgotten = True
 
     def take_ignored(self) -> str:
         """Why the mark that was read last is not used; empty if it is, or there is none."""
@@ -108,7 +105,7 @@ class VerifiedMarks:
             ExportUnavailable: the folder cannot be read now.
         """
         path, streams_path, files_path = _paths(place)
-        if self._is_forgotten:
+        if self._are_forgotten:
             return None
         try:
             content = self._folder.read(path)
