@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
+from eventstore.log.errors import SeamRefused
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, topics_of
@@ -36,10 +37,11 @@ from eventstore.log.redaction import (
     redacted_state,
     renamed_state,
 )
-from eventstore.log.seam import stored_seam
+from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.streams import ERASED, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
+from eventstore.parquet.errors import ExportRefused
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
@@ -94,7 +96,7 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     """The positions of those rows, exported with a content, whose content was erased since."""
     if not exported:
         return set()
-    seam = _seam_position(log)
+    seam = seam_position(log)
     left = {position for position in exported if position <= seam}
     without: set[int] = set()
     named: set[tuple[bytes, int]] = set()
@@ -117,9 +119,18 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     return left | {position for position in without if exported[position] in named}
 
 
-def _seam_position(log: EventLog) -> int:
-    seam = stored_seam(log)
-    return 0 if seam is None else seam.position
+def seam_position(log: EventLog) -> int:
+    """The position up to which rows have left a log; 0 if none have.
+
+    Raises:
+        ExportRefused: the log's seam cannot be understood.
+        LogUnavailable: the log cannot be read now.
+    """
+    text = log.settings().get(SEAM)
+    try:
+        return 0 if text is None else read_seam(text).position
+    except SeamRefused as error:
+        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
 
 
 def _versions(topic: str, state: bytes) -> Iterable[int]:
@@ -195,7 +206,7 @@ def names_erased(
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    seam = _seam_position(log)
+    seam = seam_position(log)
     wanted: defaultdict[bytes, list[int]] = defaultdict(list)
     for number in numbers:
         wanted[rows[number].stream].append(rows[number].version)

@@ -21,10 +21,9 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from eventstore.log.errors import RowsStay, SeamRefused
+from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
 from eventstore.log.name_erasure import NameErasure
-from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
 from eventstore.log.verify import heads_not_in
@@ -52,7 +51,7 @@ from eventstore.parquet.write.compaction import (
     runs,
     without_erased_of,
 )
-from eventstore.parquet.write.erasing import GoneNames, contents_in
+from eventstore.parquet.write.erasing import GoneNames, contents_in, seam_position
 from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
@@ -449,20 +448,6 @@ def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer
             f" {theirs[2]}, not of {ours[0]} with {ours[1]} shards and key {ours[2]}"
         )
     return head
-
-
-def seam_position(log: EventLog) -> int:
-    """The position up to which rows have left a log; 0 if none have.
-
-    Raises:
-        ExportRefused: the log's seam cannot be understood.
-        LogUnavailable: the log cannot be read now.
-    """
-    text = log.settings().get(SEAM)
-    try:
-        return 0 if text is None else read_seam(text).position
-    except SeamRefused as error:
-        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
 
 
 def _check_reaches_seam(log: EventLog, last: int, place: ExportPlace) -> None:
