@@ -357,6 +357,11 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
         ("DELETE FROM stored_events WHERE rowid = 7", NotAsSealed, "a seal over 2 rows"),
         ("DELETE FROM stored_events WHERE rowid BETWEEN 6 AND 8", NotAsSealed, "continue seal"),
         (
+            "UPDATE stored_events SET originator_id = hex(zeroblob(16)) WHERE rowid = 8",
+            NotAsSealed,
+            "position 8 of the log: a seal of .* in another stream",
+        ),
+        (
             "UPDATE stored_events SET topic = 'new.2' WHERE rowid = 7",
             NotAsSealed,
             "not the seal",
