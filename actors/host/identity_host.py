@@ -65,6 +65,7 @@ from eventstore.log.errors import (
 from eventstore.log.event_log import (
     EventLog,
     LogFigures,
+    PageBounds,
     PublicEventsFilter,
     PublicEventsPage,
     SavedEventsFilter,
@@ -365,23 +366,19 @@ class IdentityHost:
         Read on the caller's thread, so as to delay no command.
         """
         stream = identity_stream(read.owner_did)
-        offset, limit, bytes_max = read.page.offset, read.page.size, read.page.bytes_max
+        bounds = PageBounds(read.page.offset, read.page.size, read.page.bytes_max)
         page: SavedEventsPage | PublicEventsPage | MessagesPage
         missing: set[int] = set()
         try:
             if isinstance(read.where, WaitingAt):
                 page = read_messages(self._log, stream, read.where, missing)
             elif isinstance(read.where, PublicEventsFilter):
-                page = self._log.query_public_events(
-                    stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
-                )
+                page = self._log.query_public_events(stream, read.where, bounds)
             else:
-                page = self._log.query_saved_events(
-                    stream, read.where, offset=offset, limit=limit, bytes_max=bytes_max
-                )
+                page = self._log.query_saved_events(stream, read.where, bounds)
         except PageTooLarge:
             if isinstance(read.where, SavedEventsFilter):
-                self._charge(read, bytes_max or 0, 0)  # the records were read all the same
+                self._charge(read, bounds.bytes_max or 0, 0)  # the records were read all the same
             return memoryview(PAGE_TOO_LARGE)
         except LogError as error:
             _LOG.error("cannot read a page: %s", reason(error))

@@ -6,6 +6,7 @@ row names; here an unknown topic is an error instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -50,6 +51,22 @@ def decode(topic: str, state: bytes) -> Event:
             raise CorruptRow(topic, str(error)) from error
         event = decoder.decode(shown)
     return event
+
+
+def decode_or_none(topic: str, state: bytes) -> Event | None:
+    """As ``decode``; None for a row that this release does not understand."""
+    try:
+        return decode(topic, state)
+    except (UnknownTopic, CorruptRow):
+        return None
+
+
+def decode_rows(rows: Sequence[LogRow]) -> list[Event]:
+    """Decode the events in rows, in bulk. Raises as ``decode``."""
+    try:
+        return [_DECODERS[row.topic].decode(row.state) for row in rows]
+    except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError):
+        return [decode(row.topic, row.state) for row in rows]
 
 
 def decode_seal(state: bytes) -> BatchSealed:

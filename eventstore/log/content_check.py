@@ -10,12 +10,10 @@ as messages waited at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.codec import decode
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.codec import decode_or_none
 from eventstore.log.event_contents import ERASING, content_of
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import Event
@@ -68,11 +66,10 @@ class ContentCheck:
         """
         while self._missing and (page := self._log.read_log(after=reached, limit=_PAGE_ROWS)):
             for row in page:
-                with suppress(UnknownTopic, CorruptRow):
-                    event = decode(row.topic, row.state)
-                    if isinstance(event, ERASING) and isinstance(row.originator_id, UUID):
-                        for version in event.versions:
-                            self._missing.pop((row.originator_id.bytes, version), None)
+                event = decode_or_none(row.topic, row.state)
+                if isinstance(event, ERASING) and isinstance(row.originator_id, UUID):
+                    for version in event.versions:
+                        self._missing.pop((row.originator_id.bytes, version), None)
             reached = page[-1].id
         for place in self._missing.values():
             yield finding(

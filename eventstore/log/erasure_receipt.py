@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -244,13 +245,8 @@ def _versions(steps: Iterable[_Step]) -> set[int]:
 
 
 def _runs(positions: Iterable[int]) -> Iterator[Run]:
-    run: Run | None = None
-    for position in sorted(positions):
-        if run is not None and position == run.last + 1:
-            run = Run(run.first, position)
-            continue
-        if run is not None:
-            yield run
-        run = Run(position, position)
-    if run is not None:
-        yield run
+    # Within a run, each position is as far from its number in the list as the others.
+    numbered = enumerate(sorted(positions))
+    for _, run in groupby(numbered, key=lambda each: each[1] - each[0]):
+        found = [position for _, position in run]
+        yield Run(found[0], found[-1])

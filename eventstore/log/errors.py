@@ -105,17 +105,11 @@ class LockedElsewhere(LogError):
 
 
 class WrongDatabase(LogError):
-    """A database has another place in its log than the one where it is listed.
-
-    Attributes:
-        place: The place where it is listed, from 0.
-        what: What it is instead.
-    """
+    """A database has another place in its log than the one where it is listed."""
 
     def __init__(self, place: int, what: str) -> None:
+        """``place`` is where it is listed, from 0; ``what`` is what it is instead."""
         super().__init__(f"database {place} is {what}")
-        self.place = place
-        self.what = what
 
 
 class ImportRefused(LogError):
@@ -123,17 +117,11 @@ class ImportRefused(LogError):
 
 
 class NotAsSealed(LogError):
-    """Rows are not as they were sealed, or not in the order of their log.
-
-    Attributes:
-        position: The position of the row or seal that is wrong.
-        why: What is wrong with it.
-    """
+    """Rows are not as they were sealed, or not in the order of their log."""
 
     def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"position {position}: {why}")
-        self.position = position
-        self.why = why
+        """``position`` is that of the row or seal that is wrong."""
+        super().__init__(f"position {position} of the log: {why}")
 
 
 class PageTooLarge(LogError):

@@ -86,6 +86,14 @@ class PublicEventsPage(msgspec.Struct, frozen=True, array_like=True, tag="public
     total: int
 
 
+class PageBounds(NamedTuple):
+    """How many records come before a page, and its most records and bytes; None for any bytes."""
+
+    offset: int
+    limit: int
+    bytes_max: int | None = None
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """A cached fold of a stream: ``state`` after version ``version``, made by fold ``fold``."""
 
@@ -352,13 +360,7 @@ class EventLog(Protocol):
         """The identities that are partitions of their own, in the order of their DIDs."""
 
     def query_saved_events(
-        self,
-        owner: UUID,
-        where: SavedEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
     ) -> SavedEventsPage:
         """A page of one owner's saved events with the exact total, from one snapshot.
 
@@ -373,13 +375,7 @@ class EventLog(Protocol):
         """Whether this owner's saved events are on lists, and whether others lie among these."""
 
     def query_public_events(
-        self,
-        owner: UUID,
-        where: PublicEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
     ) -> PublicEventsPage:
         """A page of one publisher's public events with the exact total, from one snapshot.
 
@@ -392,6 +388,7 @@ class EventLog(Protocol):
 
         Each snapshot is stored behind its digest, so an altered one is detected and not used.
         """
+        return self.load_snapshots([stream]).get(stream)
 
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
         """Load snapshots of several streams as ``load_snapshot`` does; leave out missing ones."""

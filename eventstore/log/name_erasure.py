@@ -25,8 +25,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import Notification
 
-from eventstore.log.codec import decode
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.codec import decode_or_none
 from eventstore.log.event_contents import CONTENT_FIELDS
 from eventstore.log.event_log import ANY_VERSION, ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
@@ -95,7 +94,7 @@ def erased_identities(log: EventLog) -> dict[bytes, int]:
 
 def _is_bound(newest: LogRow) -> bool:
     """Does a DID speak for an account, by the newest row of its stream that says so?"""
-    event = _event(newest)
+    event = decode_or_none(newest.topic, newest.state)
     account = event.account_did if isinstance(event, SpeakerNamed) else ""
     return bool(account) and not is_erased_name(account)
 
@@ -176,7 +175,7 @@ class NameErasure:
         if row is None:
             self._unsealed = []
             return []
-        event = _event(row)
+        event = decode_or_none(row.topic, row.state)
         if row.position <= self._seam:
             return (
                 [] if row.position <= self._whole_to else self._changed(self._hits([(row, event)]))
@@ -244,7 +243,9 @@ class NameErasure:
         if isinstance(event, ContractStored):
             later = self._log.stream_rows(stream, until=ANY_VERSION, topics=_ENDS_CONTRACT)
             return not any(
-                row.version < one.version and _is_end(_event(one), event.digest) for one in later
+                row.version < one.version
+                and _is_end(decode_or_none(one.topic, one.state), event.digest)
+                for one in later
             )
         if isinstance(event, KeyClaimed) and self._is_of_erased(event):
             return False
@@ -267,14 +268,14 @@ class NameErasure:
     def _is_held(self, stream: UUID) -> bool:
         """Has the key of a stream an owner that is not erased?"""
         newest = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_CLAIMS)[-1:]
-        said = [_event(row) for row in newest]
+        said = [decode_or_none(row.topic, row.state) for row in newest]
         return any(isinstance(one, KeyClaimed) and not self._is_of_erased(one) for one in said)
 
     def _lists_erased(self, stream: UUID) -> bool:
         """Is a key in a keylist now that is called by the name of an erased identity?"""
         listed: set[bytes] = set()
         for row in self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_KEYLISTS):
-            event = _event(row)
+            event = decode_or_none(row.topic, row.state)
             if isinstance(event, KeylistUpdated):
                 listed.difference_update(map(stream_of, event.removed))
                 listed.update(map(stream_of, event.added))
@@ -298,10 +299,3 @@ def _row(row: Notification) -> LogRow | None:
     if not isinstance(stream, UUID) or type(row.state) is not bytes:
         return None
     return LogRow(row.id, stream.bytes, row.originator_version, row.topic, row.state)
-
-
-def _event(row: LogRow) -> Event | None:
-    try:
-        return decode(row.topic, row.state)
-    except (UnknownTopic, CorruptRow):
-        return None

@@ -23,8 +23,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 import rfc8785
 
-from eventstore.log.codec import decode, decode_seal
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.codec import decode_or_none, decode_seal
+from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
@@ -363,11 +363,8 @@ def _events(
 ) -> Iterator[ProvenEvent]:
     """What the rows say of the message, if they stand in the stream of the identity."""
     for row in rows:
-        try:
-            event = decode(row.topic, row.state)
-        except (UnknownTopic, CorruptRow):
-            continue  # of another message, perhaps of a later release
-        match event:
+        event = decode_or_none(row.topic, row.state)
+        match event:  # None is of another message, perhaps of a later release
             case AnyMessageQueued() if event.message_id == proof.message_id:
                 what, by, sender = "queued", event.protocol, event.sender_did
             case MessagesDelivered() if proof.message_id in event.message_ids:

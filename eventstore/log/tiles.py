@@ -50,15 +50,10 @@ ReadTile: TypeAlias = Callable[[Tile], bytes]
 
 
 class TileDamaged(Exception):
-    """A tile does not have the hashes that its place demands.
-
-    Attributes:
-        tile: Which one.
-    """
+    """A tile does not have the hashes that its place demands."""
 
     def __init__(self, tile: Tile) -> None:
         super().__init__(f"{tile.path} does not have {tile.hashes} hashes")
-        self.tile = tile
 
 
 def partial_folder(tile: Tile) -> str:

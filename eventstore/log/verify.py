@@ -25,9 +25,9 @@ from uuid import UUID
 import msgspec
 from eventsourcing.persistence import Notification
 
-from eventstore.log.codec import decode, state_of
+from eventstore.log.codec import decode, decode_or_none, state_of
 from eventstore.log.content_check import ContentCheck
-from eventstore.log.errors import CorruptRow, RowsLeft, SeamRefused, UnknownTopic
+from eventstore.log.errors import CorruptRow, NotAsSealed, RowsLeft, SeamRefused, UnknownTopic
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event
 from eventstore.log.faults import Fault, Finding, Head, finding
@@ -186,6 +186,35 @@ def is_seal_of(
         return True
     whole = [(r.stream, r.version, r.topic, r.state) for r in covered]
     return has_digest_over(sealed, whole, are_redacted=False)
+
+
+def head_after(
+    heads: Mapping[str, Head],
+    covered: Sequence[LogRow],
+    row: LogRow,
+    sealed: BatchSealed,
+    events: Iterable[Event | None] | None = None,
+) -> Head:
+    """The head that a seal makes behind ``heads``, the newest ones; other arguments as above.
+
+    Raises:
+        NotAsSealed: the seal does not follow its partition's head, or is not that of these rows.
+    """
+    name = sealed.partition
+    head = heads.get(name, Head(0, GENESIS))
+    if sealed.rows != len(covered):
+        why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
+    elif partition_stream(name).bytes != row.stream:
+        why = f"a seal of {name} in another stream"
+    elif (row.version, sealed.previous) != (head.version + 1, head.digest):
+        why = f"seal {row.version} of {name} does not continue seal {head.version}"
+    elif not is_seal_of(covered, row, sealed, events):
+        first = covered[0].position if covered else row.position
+        why = f"not the seal of the {len(covered)} rows from position {first} on before it"
+        why += ": one of them, or it, was changed"
+    else:
+        return Head(row.version, sealed.digest)
+    raise NotAsSealed(row.position, why)
 
 
 def covers_redacted(
@@ -367,19 +396,27 @@ class _Verification:
                 self._check.take_malformed(row)
             return
         self._names.take(row)
-        event: Event | None = None
-        try:
-            event = decode(row.topic, row.state)
+        event = decode_or_none(row.topic, row.state)
+        if event is None:
+            yield not_understood(row)
+        else:
             yield from self._contents.take(row, event)
-        except UnknownTopic:
-            yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
-        except CorruptRow as error:
-            yield finding(Fault.UNDECODABLE_STATE, row, str(error))
         if is_before:
             assert self._before is not None
             yield from self._before.take(row)
         else:
             yield from self._check.follow([row], [event])
+
+
+def not_understood(row: LogRow) -> Finding:
+    """The finding about a row that does not decode."""
+    try:
+        decode(row.topic, row.state)
+    except UnknownTopic:
+        return finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
+    except CorruptRow as error:
+        return finding(Fault.UNDECODABLE_STATE, row, str(error))
+    raise AssertionError
 
 
 def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
@@ -401,10 +438,7 @@ def heads_not_in(log: EventLog, heads: Mapping[str, Head]) -> dict[str, Head]:
 
 def _head_in(log: EventLog, partition: str, version: int) -> Head | None:
     row = log.read_versions(partition_stream(partition), [version]).get(version)
-    try:
-        sealed = None if row is None else decode(row.topic, row.state)
-    except (UnknownTopic, CorruptRow):
-        return None
+    sealed = None if row is None else decode_or_none(row.topic, row.state)
     return Head(version, sealed.digest) if isinstance(sealed, BatchSealed) else None
 
 

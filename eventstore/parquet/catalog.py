@@ -165,7 +165,6 @@ def catalog_of(
     verify: Verify | None,
     known: Sequence[Statement] = (),
     *,
-    version: int | None = None,
     is_listed: bool = True,
     is_whole: bool = False,
 ) -> Catalog:
@@ -177,7 +176,6 @@ def catalog_of(
         place: where the export is.
         verify: checks the mediator's signatures; without it nothing proves who wrote the export.
         known: manifests from an earlier call, which are not read again.
-        version: an earlier version of the table, whose files may have been removed since.
         is_listed: list all files, to find those that are missing, cut or do not count. Without it
             an export with a table is opened with a bounded number of reads: data files are listed
             only if there are at most ``LISTED_FILES_MAX``.
@@ -196,7 +194,7 @@ def catalog_of(
         try:
             if isinstance(reading, _ManifestReading):
                 return reading.catalog()
-            return reading.catalog(version, is_listed=is_listed, is_whole=is_whole)
+            return reading.catalog(is_listed=is_listed, is_whole=is_whole)
         except (ExportDamaged, FileMissing) as error:
             # An exporter or a compaction may have changed the export between two reads.
             if tried == _TRIES - 1 or not reading.is_outdated():
@@ -300,13 +298,13 @@ class _Reading:
         self._place, self._head, self._verify, self._known = place, head, verify, known
         self._table: ReadTable | None = None
 
-    def catalog(self, version: int | None, *, is_listed: bool, is_whole: bool) -> Catalog:
+    def catalog(self, *, is_listed: bool, is_whole: bool) -> Catalog:
         # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self._place, self._verify)
-        table = self._table = read_table(self._place, version)
+        table = self._table = read_table(self._place)
         said, commit = read_version(self._place, table.version, self._verify)
         self._check_owner(said, mark)
-        if version is None and mark is not None:
+        if mark is not None:
             check_end(mark, said.version, commit)
         statements = self._statements(said, is_whole=is_whole)
         for damage in table_damage(table.files, statements):

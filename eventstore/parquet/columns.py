@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, get_type_hints
 import msgspec
 import pyarrow as pa
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode_rows
 from eventstore.log.content import size_of, with_content
 from eventstore.log.event_fields import NamesStream
 from eventstore.log.event_log import LogRow
@@ -57,11 +57,6 @@ def _conversion(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return None
 
 
-_DECODE: Final = {
-    topic: msgspec.msgpack.Decoder(kind).decode for kind, topic in TOPIC_BY_TYPE.items()
-}
-
-
 def to_table(
     rows: Sequence[LogRow], identities: Identities, events: Sequence[Event] | None = None
 ) -> pa.Table:
@@ -75,9 +70,7 @@ def to_table(
     """
     streams = [row.stream for row in rows]
     topics = [row.topic for row in rows]
-    if events is None:
-        events = events_in(topics, [row.state for row in rows])
-    typed = columns_of(topics, events)
+    typed = columns_of(rows, decode_rows(rows) if events is None else events)
     names = identities({stream for stream, topic in zip(streams, topics, strict=True)
                         if topic != SEAL_TOPIC})  # fmt: skip
     kinds = {topic: topic.rpartition(".") for topic in set(topics)}
@@ -95,32 +88,16 @@ def to_table(
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields, SCHEMA.metadata))
 
 
-def events_in(topics: Sequence[str], states: Sequence[bytes]) -> list[Any]:
-    """Decode the events in rows.
-
-    Raises:
-        UnknownTopic, CorruptRow: a row is of no type that this release knows, or does not decode.
-    """
-    try:
-        return [_DECODE[topic](state) for topic, state in zip(topics, states, strict=True)]
-    except (KeyError, TypeError, msgspec.DecodeError, UnicodeDecodeError):
-        # Decode again, to raise the errors of the log.
-        return list(map(decode, topics, states))
-
-
-def columns_of(topics: Sequence[str], events: Sequence[Any]) -> dict[str, list[Any]]:
-    """The columns that events fill: time, command and the columns of their types.
-
-    ``topics`` are the rows' topics.
-    """
+def columns_of(rows: Sequence[LogRow], events: Sequence[Any]) -> dict[str, list[Any]]:
+    """The columns that the events in rows fill: time, command and the columns of their types."""
     places: dict[str, list[int]] = {}
-    for index, topic in enumerate(topics):
-        places.setdefault(topic, []).append(index)
+    for index, row in enumerate(rows):
+        places.setdefault(row.topic, []).append(index)
     typed: dict[str, list[Any]] = {}
     for topic, indices in places.items():
         of_topic = [events[index] for index in indices]
         for column, values in _fields(TYPE_BY_TOPIC[topic], of_topic):
-            placed = typed.setdefault(column, [None] * len(topics))
+            placed = typed.setdefault(column, [None] * len(rows))
             for index, value in zip(indices, values, strict=True):
                 placed[index] = value
     typed["recorded_at"] = [event.at_ms * _MS for event in events]
@@ -172,6 +149,15 @@ def _fields(kind: type[Event], decoded: Sequence[Any]) -> Iterable[tuple[str, It
         yield column, values if convert is None else map(convert, values)
     if filling.content is not None:
         yield SIZE, map(size_of, map(attrgetter(filling.content), decoded))
+
+
+def types_in(table: pa.Table) -> dict[str, int]:
+    """Count exported rows by topic."""
+    counts = table.group_by(["type", "type_version"], use_threads=False)
+    return {
+        f"{row['type']}.{row['type_version']}": row["count_all"]
+        for row in counts.aggregate([([], "count_all")]).to_pylist()
+    }
 
 
 def to_array(values: list[Any] | None, kind: pa.DataType, rows: int) -> pa.Array:

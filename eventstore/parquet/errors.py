@@ -5,8 +5,7 @@ ExportError
 ├── ExportRefused      the place belongs to another mediator, another log or another exporter
 ├── ExportDamaged      a file of the export is not what it should be; names the file
 ├── SignedByAnother    the export is signed by another key than the one that was named
-├── RowsPruned         the requested rows were removed from the archive for ever
-└── LogNotAsSealed     the log itself is not as it was sealed; names the position
+└── RowsPruned         the requested rows were removed from the archive for ever
 """
 
 from __future__ import annotations
@@ -19,21 +18,15 @@ class ExportError(Exception):
 
 
 class ExportUnavailable(ExportError):
-    """The place of the export cannot be written or read now; nothing is known to be wrong.
-
-    Attributes:
-        path: What was being written or read.
-        why: What the file system said.
-    """
+    """The place of the export cannot be written or read now; nothing is known to be wrong."""
 
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: {why}")
-        self.path = path
-        self.why = why
+        """``path`` was being written or read; ``why`` is what the file system said."""
+        super().__init__(path, why)  # as they are, so that the error can be pickled
 
-    def __reduce__(self) -> tuple[type[ExportUnavailable], tuple[str, str]]:
-        """Let the error be pickled, so that it passes from one process to another."""
-        return type(self), (self.path, self.why)
+    def __str__(self) -> str:
+        """Path and reason."""
+        return ": ".join(self.args)
 
 
 class ExportRefused(ExportError):
@@ -101,17 +94,3 @@ class SignedByAnother(ExportError):
 
 class RowsPruned(ExportError):
     """The request needs rows that were removed from the archive, as its manifest says."""
-
-
-class LogNotAsSealed(ExportError):
-    """The log is not as it was sealed, so nothing of it is signed and exported from here on.
-
-    Attributes:
-        position: The position of the seal or row that is wrong.
-        why: What is wrong with it.
-    """
-
-    def __init__(self, position: int, why: str) -> None:
-        super().__init__(f"position {position} of the log: {why}")
-        self.position = position
-        self.why = why

@@ -23,6 +23,8 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -345,13 +347,7 @@ def positions_in(place: ExportPlace, index: ExportIndex, keys: Sequence[int]) ->
 
 def runs_of(index: ExportIndex) -> list[list[IndexFile]]:
     """Group the files of an index by the rows that they index."""
-    runs: list[list[IndexFile]] = []
-    for file in index.files:
-        if runs and runs[-1][0].first == file.first:
-            runs[-1].append(file)
-        else:
-            runs.append([file])
-    return runs
+    return [list(run) for _, run in groupby(index.files, key=attrgetter("first"))]
 
 
 def _levels(entries: int) -> list[_Level]:

@@ -25,13 +25,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import rfc8785
 from msgspec import UNSET, UnsetType
 
 from eventstore.log.events import TYPE_BY_TOPIC
+from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -42,20 +43,24 @@ Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 """Whether the second argument is the mediator's signature of the first."""
 
+_HEAD_FORMATS: Final = (FORMAT, TABLE_FORMAT)
 _DIGEST_LENGTH: Final = 16
 _SPAN: Final = r"(\d{20})-(\d{20})"
 _STEM: Final = rf"{_SPAN}(?:-r[1-9]\d*|-[0-9a-f]{{{_DIGEST_LENGTH}}})?"
 """Positions, and a hash; earlier releases wrote how often the rows were rewritten, or nothing."""
 _NAME: Final = re.compile(rf"{MANIFESTS}/{_STEM}\.json")
 _FILE_NAME: Final = re.compile(rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-{_STEM}\.parquet")
-_S = TypeVar("_S", bound=msgspec.Struct)
 
 
-class _Signed(Protocol):
-    """A signed statement: a ``msgspec.Struct`` with this field."""
+class SignedStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A statement of an export, stored as canonical JSON; ``signature`` is over the rest of it."""
 
-    @property
-    def signature(self) -> str: ...
+    format: int
+    schema: int
+    signature: str = ""
+
+
+_S = TypeVar("_S", bound=SignedStatement)
 
 
 class Signer(NamedTuple):
@@ -63,6 +68,11 @@ class Signer(NamedTuple):
 
     signed_by: str
     sign: Sign
+
+    @property
+    def key(self) -> PublicKey:
+        """The public key."""
+        return read_public_key(self.signed_by)
 
 
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +124,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     at_ms: int
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(SignedStatement, frozen=True, kw_only=True):
     """The signed statement for the positions ``first`` to ``last`` of the log.
 
     ``tree`` is the tree of all seals up to ``last``. ``rewritten`` counts how often the rows were
@@ -124,8 +134,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Earlier releases wrote neither ``tree`` nor ``contents`` nor ``digest``.
     """
 
-    format: int
-    schema: int
     first: int
     last: int
     rows: int
@@ -140,7 +148,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     contents: int | UnsetType = UNSET
     pruned: Pruned | UnsetType = UNSET
     digest: str | UnsetType = UNSET
-    signature: str = ""
 
     @property
     def is_pruned(self) -> bool:
@@ -155,15 +162,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{MANIFESTS}/{self.first:020d}-{self.last:020d}{suffix}.json"
 
 
-class ExportHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExportHead(SignedStatement, frozen=True, kw_only=True):
     """``export.json``: the owner of the export."""
 
-    format: int
-    schema: int
     mediator_did: str
     shards: int
     public_key: str
-    signature: str = ""
 
 
 class Statement(NamedTuple):
@@ -238,15 +242,12 @@ def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
     Raises:
         ExportDamaged: the content is no head, of another format, or not signed by the mediator.
     """
-    head = read_head(path, content)
-    for damage in signature_damage(path, head, content, verify):
-        raise damage
-    return head
+    return verified_statement(path, content, ExportHead, verify, _HEAD_FORMATS)
 
 
 def read_head(path: str, content: bytes) -> ExportHead:
     """Read ``export.json``, whichever key signed it. Raises as ``parse_head``."""
-    return parse_statement(path, content, ExportHead, (FORMAT, TABLE_FORMAT))
+    return parse_statement(path, content, ExportHead, _HEAD_FORMATS)
 
 
 def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
@@ -333,8 +334,22 @@ def parse_statement(
     return statement
 
 
+def verified_statement(
+    path: str,
+    content: bytes,
+    kind: type[_S],
+    verify: Verify | None,
+    formats: Sequence[int] = (FORMAT,),
+) -> _S:
+    """Read a signed statement as ``parse_statement`` does, and check its signature, too."""
+    statement = parse_statement(path, content, kind, formats)
+    for damage in signature_damage(path, statement, content, verify):
+        raise damage
+    return statement
+
+
 def signature_damage(
-    path: str, statement: _Signed, content: bytes, verify: Verify | None
+    path: str, statement: SignedStatement, content: bytes, verify: Verify | None
 ) -> Iterator[ExportDamaged]:
     """Yield the damage of a statement's signature or encoding, if any; at most one."""
     try:

@@ -135,12 +135,7 @@ class OpenedExport:
 
     def types(self, after: Position, until: Position) -> frozenset[str]:
         """Event types that may occur at ``after < position <= until``; no others occur there."""
-        return frozenset(
-            topic.rpartition(".")[0]
-            for part, first, last in zip(self.parts, after, until, strict=True)
-            for file in part.files(first, last)
-            for topic in file.types
-        )
+        return frozenset(self.counts(until, after))
 
     def counts(self, until: Position, after: Position | None = None) -> Counter[str]:
         """Count the events of each type up to a position, or a few more: whole files count.

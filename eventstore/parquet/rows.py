@@ -96,6 +96,8 @@ def log_rows(table: pa.Table) -> list[LogRow]:
     topics = pc.binary_join_element_wise(
         table["type"], pc.cast(table["type_version"], pa.string()), "."
     )
+    encoded = topics.combine_chunks().dictionary_encode()  # one text for all rows of a topic
+    names = map(encoded.dictionary.to_pylist().__getitem__, encoded.indices.to_pylist())
     facts, contents = zip(*map(without_content, table["state"].to_pylist()), strict=True)
-    columns = (table["position"], table["stream"], table["version"], topics)
-    return list(map(LogRow, *(column.to_pylist() for column in columns), facts, contents))
+    columns = (table[name].to_pylist() for name in ("position", "stream", "version"))
+    return list(map(LogRow, *columns, names, facts, contents))

@@ -85,24 +85,11 @@ def seal_leaves(place: ExportPlace, manifest: Manifest) -> list[bytes]:
     columns = (seals[name].to_pylist() for name in ("position", "version", "state"))
     try:
         return [
-            leaf_of(position, version, state)
+            seal_leaf(position, version, decode_seal(state))
             for position, version, state in zip(*columns, strict=True)
         ]
-    except ValueError as error:
-        raise ExportDamaged(manifest.path, Damage.CHANGED, str(error)) from error
-
-
-def leaf_of(position: int, version: int, state: bytes) -> bytes:
-    """The leaf hash of a seal, from its row.
-
-    Raises:
-        ValueError: the row holds no seal.
-    """
-    try:
-        sealed = decode_seal(state)
-    except CorruptRow as error:
-        raise ValueError(f"position {position} holds no seal of ours") from error
-    return seal_leaf(position, version, sealed)
+    except (ValueError, CorruptRow) as error:
+        raise ExportDamaged(manifest.path, Damage.CHANGED, f"a seal: {error}") from error
 
 
 def tiles_in(place: ExportPlace, size: int) -> Subtrees:

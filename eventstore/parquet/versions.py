@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,14 +23,11 @@ from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
-    DataFile,
     Manifest,
-    ManifestTree,
-    Pruned,
+    SignedStatement,
     Statement,
     Verify,
-    parse_statement,
-    signature_damage,
+    verified_statement,
 )
 
 SUMMARY_EVERY: Final = 32
@@ -39,7 +36,7 @@ COMMIT_MEMBER: Final = "poste"
 """The member of a commit's ``commitInfo`` that holds the ``TableVersion`` as JSON text."""
 
 
-class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableVersion(SignedStatement, frozen=True, kw_only=True):
     """One version of the table, and the manifests that count in it.
 
     ``manifest`` is the newest one in the order of the log, empty in an empty export. ``since`` has
@@ -49,8 +46,6 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     is the index of its rows (``eventstore.parquet.index``); earlier releases made none.
     """
 
-    format: int
-    schema: int
     version: int
     position: int
     files: int
@@ -62,10 +57,9 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     checkpoint: dict[str, str]
     signed_by: str
     index: ExportIndex | UnsetType = UNSET
-    signature: str = ""
 
 
-class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EndMark(SignedStatement, frozen=True, kw_only=True):
     """The end of the export, and the time until which it is complete.
 
     All rows recorded until ``complete_until_ms`` (Unix milliseconds) are at or before
@@ -74,8 +68,6 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``TableVersion``, but after the commit.
     """
 
-    format: int
-    schema: int
     version: int
     commit: str
     checkpoint: dict[str, str]
@@ -83,32 +75,9 @@ class EndMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     complete_position: int
     complete_until_ms: int
     signed_by: str
-    signature: str = ""
-
-
-class _SummaryEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A manifest without the fields that only its own check needs; see ``Manifest``."""
-
-    format: int
-    schema: int
-    first: int
-    last: int
-    rows: int
-    files: list[DataFile]
-    replaces: list[str]
-    stands_for: str
-    previous: str
-    signed_by: str
-    tree: ManifestTree | UnsetType = UNSET
-    rewritten: int | UnsetType = UNSET
-    contents: int | UnsetType = UNSET
-    pruned: Pruned | UnsetType = UNSET
-    digest: str | UnsetType = UNSET
-    sha256: str
 
 
 _COMMIT: Final = re.compile(rf"{TABLE_LOG}/(\d{{20}})\.json")
-_ENTRIES: Final = msgspec.json.Decoder(list[_SummaryEntry])
 
 
 def commit_path(version: int) -> str:
@@ -132,12 +101,7 @@ def is_torn(commit: bytes) -> bool:
 
 def encoded_summary(version: int, statements: Sequence[Statement]) -> tuple[str, str, bytes]:
     """The path, the SHA-256 and the content of a summary of these manifests."""
-    names = [name for name in _SummaryEntry.__struct_fields__ if name != "sha256"]
-    entries = [
-        _SummaryEntry(sha256=s.sha256, **{name: getattr(s.manifest, name) for name in names})
-        for s in statements
-    ]
-    content = msgspec.json.encode(entries)
+    content = msgspec.json.encode([_entry(statement) for statement in statements])
     sha256 = hashlib.sha256(content).hexdigest()
     return f"{SUMMARIES}/{version:020d}-{sha256[:16]}.json", sha256, content
 
@@ -159,7 +123,7 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     if hashlib.sha256(content).hexdigest() != said.summary_sha256:
         why = f"its SHA-256 is not that of {commit_path(said.version)}"
         raise ExportDamaged(said.summary, Damage.CHANGED, why)
-    return [_statement(entry) for entry in _ENTRIES.decode(content)]
+    return [_statement(entry) for entry in msgspec.json.decode(content)]
 
 
 def read_version(
@@ -183,9 +147,7 @@ def parse_version(version: int, commit: bytes, verify: Verify | None) -> TableVe
     """The ``TableVersion`` in the commit of a version. Raises as ``read_version``."""
     path = commit_path(version)
     text = _member(path, commit)
-    said = parse_statement(path, text, TableVersion)
-    for damage in signature_damage(path, said, text, verify):
-        raise damage
+    said = verified_statement(path, text, TableVersion, verify)
     if said.version != version:
         raise ExportDamaged(path, Damage.MISPLACED, f"it is the commit of version {said.version}")
     return said
@@ -199,12 +161,7 @@ def read_mark(place: ExportPlace, verify: Verify | None) -> EndMark | None:
         ExportUnavailable: it cannot be read now.
     """
     content = place.read_if_there(END)
-    if content is None:
-        return None
-    mark = parse_statement(END, content, EndMark)
-    for damage in signature_damage(END, mark, content, verify):
-        raise damage
-    return mark
+    return None if content is None else verified_statement(END, content, EndMark, verify)
 
 
 def _member(path: str, commit: bytes) -> bytes:
@@ -221,10 +178,17 @@ def _member(path: str, commit: bytes) -> bytes:
         raise ExportDamaged(path, Damage.BROKEN_COMMIT, "not a commit of a table") from error
 
 
-def _statement(entry: _SummaryEntry) -> Statement:
-    members = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    sha256 = members.pop("sha256")
-    return Statement(Manifest(heads={}, **members), entry.stands_for or sha256, sha256)
+def _entry(statement: Statement) -> dict[str, Any]:
+    """A manifest without the members that only its own check needs, and its SHA-256."""
+    members: dict[str, Any] = msgspec.to_builtins(statement.manifest)
+    del members["heads"], members["signature"]
+    return members | {"sha256": statement.sha256}
+
+
+def _statement(entry: dict[str, Any]) -> Statement:
+    sha256 = entry.pop("sha256")
+    manifest = msgspec.convert(entry | {"heads": {}}, Manifest)
+    return Statement(manifest, manifest.stands_for or sha256, sha256)
 
 
 def without_replaced(since: Mapping[str, str], statements: Sequence[Statement]) -> dict[str, str]:

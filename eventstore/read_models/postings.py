@@ -24,7 +24,7 @@ from uuid import UUID
 
 from eventstore.log.codec import decode_whole
 from eventstore.log.errors import PageTooLarge
-from eventstore.log.event_log import StoredRecord
+from eventstore.log.event_log import PageBounds, StoredRecord
 from eventstore.log.events import Event, Seconds
 from eventstore.log.session import Session, StoredPosting
 
@@ -104,6 +104,11 @@ def list_keys(owner: UUID, names: Sequence[str], each: Iterable[str]) -> list[Li
     return keys
 
 
+def tag_lists(owner: UUID, names: Sequence[str], tags: Iterable[str]) -> list[ListKey]:
+    """The keys of the lists of these names with each of these tags."""
+    return list_keys(owner, (*names, "tag"), dict.fromkeys(tags))
+
+
 @lru_cache(maxsize=_SHARED_MAX)
 def _shared(stream: bytes, names: tuple[str, ...]) -> hashlib.blake2b:
     """The hash of the names that keys have in common, to be copied."""
@@ -148,9 +153,7 @@ def newest(session: Session, lists: Sequence[ListKey]) -> dict[ListKey, Posting]
         keys = lists[start : start + _LISTS_PER_QUERY]
         places = ", ".join("?" * len(keys))
         for key, timestamp_s, version, revision, own in session.rows(
-            "SELECT list, timestamp_s, version, revision, own FROM postings"  # noqa: S608 - own text
-            f" WHERE list IN ({places}) ORDER BY version",
-            keys,
+            f"{_SELECT} WHERE list IN ({places}) ORDER BY version", keys
         ):
             found[bytes(key)] = Posting(timestamp_s, version, revision, bool(own))
     return found
@@ -213,16 +216,16 @@ def page(
     session: Session,
     lists: Sequence[ListKey],
     narrowing: Narrowing,
+    bounds: PageBounds,
     *,
     newest_first: bool,
-    offset: int,
-    limit: int,
 ) -> tuple[list[Posting], int]:
     """A page of the union of lists by (timestamp, version), and the total.
 
-    The scan for the page passes over ``offset`` entries; after that only the entries behind the
+    The scan for the page passes over the entries before it; after that only the entries behind the
     page are counted. So page and total together read every entry once.
     """
+    offset, limit, _ = bounds
     select, parameters = _select(lists, _conditions(narrowing))
     direction = "DESC" if newest_first else "ASC"
     postings = [

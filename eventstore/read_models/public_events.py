@@ -13,7 +13,7 @@ from uuid import UUID
 
 from eventstore.log.content import is_there, text_of
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import PublicEvent, PublicEventsFilter, PublicEventsPage
+from eventstore.log.event_log import PageBounds, PublicEvent, PublicEventsFilter, PublicEventsPage
 from eventstore.log.events import (
     AnyPublicEventPublished,
 )
@@ -30,11 +30,11 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
+    tag_lists,
 )
 
 _ALL: Final = "public"
 _ID: Final = "public id"
-_TAG: Final = "tag"
 
 
 def publish(session: Session, owner: UUID, version: int, event: AnyPublicEventPublished) -> None:
@@ -63,13 +63,7 @@ def withdraw(
 
 
 def query(
-    session: Session,
-    owner: UUID,
-    where: PublicEventsFilter,
-    *,
-    offset: int,
-    limit: int,
-    bytes_max: int | None,
+    session: Session, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
 ) -> PublicEventsPage:
     """A page of the publisher's events, newest first, and the exact total.
 
@@ -77,14 +71,13 @@ def query(
         CorruptRow: the log does not hold what the read model refers to.
         PageTooLarge: its records are more than ``bytes_max``.
     """
-    any_of: Sequence[str | None] = sorted(set(where.tags)) or (None,)
+    names = _names(where.channel_id)
     postings, total = page(
         session,
-        [_list(owner, where.channel_id, tag) for tag in any_of],
+        tag_lists(owner, names, where.tags) or [list_key(owner, *names)],
         Narrowing(where.after_timestamp_s, where.before_timestamp_s),
+        bounds,
         newest_first=True,
-        offset=offset,
-        limit=limit,
     )
     events = [
         PublicEvent(
@@ -95,7 +88,7 @@ def query(
             event.timestamp_s,
             event.event_signature,
         )
-        for event in _read(session, owner, postings, bytes_max)
+        for event in _read(session, owner, postings, bounds.bytes_max)
         if is_there(event.event)
     ]
     return PublicEventsPage(events, total)
@@ -103,18 +96,11 @@ def query(
 
 def _lists(owner: UUID, event: AnyPublicEventPublished) -> list[ListKey]:
     """Every list that the event is on."""
-    tags = set(event.tags)
     keys = [list_key(owner, _ID, event.event_id)]
     for channel in (None, event.channel_id):
-        keys.append(_list(owner, channel, None))
-        keys += list_keys(owner, (*_names(channel), _TAG), tags)
+        keys.append(list_key(owner, *_names(channel)))
+        keys += tag_lists(owner, _names(channel), event.tags)
     return keys
-
-
-def _list(owner: UUID, channel_id: str | None, tag: str | None) -> ListKey:
-    """The list for a channel and a tag; None stands for any."""
-    by_tag = () if tag is None else (_TAG, tag)
-    return list_key(owner, *_names(channel_id), *by_tag)
 
 
 def _names(channel_id: str | None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import SavedEvent, SavedEventsFilter, SavedEventsPage
+from eventstore.log.event_log import PageBounds, SavedEvent, SavedEventsFilter, SavedEventsPage
 from eventstore.log.events import AnyEventSaved, EventTagsUpdated, topics_of
 from eventstore.log.session import Session, StoredPosting
 from eventstore.log.streams import identity_stream, stream_of
@@ -32,13 +32,13 @@ from eventstore.read_models.postings import (
     on_lists,
     page,
     remove,
+    tag_lists,
 )
 
 _ID: Final = "saved id"
 _FOREIGN: Final = "saved foreign"
 _ALL: Final = "saved"
 _UNPROCESSED: Final = "saved unprocessed"
-_TAG: Final = "tag"
 SAVED_TOPICS: Final = topics_of(AnyEventSaved)
 _stream_of: Final = lru_cache(maxsize=1_000)(stream_of)
 """Also for the erased form of a name. Cached, because the events of one command have few
@@ -90,7 +90,7 @@ def update_tags(
 
 def all_of(owner: UUID) -> ListKey:
     """The list of all events of an owner."""
-    return _list(owner, _ALL, None, None)
+    return list_key(owner, _ALL)
 
 
 def listed(
@@ -109,13 +109,7 @@ def listed(
 
 
 def query(
-    session: Session,
-    owner: UUID,
-    where: SavedEventsFilter,
-    *,
-    offset: int,
-    limit: int,
-    bytes_max: int | None,
+    session: Session, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
 ) -> SavedEventsPage:
     """A page of the owner's saved events, oldest first, and the exact total (8.10).
 
@@ -128,18 +122,17 @@ def query(
     participant, own = where.participant_did, False
     if participant is not None and identity_stream(participant) == owner:
         participant, own = None, not is_empty(session, list_key(owner, _FOREIGN))
-    any_of: Sequence[str | None] = sorted(set(where.encrypted_tags)) or (None,)
+    names = _names(kind, participant)
     postings, total = page(
         session,
-        [_list(owner, kind, participant, tag) for tag in any_of],
+        tag_lists(owner, names, where.encrypted_tags) or [list_key(owner, *names)],
         Narrowing(where.after_timestamp_s, where.before_timestamp_s, own),
+        bounds,
         newest_first=False,
-        offset=offset,
-        limit=limit,
     )
     events = [
         SavedEvent(event.event_id, text_of(event.payload), tags, event.timestamp_s)
-        for event, tags in _read(session, owner, postings, bytes_max)
+        for event, tags in _read(session, owner, postings, bounds.bytes_max)
     ]
     return SavedEventsPage(events, total)
 
@@ -160,19 +153,13 @@ def _lists(
     owner: UUID, others: Collection[str], tags: Collection[str], *, processed: bool
 ) -> list[ListKey]:
     """The lists that queries name, for an event with these tags."""
-    distinct = set(tags)
     keys = []
     for kind in (_ALL,) if processed else (_ALL, _UNPROCESSED):
         for participant in (None, *others):
-            keys.append(_list(owner, kind, participant, None))
-            keys += list_keys(owner, (*_names(kind, participant), _TAG), distinct)
+            names = _names(kind, participant)
+            keys.append(list_key(owner, *names))
+            keys += tag_lists(owner, names, tags)
     return keys
-
-
-def _list(owner: UUID, kind: str, participant: str | None, tag: str | None) -> ListKey:
-    """The list for a participant and a tag; None stands for any."""
-    by_tag = () if tag is None else (_TAG, tag)
-    return list_key(owner, *_names(kind, participant), *by_tag)
 
 
 def _names(kind: str, participant: str | None) -> tuple[str, ...]:

@@ -47,7 +47,10 @@ _CLIP: Final = (
 )
 """A lost host would live as much longer as the clock was set back. A living one renews anyway."""
 _CLEAR: Final = f"DELETE FROM host_leases WHERE ends <= {_NOW} - %s"  # noqa: S608 - own text
-_LIVING: Final = f"SELECT {_COLUMNS}, ends FROM host_leases WHERE ends > {_NOW} ORDER BY name"  # noqa: S608 - own text
+_LIVING: Final = (
+    "SELECT name, node, incarnation, address, port, token, ends, protocol"  # noqa: S608 - own text
+    f" FROM host_leases WHERE ends > {_NOW} ORDER BY name"
+)
 _CLOCK: Final = f"SELECT {_NOW}"
 _LEAVE: Final = "DELETE FROM host_leases WHERE name = %s AND incarnation = %s"
 
@@ -81,19 +84,8 @@ class PostgresHostLeases(HostLeases):
     @override
     def living(self) -> Sequence[HostLease]:
         rows = self._run(_LIVING, [])
-        return [
-            HostLease(
-                name.decode(),
-                node.decode(),
-                incarnation.decode(),
-                address.decode(),
-                port,
-                token,
-                ends_s,
-                protocol,
-            )
-            for name, node, incarnation, address, port, token, protocol, ends_s in rows
-        ]
+        fields: list[list[Any]] = [[*map(bytes.decode, row[:4]), *row[4:]] for row in rows]
+        return [HostLease(*row) for row in fields]
 
     @override
     def leave(self, lease: HostLease) -> None:
@@ -134,12 +126,5 @@ class PostgresHostLeases(HostLeases):
 
 
 def _row(lease: HostLease) -> list[object]:
-    return [
-        lease.name.encode(),
-        lease.node.encode(),
-        lease.incarnation.encode(),
-        lease.address.encode(),
-        lease.port,
-        lease.token,
-        lease.protocol,
-    ]
+    texts = (lease.name, lease.node, lease.incarnation, lease.address)
+    return [*map(str.encode, texts), lease.port, lease.token, lease.protocol]

@@ -35,6 +35,7 @@ from eventstore.log.event_log import (
     Listed,
     LogFigures,
     LogRow,
+    PageBounds,
     PublicEventsFilter,
     PublicEventsPage,
     QueueDepth,
@@ -246,18 +247,10 @@ class RecorderLog(EventLog):
 
     @override
     def query_saved_events(
-        self,
-        owner: UUID,
-        where: SavedEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
     ) -> SavedEventsPage:
         with self._reading() as session:
-            return saved_events.query(
-                session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
-            )
+            return saved_events.query(session, owner, where, bounds)
 
     @override
     def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
@@ -271,18 +264,10 @@ class RecorderLog(EventLog):
 
     @override
     def query_public_events(
-        self,
-        owner: UUID,
-        where: PublicEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
     ) -> PublicEventsPage:
         with self._reading() as session:
-            return public_events.query(
-                session, owner, where, offset=offset, limit=limit, bytes_max=bytes_max
-            )
+            return public_events.query(session, owner, where, bounds)
 
     @override
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
@@ -294,10 +279,6 @@ class RecorderLog(EventLog):
     ) -> dict[UUID, list[StoredEvent]]:
         with self._asking() as session:
             return session.rows_behind(after, limit)
-
-    @override
-    def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        return self._load("snapshots", [stream]).get(stream)
 
     @override
     def read_snapshots(

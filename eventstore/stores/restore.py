@@ -17,15 +17,13 @@ from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
-from eventstore.log.seal import GENESIS
-from eventstore.log.streams import partition_stream
-from eventstore.log.verify import Head, is_seal_of
+from eventstore.log.verify import Head, head_after
 from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport
 
 
-class SealedRows:
+class SealCheck:
     """The check of rows against their seals, in one pass over a log from its first row.
 
     ``position`` is the position of the newest seal, ``rows`` counts the covered rows and their
@@ -69,7 +67,10 @@ class SealedRows:
             versions[row.stream] = expected
             self._reached = row.position
             if row.topic == SEAL_TOPIC:
-                self._check(row)
+                sealed = decode_seal(row.state)
+                self.heads[sealed.partition] = head_after(self.heads, self._unsealed, row, sealed)
+                self.position, self.seals = row.position, self.seals + 1
+                self.rows += sealed.rows + 1
                 covered += self._unsealed
                 covered.append(row)
                 self._unsealed, self._unsealed_bytes = [], 0
@@ -98,26 +99,6 @@ class SealedRows:
                 self.heads[sealed.partition] = Head(row.version, sealed.digest)
                 self.position, self.seals = row.position, self.seals + 1
         self.rows += len(rows)
-
-    def _check(self, row: LogRow) -> None:
-        sealed = decode_seal(row.state)
-        name = sealed.partition
-        head = self.heads.get(name, Head(0, GENESIS))
-        if partition_stream(name).bytes != row.stream:
-            raise NotAsSealed(row.position, f"a seal of {name} in another stream")
-        if sealed.rows != len(self._unsealed):
-            why = f"a seal over {sealed.rows} rows follows {len(self._unsealed)} rows"
-            raise NotAsSealed(row.position, why)
-        if sealed.previous != head.digest or row.version != head.version + 1:
-            why = f"seal {row.version} of {name} does not continue seal {head.version}"
-            raise NotAsSealed(row.position, why)
-        if not is_seal_of(self._unsealed, row, sealed):
-            raise NotAsSealed(
-                row.position, f"the seal does not match the {sealed.rows} rows before it"
-            )
-        self.heads[name] = Head(row.version, sealed.digest)
-        self.position, self.seals = row.position, self.seals + 1
-        self.rows += sealed.rows + 1
 
 
 PAGE_ROWS: Final = 8_192
@@ -193,7 +174,7 @@ def restore(  # noqa: PLR0913 - what, where to, and up to where
         LogUnavailable: the target cannot be written now.
         Whatever reading ``sections`` raises. After any of these nothing can open the target.
     """
-    sealed = SealedRows()
+    sealed = SealCheck()
     writer = _Writer(target, QueueFold(entries_max=entries_max))
     for section in sections:
         rows = section.rows

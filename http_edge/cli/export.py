@@ -16,13 +16,7 @@ import click
 from click.core import ParameterSource
 
 from actors.host.clock import system_clock
-from eventstore.parquet.errors import (
-    ExportDamaged,
-    ExportError,
-    ExportRefused,
-    ExportUnavailable,
-    LogNotAsSealed,
-)
+from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.write.exporter import Exported, Exporter
 from http_edge.cli.arguments import named_place
@@ -318,7 +312,5 @@ def _explained() -> Iterator[None]:
     except ExportDamaged as error:
         remedy = "Restore the file, or export to another place."
         raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
-    except LogNotAsSealed as error:
-        raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error
     except ExportError as error:
         raise Stop(Exit.INTERNAL, str(error)) from error

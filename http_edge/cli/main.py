@@ -128,6 +128,8 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
             return Stop(Exit.UNSAFE, f"the log cannot be used: {error}")
         case errors.SeamRefused():
             return Stop(Exit.UNSAFE, f"the seam of the log: {error}", "See: poste log verify")
+        case errors.NotAsSealed():
+            return Stop(Exit.UNSAFE, str(error), "See: poste log verify")
         case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
             return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
         case _:

@@ -84,7 +84,7 @@ def exporter_of(
     completeness = Completeness(export.settled_s, export.complete_every_s)
     with _locked(settings, place) as own:
         exporter = Exporter(
-            log, own, owner, Signer(key.text, keys.sign), key.verify, bounds,
+            log, own, owner, Signer(key.text, keys.sign), bounds,
             kept=kept, completeness=completeness, clock=system_clock,
         )  # fmt: skip
         with contextlib.closing(exporter):

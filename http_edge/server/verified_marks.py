@@ -30,7 +30,5 @@ def marks_of(settings: Settings, key: PublicKey | None, *, forgotten: bool) -> V
     if key.raw != keys.signing_public:
         return None
     signer = Signer(key.text, keys.sign)
-    marks = VerifiedMarks(open_place(str(settings.data_dir / _MARKS)), signer, key)
-    if forgotten:
-        marks.forget()
-    return marks
+    folder = open_place(str(settings.data_dir / _MARKS))
+    return VerifiedMarks(folder, signer, are_forgotten=forgotten)

@@ -12,6 +12,7 @@ from eventstore.log.errors import AppendConflict, AppendRefused, CorruptRow
 from eventstore.log.event_log import (
     ROW_BYTES_MAX,
     EventLog,
+    PageBounds,
     PublicEventsFilter,
     SavedEventsFilter,
 )
@@ -108,14 +109,14 @@ def test_a_withdrawn_event_is_erased_and_a_saved_one_is_kept(log: EventLog) -> N
     append(log, OWNER, published("a"), published("b"), saved("c"))
     append(log, OWNER, withdrawn("a", versions=[1]))
     assert contents(log) == {2: b"event b", 3: b"payload of c"}
-    page = log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=9)
+    page = log.query_public_events(OWNER, PublicEventsFilter(), PageBounds(0, 9))
     assert [event.event for event in page.events] == ["event b"]
 
 
 def test_a_public_event_without_content_is_on_no_page(log: EventLog) -> None:
     append(log, OWNER, published("a"), published("b"))
     append(log, OWNER, removed([1]))
-    page = log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=9)
+    page = log.query_public_events(OWNER, PublicEventsFilter(), PageBounds(0, 9))
     assert [event.event for event in page.events] == ["event b"]
 
 
@@ -123,7 +124,7 @@ def test_a_content_that_was_changed_is_not_handed_out(log: EventLog, log_url: st
     append(log, OWNER, saved("a"))
     run_sql(log_url, "UPDATE contents SET content = substr(content, 2)")
     with pytest.raises(CorruptRow):
-        log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=9)
+        log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 9))
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ from tests.contract.conftest import OpenLog
 from tests.contract.test_retention_contract import DAY_S, FRIEND, Mediator, is_sound
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import remove_erased, run_sql
+from tests.log.samples import FIRST_PAGE
 from tests.unit.actors.didcomm import KEY, claimed
 from tests.unit.actors.given import (
     MEDIATOR,
@@ -110,9 +111,7 @@ def settle(mediator: Mediator, did: str) -> None:
         unclaimed(did, SetPushDevice(PushDevice("fcm", f"token of {did}", f"phone of {did}"))),
         unclaimed(did, QueueEnvelopes(KEY, [b"envelope for " + did.encode()])),
     )
-    page = mediator.log.query_saved_events(
-        identity_stream(did), SavedEventsFilter(), offset=0, limit=9
-    )
+    page = mediator.log.query_saved_events(identity_stream(did), SavedEventsFilter(), FIRST_PAGE)
     tags = [TagUpdate(event.event_id, ["new", "t"]) for event in page.events[1:3]]
     run(mediator.host, submission(did, UpdateEventTags(tags)))
 
@@ -135,7 +134,7 @@ def erase(mediator: Mediator, did: str) -> list[Erased]:
 
 def saved(log: EventLog, did: str) -> int:
     where = SavedEventsFilter()
-    return log.query_saved_events(identity_stream(did), where, offset=0, limit=9).total
+    return log.query_saved_events(identity_stream(did), where, FIRST_PAGE).total
 
 
 def assert_gone(log: EventLog, did: str) -> None:
@@ -145,10 +144,10 @@ def assert_gone(log: EventLog, did: str) -> None:
         assert record.content is None, version
     for tags in ([], ["t"], ["new"], ["t0"]):
         where = SavedEventsFilter(encrypted_tags=tags)
-        assert log.query_saved_events(stream, where, offset=0, limit=9).total == 0
+        assert log.query_saved_events(stream, where, FIRST_PAGE).total == 0
         unprocessed = SavedEventsFilter(encrypted_tags=tags, unprocessed_only=True)
-        assert log.query_saved_events(stream, unprocessed, offset=0, limit=9).total == 0
-    public = log.query_public_events(stream, PublicEventsFilter(), offset=0, limit=9)
+        assert log.query_saved_events(stream, unprocessed, FIRST_PAGE).total == 0
+    public = log.query_public_events(stream, PublicEventsFilter(), FIRST_PAGE)
     assert public.total == 0
     assert log.waiting_queues(did=did, limit=9) == []
     snapshot = log.load_snapshot(stream)

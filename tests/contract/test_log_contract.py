@@ -18,6 +18,7 @@ from eventstore.log.event_log import (
     DedicatedIdentity,
     EventLog,
     LogFigures,
+    PageBounds,
     PublicEventsFilter,
     QueueDepth,
     SavedEventsFilter,
@@ -144,10 +145,10 @@ def test_a_conflict_stores_nothing_of_the_batch(log: EventLog) -> None:
         log.append(rows, events)
     assert log.position() == position
     assert not log.read_stream(OTHER)
-    assert log.query_saved_events(OTHER, SavedEventsFilter(), offset=0, limit=9).total == 0
-    assert log.query_public_events(OTHER, PublicEventsFilter(), offset=0, limit=9).total == 0
+    assert log.query_saved_events(OTHER, SavedEventsFilter(), PageBounds(0, 9)).total == 0
+    assert log.query_public_events(OTHER, PublicEventsFilter(), PageBounds(0, 9)).total == 0
     log.append(rows[:2], events[:2])
-    assert log.query_saved_events(OTHER, SavedEventsFilter(), offset=0, limit=9).total == 1
+    assert log.query_saved_events(OTHER, SavedEventsFilter(), PageBounds(0, 9)).total == 1
 
 
 def test_a_conflict_within_one_batch_stores_nothing(log: EventLog) -> None:
@@ -220,10 +221,10 @@ def test_a_row_is_not_stored_without_its_read_model(log: EventLog, log_url: str)
         append(log, OWNER, message(), saved("second"))
     assert _versions(log.read_stream(OWNER)) == [1]
     with pytest.raises(LogUnavailable):
-        log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=9)
+        log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 9))
     run_sql(log_url, "ALTER TABLE postings_away RENAME TO postings")
     append(log, OWNER, message(), saved("second"))
-    page = log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=9)
+    page = log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 9))
     assert [event.event_id for event in page.events] == ["first", "second"]
 
 
@@ -238,8 +239,8 @@ def test_a_closed_log_answers_unknown_or_unavailable(log: EventLog) -> None:
         log.read_log,
         log.position,
         log.figures,
-        lambda: log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=1),
-        lambda: log.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=1),
+        lambda: log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 1)),
+        lambda: log.query_public_events(OWNER, PublicEventsFilter(), PageBounds(0, 1)),
         lambda: log.load_snapshot(OWNER),
         lambda: log.load_snapshots([OWNER]),
         lambda: log.read_streams({OWNER: 0}, limit=1),
@@ -261,8 +262,8 @@ def test_what_was_appended_is_there_when_the_log_is_opened_again(
     log.close()
     again = open_another()
     assert again.read_log() == rows
-    assert again.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=1).total == 1
-    assert again.query_public_events(OWNER, PublicEventsFilter(), offset=0, limit=1).total == 1
+    assert again.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 1)).total == 1
+    assert again.query_public_events(OWNER, PublicEventsFilter(), PageBounds(0, 1)).total == 1
     assert again.load_snapshot(OWNER) == Snapshot(3, 1, b"state")
 
 
@@ -335,7 +336,7 @@ def test_many_threads_read_while_one_writes(log: EventLog) -> None:
     def read(_: int) -> None:
         before = log.position()
         stream = log.read_stream(OWNER)
-        page = log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=100)
+        page = log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 100))
         assert before <= len(stream) <= page.total == len(page.events)
 
     with ThreadPoolExecutor(8) as threads:
@@ -465,5 +466,5 @@ def test_the_health_check_writes(log: EventLog, log_url: str) -> None:
 
 def test_an_update_in_the_append_that_saves_is_seen(log: EventLog) -> None:
     append(log, OWNER, saved("id", tags=["old"]), tagged("id", "new"), tagged("id", "newest"))
-    page = log.query_saved_events(OWNER, SavedEventsFilter(), offset=0, limit=9)
+    page = log.query_saved_events(OWNER, SavedEventsFilter(), PageBounds(0, 9))
     assert [event.encrypted_tags for event in page.events] == [["newest"]]

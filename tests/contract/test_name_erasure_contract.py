@@ -43,7 +43,7 @@ from actors.core.replies import (
 from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log import name_erasure, seal
 from eventstore.log.codec import decode
-from eventstore.log.event_log import ChangedRow, EventLog, SavedEventsFilter, Snapshot
+from eventstore.log.event_log import ChangedRow, EventLog, PageBounds, SavedEventsFilter, Snapshot
 from eventstore.log.events import (
     SEAL_TOPIC,
     IdentityRegistered,
@@ -345,7 +345,7 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
     mediator: Mediator, log: EventLog, log_url: str, open_another: OpenLog
 ) -> None:
     stream, everything = identity_stream(STAYS), SavedEventsFilter()
-    (event, *_) = log.query_saved_events(stream, everything, offset=0, limit=9).events
+    (event, *_) = log.query_saved_events(stream, everything, PageBounds(0, 9)).events
     device = PushDevice("fcm", GONE, "")
     run(
         mediator.host,
@@ -353,7 +353,7 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
         unclaimed(STAYS, SetPushDevice(device)),
         submission(STAYS, UpdateEventTags([TagUpdate(event.event_id, [GONE])])),
     )
-    before = log.query_saved_events(stream, everything, offset=0, limit=9)
+    before = log.query_saved_events(stream, everything, PageBounds(0, 9))
     erase(mediator, GONE)
     take_out_names(log)
     log.save_snapshots([])
@@ -362,7 +362,7 @@ def test_a_label_a_tag_or_a_device_that_reads_like_the_name_of_who_was_erased_st
     assert isinstance(connected, Connected)
     assert connected.connection.label == GONE
     assert run(again.host, unclaimed(STAYS, QueryPushDevice())) == [PushDeviceFound(device)]
-    assert log.query_saved_events(stream, everything, offset=0, limit=9) == before
+    assert log.query_saved_events(stream, everything, PageBounds(0, 9)) == before
     assert faults(log) == []
     assert is_sound(log)
     assert wrong(log_url) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from eventstore.log.codec import encode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow, PageTooLarge
-from eventstore.log.event_log import EventLog, PublicEvent, PublicEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, PublicEvent, PublicEventsFilter
 from eventstore.log.events import Event, PublicEventPublished, PublicEventsDeleted, Seconds
 from eventstore.log.streams import identity_stream
 from tests.examples import examples
@@ -22,7 +22,7 @@ ALL = PublicEventsFilter()
 
 
 def _ids(log: EventLog, where: PublicEventsFilter = ALL) -> list[str]:
-    page = log.query_public_events(OWNER, where, offset=0, limit=1000)
+    page = log.query_public_events(OWNER, where, PageBounds(0, 1000))
     assert page.total == len(page.events)
     return [event.event_id for event in page.events]
 
@@ -30,7 +30,7 @@ def _ids(log: EventLog, where: PublicEventsFilter = ALL) -> list[str]:
 def test_an_event_comes_back_with_all_that_its_signature_covers(log: EventLog) -> None:
     event = published("id", 7, channel="c\x00", tags=["b", "a", "b"])
     append(log, OWNER, message(), event)
-    page = log.query_public_events(OWNER, ALL, offset=0, limit=1)
+    page = log.query_public_events(OWNER, ALL, PageBounds(0, 1))
     expected = PublicEvent(
         "id", "c\x00", text_of(event.event), ["b", "a", "b"], 7, event.event_signature
     )
@@ -41,7 +41,7 @@ def test_the_newest_event_comes_first(log: EventLog) -> None:
     stamps: dict[str, Seconds] = {"a": 3, "b": 1.5, "c": 3, "d": -1, "e": 3.0}
     append(log, OWNER, *[published(name, stamp) for name, stamp in stamps.items()])
     assert _ids(log) == ["e", "c", "a", "b", "d"]
-    page = log.query_public_events(OWNER, ALL, offset=1, limit=2)
+    page = log.query_public_events(OWNER, ALL, PageBounds(1, 2))
     assert [event.event_id for event in page.events] == ["c", "a"]
     assert page.total == 5
 
@@ -49,8 +49,8 @@ def test_the_newest_event_comes_first(log: EventLog) -> None:
 def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
     append(log, OWNER, published("a", 1), published("b", 2))
     with pytest.raises(PageTooLarge):
-        log.query_public_events(OWNER, ALL, offset=0, limit=2, bytes_max=10)
-    (one,) = log.query_public_events(OWNER, ALL, offset=0, limit=1, bytes_max=10).events
+        log.query_public_events(OWNER, ALL, PageBounds(0, 2, 10))
+    (one,) = log.query_public_events(OWNER, ALL, PageBounds(0, 1, 10)).events
     assert one.event_id == "b"
 
 
@@ -104,10 +104,10 @@ def test_a_page_whose_event_is_not_in_the_log_is_called_corrupt(
     append(log, OWNER, message(), published("id"))
     run_sql(log_url, "UPDATE postings SET version = 1")
     with pytest.raises(CorruptRow):
-        log.query_public_events(OWNER, ALL, offset=0, limit=1)
+        log.query_public_events(OWNER, ALL, PageBounds(0, 1))
     run_sql(log_url, "UPDATE postings SET version = 7")
     with pytest.raises(CorruptRow):
-        log.query_public_events(OWNER, ALL, offset=0, limit=1)
+        log.query_public_events(OWNER, ALL, PageBounds(0, 1))
 
 
 _TEXTS = ["a", "b", "\x00", "😀"]
@@ -180,6 +180,6 @@ def test_pages_and_totals_are_those_of_the_plain_model(
     log.append([encode(owner, version, event) for version, event in enumerate(events, 1)], events)
     for where in wanted:
         expected = _expected(events, where)
-        page = log.query_public_events(owner, where, offset=offset, limit=limit)
+        page = log.query_public_events(owner, where, PageBounds(offset, limit))
         assert page.total == len(expected)
         assert [event.event_id for event in page.events] == expected[offset : offset + limit]

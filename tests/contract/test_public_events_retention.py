@@ -12,7 +12,7 @@ from actors.core.commands import (
 )
 from actors.core.limits import IdentityLimits, RetentionPace
 from actors.core.replies import PublicEventAccepted, Refused
-from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import PublicEventsExpired
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_store
@@ -36,8 +36,8 @@ def publication(number: int) -> PublishPublicEvent:
 def shown(log: EventLog, did: str) -> list[str]:
     """The texts of the public events of an identity; every list says the same."""
     stream = identity_stream(did)
-    page = log.query_public_events(stream, PublicEventsFilter(), offset=0, limit=99)
-    tagged = log.query_public_events(stream, PublicEventsFilter(tags=["b"]), offset=0, limit=99)
+    page = log.query_public_events(stream, PublicEventsFilter(), PageBounds(0, 99))
+    tagged = log.query_public_events(stream, PublicEventsFilter(tags=["b"]), PageBounds(0, 99))
     assert page == tagged
     assert page.total == len(page.events)
     return [event.event for event in page.events]
@@ -127,7 +127,7 @@ def test_an_age_of_public_events_leaves_those_that_were_withdrawn_and_all_that_i
     *_, expired = mediator.events(did)
     assert isinstance(expired, PublicEventsExpired)
     assert len(expired.event_ids) == len(expired.versions) == 1
-    page = log.query_saved_events(identity_stream(did), SavedEventsFilter(), offset=0, limit=9)
+    page = log.query_saved_events(identity_stream(did), SavedEventsFilter(), PageBounds(0, 9))
     assert [event.payload for event in page.events] == ["kept"]
     assert not wrong(log_url)
     with closing(open_store(log_url)) as store:

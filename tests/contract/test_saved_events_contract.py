@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eventstore.log.codec import encode
 from eventstore.log.content import text_of
 from eventstore.log.errors import CorruptRow, PageTooLarge
-from eventstore.log.event_log import EventLog, SavedEvent, SavedEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, SavedEvent, SavedEventsFilter
 from eventstore.log.events import Event, EventSaved, EventTagsUpdated, Seconds
 from eventstore.log.streams import identity_stream
 from tests.examples import examples
@@ -23,7 +23,7 @@ ALL = SavedEventsFilter()
 
 
 def _ids(log: EventLog, where: SavedEventsFilter = ALL) -> list[str]:
-    page = log.query_saved_events(OWNER, where, offset=0, limit=1000)
+    page = log.query_saved_events(OWNER, where, PageBounds(0, 1000))
     assert page.total == len(page.events)
     return [event.event_id for event in page.events]
 
@@ -31,7 +31,7 @@ def _ids(log: EventLog, where: SavedEventsFilter = ALL) -> list[str]:
 def test_an_event_comes_back_as_it_was_saved(log: EventLog) -> None:
     event = saved("id", 1.5, tags=["b", "a", "b"])
     append(log, OWNER, message(), event)
-    page = log.query_saved_events(OWNER, ALL, offset=0, limit=10)
+    page = log.query_saved_events(OWNER, ALL, PageBounds(0, 10))
     assert page.events == [SavedEvent("id", text_of(event.payload), ["b", "a", "b"], 1.5)]
     assert page.total == 1
 
@@ -41,7 +41,7 @@ def test_a_timestamp_stays_the_number_that_the_client_wrote(
     log: EventLog, timestamp: Seconds
 ) -> None:
     append(log, OWNER, saved("id", timestamp))
-    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    (event,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1)).events
     assert repr(event.timestamp_s) == repr(timestamp)
 
 
@@ -130,11 +130,11 @@ def test_an_update_replaces_all_tags(log: EventLog) -> None:
     append(log, OWNER, tagged("id", "b", "c", "c"))
     assert _ids(log, SavedEventsFilter(encrypted_tags=["a"])) == []
     assert _ids(log, SavedEventsFilter(encrypted_tags=["c"], participant_did=OTHER_DID)) == ["id"]
-    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    (event,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1)).events
     assert event.encrypted_tags == ["b", "c", "c"]
     append(log, OWNER, tagged("id"))
     assert _ids(log, SavedEventsFilter(encrypted_tags=["b", "c"])) == []
-    (event,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1).events
+    (event,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1)).events
     assert event.encrypted_tags == []
 
 
@@ -160,8 +160,8 @@ def test_ids_are_known_as_those_of_their_owner_alone(log: EventLog) -> None:
 def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
     append(log, OWNER, saved("a", 1), saved("b", 2), tagged("a", "t"))
     with pytest.raises(PageTooLarge):
-        log.query_saved_events(OWNER, ALL, offset=0, limit=2, bytes_max=10)
-    (one,) = log.query_saved_events(OWNER, ALL, offset=0, limit=1, bytes_max=10).events
+        log.query_saved_events(OWNER, ALL, PageBounds(0, 2, 10))
+    (one,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1, 10)).events
     assert (one.event_id, one.encrypted_tags) == ("a", ["t"])
 
 
@@ -170,7 +170,7 @@ def test_owners_do_not_see_each_other(log: EventLog) -> None:
     append(log, OWNER, saved("id", 1, tags=["t"]))
     append(log, other, saved("id", 2, tags=["t"]), saved("other", 3, tags=["t"]))
     assert _ids(log, SavedEventsFilter(encrypted_tags=["t"])) == ["id"]
-    assert log.query_saved_events(other, ALL, offset=0, limit=9).total == 2
+    assert log.query_saved_events(other, ALL, PageBounds(0, 9)).total == 2
 
 
 AWKWARD = ["", "\x00", "a\x00", "a", "😀", "e\u0301", "\u00e9", "%", "?", "'", "x" * 10_000]
@@ -209,7 +209,7 @@ def test_every_page_has_the_exact_total(
 ) -> None:
     append(log, OWNER, *[saved(str(n), n // 3, tags=["t"]) for n in range(7)])
     for where in (ALL, SavedEventsFilter(encrypted_tags=["t", "u"])):
-        page = log.query_saved_events(OWNER, where, offset=offset, limit=limit)
+        page = log.query_saved_events(OWNER, where, PageBounds(offset, limit))
         assert [event.event_id for event in page.events] == expected
         assert page.total == 7
 
@@ -220,10 +220,10 @@ def test_a_page_whose_event_is_not_in_the_log_is_called_corrupt(
     append(log, OWNER, message(), saved("id"))
     run_sql(log_url, "UPDATE stored_events SET originator_version = 9 WHERE originator_version = 2")
     with pytest.raises(CorruptRow):
-        log.query_saved_events(OWNER, ALL, offset=0, limit=1)
+        log.query_saved_events(OWNER, ALL, PageBounds(0, 1))
     run_sql(log_url, "UPDATE postings SET version = 1")
     with pytest.raises(CorruptRow):
-        log.query_saved_events(OWNER, ALL, offset=0, limit=1)
+        log.query_saved_events(OWNER, ALL, PageBounds(0, 1))
 
 
 _TEXTS = ["a", "b", "\x00", "😀"]
@@ -340,7 +340,7 @@ def test_pages_and_totals_are_those_of_the_plain_model(
             unprocessed_only=where.unprocessed_only,
         )
         expected = model.query(owned)
-        page = log.query_saved_events(owner, owned, offset=offset, limit=limit)
+        page = log.query_saved_events(owner, owned, PageBounds(offset, limit))
         assert page.total == len(expected)
         assert page.events == expected[offset : offset + limit]
 

@@ -189,7 +189,7 @@ def _compact(log: EventLog, place: ExportPlace, rows_max: int) -> None:
 
 def _exporter(log: EventLog, place: ExportPlace, rows_max: int) -> Exporter:
     owner, bounds = ExportOwner(MEDIATOR, 3), Bounds(rows_max=rows_max)
-    return Exporter(log, place, owner, SIGNER, VERIFY, bounds, clock=system_clock)
+    return Exporter(log, place, owner, SIGNER, bounds, clock=system_clock)
 
 
 def without(table: pa.Table, rows: Sequence[int]) -> pa.Table:

@@ -108,7 +108,7 @@ def exporter(
     kept: Kept = NOTHING_KEPT,
     clock: Clock = system_clock,
 ) -> Exporter:
-    return Exporter(log, place, OWNER, SIGNER, VERIFY, bounds, kept=kept, clock=clock)
+    return Exporter(log, place, OWNER, SIGNER, bounds, kept=kept, clock=clock)
 
 
 def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> None:

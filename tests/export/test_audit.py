@@ -247,7 +247,6 @@ def test_an_export_of_another_key_is_refused(sample: SampleExport, tmp_path: Pat
             open_place(str(tmp_path / "resigned")),
             ExportOwner(MEDIATOR, 3),
             Signer(PublicKey(key).text, partial(signatures.sign, seed)),
-            partial(signatures.verify, key),
             Bounds(),
             clock=lambda: 1,
         )

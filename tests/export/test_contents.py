@@ -30,7 +30,6 @@ from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Fault
 from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.errors import LogNotAsSealed
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.rows import exported_sections
 from eventstore.stores.log_import import LogImport
@@ -184,7 +183,7 @@ def test_a_content_that_was_changed_is_neither_exported_nor_restored(
     mediator.send("one")
     sections = list(log_sections(mediator.log))
     run_sql(mediator.dsn, "UPDATE contents SET content = substr(content, 2)")
-    with pytest.raises(LogNotAsSealed):
+    with pytest.raises(NotAsSealed):
         export_all(mediator.log, place)
     with pytest.raises(NotAsSealed):
         restored(tmp_path, [LogSection([*map(_changed, sections[0].rows)])])

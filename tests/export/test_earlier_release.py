@@ -75,7 +75,7 @@ def test_it_is_verified_as_often_as_wanted_and_marked_once_it_has_a_tree(
     old: ExportPlace, growing: tuple[EventLog, Growing], tmp_path: Path
 ) -> None:
     log, more = growing
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     def verified_to() -> int:
         *found, summary = verify_export(old, SIGNED_BY, processes=1, marks=marks)

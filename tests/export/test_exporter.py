@@ -12,17 +12,12 @@ from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_seal, encode
-from eventstore.log.errors import AppendConflict, CorruptRow
+from eventstore.log.errors import AppendConflict, CorruptRow, NotAsSealed
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
-from eventstore.parquet.errors import (
-    ExportDamaged,
-    ExportRefused,
-    ExportUnavailable,
-    LogNotAsSealed,
-)
+from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
 from eventstore.parquet.files import END, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
@@ -35,7 +30,6 @@ from tests.export.samples import (
     OWNER,
     SIGNER,
     SMALL,
-    VERIFY,
     Growing,
     catalog_of,
     contents,
@@ -80,9 +74,7 @@ def test_an_export_that_was_removed_is_reported_and_its_place_is_left_alone(
     now_ms = AT_MS
     growing, place = Growing(log), open_place(str(tmp_path / "export"))
     growing.grow()
-    with closing(
-        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
-    ) as export:
+    with closing(Exporter(log, place, OWNER, SIGNER, SMALL, clock=lambda: now_ms)) as export:
         while export.step():
             pass
         shutil.rmtree(tmp_path / "export")
@@ -148,9 +140,7 @@ def test_an_export_is_not_complete_until_a_time_to_come_once_the_clock_is_set_ba
     now_ms, settled_ms = AT_MS + DAY_MS, 60_000
     growing = Growing(log)
     growing.grow()
-    with closing(
-        Exporter(log, place, OWNER, SIGNER, VERIFY, SMALL, clock=lambda: now_ms)
-    ) as export:
+    with closing(Exporter(log, place, OWNER, SIGNER, SMALL, clock=lambda: now_ms)) as export:
         for set_back_ms, said_ms in (
             (0, AT_MS + DAY_MS - settled_ms),
             (settled_ms - 1, AT_MS + DAY_MS - settled_ms),
@@ -315,7 +305,7 @@ def test_the_place_of_another_mediator_is_refused(
     if seed is not None:
         signer = Signer(signatures.public_key(seed).hex(), lambda m: signatures.sign(seed, m))
     with pytest.raises(ExportRefused, match=r"is the export of did:web:mediator\.test"):
-        Exporter(sqlite_log, place, owner, signer, VERIFY, clock=system_clock)
+        Exporter(sqlite_log, place, owner, signer, clock=system_clock)
     assert contents(place) == before
 
 
@@ -364,21 +354,26 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
 @pytest.mark.parametrize(
     ("statement", "error", "said"),
     [
-        ("DELETE FROM stored_events WHERE rowid = 7", LogNotAsSealed, "a seal over 2 rows"),
-        ("DELETE FROM stored_events WHERE rowid BETWEEN 6 AND 8", LogNotAsSealed, "continue seal"),
+        ("DELETE FROM stored_events WHERE rowid = 7", NotAsSealed, "a seal over 2 rows"),
+        ("DELETE FROM stored_events WHERE rowid BETWEEN 6 AND 8", NotAsSealed, "continue seal"),
+        (
+            "UPDATE stored_events SET originator_id = hex(zeroblob(16)) WHERE rowid = 8",
+            NotAsSealed,
+            "position 8 of the log: a seal of .* in another stream",
+        ),
         (
             "UPDATE stored_events SET topic = 'new.2' WHERE rowid = 7",
-            LogNotAsSealed,
+            NotAsSealed,
             "not the seal",
         ),
-        ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", LogNotAsSealed, "position 6 on"),
-        ("UPDATE stored_events SET state = 'text' WHERE rowid = 7", LogNotAsSealed, "position 7"),
+        ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", NotAsSealed, "position 6 on"),
+        ("UPDATE stored_events SET state = 'text' WHERE rowid = 7", NotAsSealed, "position 7"),
         (
             (
                 "UPDATE stored_events SET state = CAST(replace(state, 'age-2', 'age-3') AS BLOB)"
                 " WHERE rowid = 7"
             ),
-            LogNotAsSealed,
+            NotAsSealed,
             "position 8 of the log: not the seal of the 2 rows from position 6 on",
         ),
         ("UPDATE stored_events SET originator_id = 'x' WHERE rowid = 7", CorruptRow, "position 7"),
@@ -404,7 +399,7 @@ def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: Export
         sealed = decode_seal(row.state)
         changed = encode(UUID(bytes=row.stream), 1, replace(sealed, at_ms=sealed.at_ms + 1)).state
         run_sql(url, f"UPDATE stored_events SET state = x'{changed.hex()}'")
-        with pytest.raises(LogNotAsSealed, match="position 1 on"):
+        with pytest.raises(NotAsSealed, match="position 1 on"):
             export_all(log, place)
 
 

@@ -165,7 +165,7 @@ def test_a_mark_of_what_was_verified_has_no_names(
     mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
     folder = tmp_path / "verified"
-    marks = VerifiedMarks(open_place(str(folder)), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(folder)), SIGNER)
     for _ in range(2):
         assert [
             out

@@ -134,7 +134,7 @@ def test_a_row_that_has_left_the_log_loses_the_names_of_the_erased_alone(
 
 def test_a_name_that_a_step_lost_since_it_was_verified_is_found(tmp_path: Path) -> None:
     place = open_place(str(tmp_path / "export"))
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     def faults() -> set[Damage | Fault]:
         found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
@@ -165,7 +165,7 @@ def test_an_export_is_sound_when_a_pass_over_its_names_ended_after_it_was_verifi
     tmp_path: Path,
 ) -> None:
     place = open_place(str(tmp_path / "export"))
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     def end(_at: int, _end: int) -> None:
         if place.data_sizes() != before:

@@ -46,7 +46,6 @@ from tests.export.samples import (
     SIGNED_BY,
     SIGNER,
     SMALL,
-    VERIFY,
     Growing,
     catalog_of,
     whole_log,
@@ -260,9 +259,7 @@ def test_heads_of_a_database_are_compared_in_the_export_of_that_database(tmp_pat
         place, owner = open_place(folder), OWNER._replace(database=number)
         with (
             closing(open_log(f"sqlite:{tmp_path / str(number)}.db")) as log,
-            closing(
-                Exporter(log, place, owner, SIGNER, VERIFY, SMALL, clock=system_clock)
-            ) as export,
+            closing(Exporter(log, place, owner, SIGNER, SMALL, clock=system_clock)) as export,
         ):
             growing = Growing(log)
             for transactions in (1 + number, 2):

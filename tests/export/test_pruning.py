@@ -60,7 +60,6 @@ from tests.export.samples import (
     OWNER,
     SIGNED_BY,
     SIGNER,
-    VERIFY,
     catalog_of,
     contents,
     export_all,
@@ -244,7 +243,7 @@ def test_manifests_with_a_hole_between_them_are_not_made_one(
     files = [*first.manifest.files, *third.manifest.files]
     before = contents(place)
     with pytest.raises(ExportDamaged, match="missing before it"):
-        replaced(Rewriting(place, log, SIGNER, VERIFY, 0), [first, third], files)
+        replaced(Rewriting(place, log, SIGNER, 0), [first, third], files)
     assert contents(place) == before
 
 
@@ -391,7 +390,7 @@ def test_what_was_verified_before_is_gone_on_from_and_a_summary_says_what_is_mis
 ) -> None:
     history = played(log)
     leave(log, place)
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
     assert _damages(place, marks) == set()
     assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000)
     history.play(random_script(4, 60))

@@ -25,7 +25,7 @@ from actors.core.submissions import Submission
 from actors.host.host import Host
 from eventstore.log.codec import decode
 from eventstore.log.errors import LogUnfinished
-from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import SEAL_TOPIC, BatchSealed
 from eventstore.log.log_format import record_format
 from eventstore.log.seal import command_key, unpack_nonces
@@ -486,6 +486,6 @@ def read_models(log: EventLog) -> Iterator[Any]:
         for tags in ([], ["red"], ["blue", "red"]):
             for unprocessed in (False, True):
                 saved = SavedEventsFilter(encrypted_tags=tags, unprocessed_only=unprocessed)
-                yield log.query_saved_events(owner, saved, offset=0, limit=1_000)
+                yield log.query_saved_events(owner, saved, PageBounds(0, 1_000))
             public = PublicEventsFilter(tags=tags)
-            yield log.query_public_events(owner, public, offset=0, limit=1_000)
+            yield log.query_public_events(owner, public, PageBounds(0, 1_000))

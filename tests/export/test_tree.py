@@ -30,7 +30,6 @@ from tests.export.samples import (
     OWNER,
     SIGNED_BY,
     SIGNER,
-    VERIFY,
     Growing,
     catalog_of,
     contents,
@@ -251,7 +250,7 @@ def test_a_log_and_export_that_were_rewritten_alike_contradict_a_head_that_was_h
 def test_each_database_has_a_tree_of_its_own(sqlite_log: EventLog, place: ExportPlace) -> None:
     Growing(sqlite_log).grow(2)
     owner = OWNER._replace(database=1)
-    with closing(Exporter(sqlite_log, place, owner, SIGNER, VERIFY, clock=system_clock)) as export:
+    with closing(Exporter(sqlite_log, place, owner, SIGNER, clock=system_clock)) as export:
         export.step()
         note = export.head_note
     assert note == place.read(CHECKPOINT)

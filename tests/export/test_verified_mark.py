@@ -57,7 +57,7 @@ class Verifying(NamedTuple):
 
     def marks(self, seed: bytes = SEED) -> VerifiedMarks:
         key = PublicKey(signatures.public_key(seed))
-        return VerifiedMarks(self.folder, Signer(key.text, partial(signatures.sign, seed)), key)
+        return VerifiedMarks(self.folder, Signer(key.text, partial(signatures.sign, seed)))
 
     def grow(self, transactions: int) -> None:
         self.growing.grow(transactions)
@@ -154,7 +154,7 @@ def sample(tmp_path: Path) -> SampleExport:
 
 def check_sample(sample: SampleExport, tmp_path: Path) -> tuple[list[Fault | Damage], int]:
     """What is wrong with it, by fault, and how many rows were read."""
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, TRUSTED)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
     *found, summary = verify_export(sample.place, TRUSTED, processes=1, marks=marks)
     assert isinstance(summary, ExportSummary)
     return [one.fault for one in found if isinstance(one, ExportFinding)], summary.rows
@@ -301,8 +301,7 @@ def test_a_flipped_bit_in_what_was_verified_is_found_by_verifying_all(
     content[len(content) // 2] ^= 1
     verifying.place.write(oldest, bytes(content))
     assert verifying.check()[0] == []  # as it is documented
-    marks = verifying.marks()
-    marks.forget()
+    marks = VerifiedMarks(verifying.folder, SIGNER, are_forgotten=True)
     assert oldest in {one.path for one in verifying.check(marks)[0]}
 
 

@@ -51,7 +51,7 @@ def test_an_exporter_that_never_rests_does_not_keep_the_check_from_its_end(
 def test_files_that_are_put_together_during_the_check_are_not_damaged(
     sqlite_log: EventLog, place: ExportPlace, tmp_path: Path, *, is_verified: bool
 ) -> None:
-    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER)
 
     class ChangingPlace(ExportPlace):
         """A place in which the files are put together when the first of them is looked for."""

@@ -25,6 +25,7 @@ from eventstore.log.event_log import (
     Listed,
     LogFigures,
     LogRow,
+    PageBounds,
     PublicEventsFilter,
     PublicEventsPage,
     QueueDepth,
@@ -195,17 +196,9 @@ class FaultyLog(EventLog):
 
     @override
     def query_saved_events(
-        self,
-        owner: UUID,
-        where: SavedEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
     ) -> SavedEventsPage:
-        return self._log.query_saved_events(
-            owner, where, offset=offset, limit=limit, bytes_max=bytes_max
-        )
+        return self._log.query_saved_events(owner, where, bounds)
 
     @override
     def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
@@ -217,17 +210,9 @@ class FaultyLog(EventLog):
 
     @override
     def query_public_events(
-        self,
-        owner: UUID,
-        where: PublicEventsFilter,
-        *,
-        offset: int,
-        limit: int,
-        bytes_max: int | None = None,
+        self, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
     ) -> PublicEventsPage:
-        return self._log.query_public_events(
-            owner, where, offset=offset, limit=limit, bytes_max=bytes_max
-        )
+        return self._log.query_public_events(owner, where, bounds)
 
     @override
     def load_snapshots(self, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
@@ -238,10 +223,6 @@ class FaultyLog(EventLog):
         self, after: Mapping[UUID, int], *, limit: int
     ) -> dict[UUID, list[StoredEvent]]:
         return self._log.read_streams(after, limit=limit)
-
-    @override
-    def load_snapshot(self, stream: UUID) -> Snapshot | None:
-        return self._log.load_snapshot(stream)
 
     @override
     def read_snapshots(

@@ -11,7 +11,7 @@ from eventsourcing.persistence import StoredEvent
 
 from eventstore.log.codec import encode
 from eventstore.log.content import Content
-from eventstore.log.event_log import EventLog
+from eventstore.log.event_log import EventLog, PageBounds
 from eventstore.log.events import (
     BatchSealed,
     Event,
@@ -37,6 +37,7 @@ OWNER_DID = "did:example:owner"
 OWNER = identity_stream(OWNER_DID)
 OTHER_DID = "did:example:other"
 OTHER = identity_stream(OTHER_DID)
+FIRST_PAGE = PageBounds(0, 9)
 
 
 def dedicated(did: str, reason: str) -> IdentityDedicated:

@@ -22,7 +22,7 @@ import click
 import msgspec
 
 from eventstore.log.codec import encode
-from eventstore.log.event_log import EventLog, SavedEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, SavedEventsFilter
 from eventstore.log.events import EventSaved
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
@@ -131,13 +131,13 @@ def _report(log: EventLog, events: int) -> None:
     )
     worst_ms = 0.0
     for name, where in _filters(events).items():
-        total = log.query_saved_events(OWNER, where, offset=0, limit=1).total
+        total = log.query_saved_events(OWNER, where, PageBounds(0, 1)).total
         cells = []
         for offset in (0, total // 2, max(0, total - PAGE)):
             times_ms = []
             for _ in range(RUNS):
                 started = time.perf_counter()
-                page = log.query_saved_events(OWNER, where, offset=offset, limit=PAGE)
+                page = log.query_saved_events(OWNER, where, PageBounds(offset, PAGE))
                 times_ms.append((time.perf_counter() - started) * 1000)
                 assert page.total == total
             worst_ms = max(worst_ms, *times_ms)

@@ -68,6 +68,7 @@ from eventstore.log.codec import decode
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import (
     LogFigures,
+    PageBounds,
     PublicEventsFilter,
     PublicEventsPage,
     SavedEventsFilter,
@@ -389,10 +390,10 @@ class HostSystem(System):
         owner, page = identity_stream(read.owner_did), read.page
         if isinstance(read.where, SavedEventsFilter):
             return self._log.query_saved_events(
-                owner, read.where, offset=page.offset, limit=page.size
+                owner, read.where, PageBounds(page.offset, page.size)
             )
         assert isinstance(read.where, PublicEventsFilter)
-        return self._log.query_public_events(owner, read.where, offset=page.offset, limit=page.size)
+        return self._log.query_public_events(owner, read.where, PageBounds(page.offset, page.size))
 
     def figures(self) -> LogFigures:
         """What an operator is shown of all queues."""

@@ -89,7 +89,6 @@ def _exporter(log: EventLog, target: Path, rows_max: int) -> Exporter:
         open_place(str(target)),
         ExportOwner(MEDIATOR, 3),
         Signer(SIGNER.text, SIGN),
-        lambda message, signature: signatures.verify(_KEY, message, signature),
         Bounds(rows_max=rows_max),
         clock=system_clock,
     )

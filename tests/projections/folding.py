@@ -14,7 +14,7 @@ from actors.core.identity import Identity
 from actors.core.state_rows import TABLES, state_rows
 from actors.host import owned_partition
 from eventstore.log.codec import decode
-from eventstore.log.event_log import EventLog, PublicEventsFilter, SavedEventsFilter
+from eventstore.log.event_log import EventLog, PageBounds, PublicEventsFilter, SavedEventsFilter
 from eventstore.log.events import (
     AccountExpired,
     AccountRotated,
@@ -273,9 +273,9 @@ def _of_read_models(
     log: EventLog, stored: list[Stored], state: Identity
 ) -> Iterable[tuple[str, Iterable[Any]]]:
     owner = UUID(bytes=stored[0].stream)
-    shown = log.query_saved_events(owner, SavedEventsFilter(), offset=0, limit=_ALL)
+    shown = log.query_saved_events(owner, SavedEventsFilter(), PageBounds(0, _ALL))
     fresh = log.query_saved_events(
-        owner, SavedEventsFilter(unprocessed_only=True), offset=0, limit=_ALL
+        owner, SavedEventsFilter(unprocessed_only=True), PageBounds(0, _ALL)
     )
     unprocessed = {event.event_id for event in fresh.events}
     since = _since_erasure(stored)
@@ -303,7 +303,7 @@ def _of_read_models(
         ))  # fmt: skip
     yield "saved_events", rows
     published = {e.event.event_id: e for e in stored if isinstance(e.event, PublicEventPublished)}
-    public = log.query_public_events(owner, PublicEventsFilter(), offset=0, limit=_ALL)
+    public = log.query_public_events(owner, PublicEventsFilter(), PageBounds(0, _ALL))
     # One that was withdrawn after these rows has no content to be shown.
     assert {event.event_id for event in public.events} <= set(state.public_events)
     assert public.total == len(state.public_events)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode
+from eventstore.log.codec import decode, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import BatchSealed, type_name
@@ -24,7 +24,7 @@ from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import require_named
-from eventstore.parquet.columns import columns_of, events_in, identity_of
+from eventstore.parquet.columns import columns_of, identity_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.index import (
@@ -137,8 +137,7 @@ class Lookup:
         rows: list[_Proven] = []
         size_bytes = 0
         for position in self._positions(keys):
-            is_sealed = position > self._catalog.pruned_to
-            found = self._sealed(position) if is_sealed else self._stayed(position)
+            found = self._row_at(position)
             if found is None:
                 self.removed += 1
                 continue
@@ -155,6 +154,10 @@ class Lookup:
                 why = f"names position {row['position']}, whose row is of something else"
                 raise ExportDamaged(self._index_path(row["position"]), Damage.CHANGED, why)
             yield FoundRow(row, one.seal)
+
+    def _row_at(self, position: int) -> _Proven | None:
+        is_sealed = position > self._catalog.pruned_to
+        return self._sealed(position) if is_sealed else self._stayed(position)
 
     def _sealed(self, position: int) -> _Proven:
         """Read the row at a position, and prove it by its seal."""
@@ -208,9 +211,8 @@ class Lookup:
     def _decoded(self, proven: Sequence[_Proven]) -> Iterator[dict[str, Any]]:
         """Yield rows by the columns of the export, made from their proven states."""
         rows = [one.row for one in proven]
-        topics = [row.topic for row in rows]
         try:
-            typed = columns_of(topics, events_in(topics, [row.state for row in rows]))
+            typed = columns_of(rows, decode_rows(rows))
         except (UnknownTopic, CorruptRow) as error:
             raise ExportDamaged(proven[0].path, Damage.UNKNOWN_EVENT, str(error)) from error
         schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]
@@ -241,14 +243,9 @@ class Lookup:
     def _name_by_first_row(self, stream: bytes) -> str | None:
         """The name that the first row of a stream gives it; None if it gives none."""
         for position in self._positions({stream_key(stream)}):
-            if position <= self._catalog.pruned_to:
-                stayed = self._stayed(position)
-                if stayed and (stayed.row.stream, stayed.row.version) == (stream, 1):
-                    return identity_of(decode(stayed.row.topic, stayed.row.state), stream)
-                continue
-            for row in self.sealed.at(position).rows:
-                if (row.stream, row.version) == (stream, 1):
-                    return identity_of(decode(row.topic, row.state), stream)
+            found = self._row_at(position)
+            if found and (found.row.stream, found.row.version) == (stream, 1):
+                return identity_of(decode(found.row.topic, found.row.state), stream)
         return None
 
     def _index_path(self, position: int) -> str:

@@ -12,11 +12,9 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import decode
-from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import Event
-from eventstore.log.verify import Fault, Finding, finding
+from eventstore.log.verify import Fault, Finding, finding, not_understood
 from eventstore.parquet.columns import columns_of, to_array
 from eventstore.parquet.schema import SCHEMA
 
@@ -39,14 +37,14 @@ def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Ite
     if len(understood) < len(rows):
         for row, event in zip(rows, events, strict=True):
             if event is None:
-                yield from _not_understood(row)
+                yield not_understood(row)
         if understood:
             page = page.take(understood)
             yield from check_columns(
                 page, [rows[index] for index in understood], [events[index] for index in understood]
             )
         return
-    expected = columns_of([row.topic for row in rows], events)
+    expected = columns_of(rows, events)
     wrong: dict[int, list[str]] = {}
     for field in _OF_EVENTS:
         for index in _differences(page[field.name], expected.get(field.name), field.type):
@@ -54,15 +52,6 @@ def check_columns(page: pa.Table, rows: Sequence[LogRow], events: Events) -> Ite
     for index, names in sorted(wrong.items()):
         why = f"{', '.join(names)}: not what the state of the row says"
         yield finding(Fault.WRONG_COLUMN, rows[index], why)
-
-
-def _not_understood(row: LogRow) -> Iterator[Finding]:
-    try:
-        decode(row.topic, row.state)
-    except UnknownTopic:
-        yield finding(Fault.UNKNOWN_TOPIC, row, f"topic {row.topic!r}")
-    except CorruptRow as error:
-        yield finding(Fault.UNDECODABLE_STATE, row, str(error))
 
 
 def _differences(

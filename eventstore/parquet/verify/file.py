@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eventstore.log.verify import Fault
+from eventstore.parquet.columns import types_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
@@ -97,15 +98,10 @@ def _rows_where(mask: pa.Array) -> list[int]:
 
 def _contradictions(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
     """Yield what the manifest says wrongly about the file, although the file is the signed one."""
-    counts = table.group_by(["type", "type_version"], use_threads=False)
-    types = {
-        f"{row['type']}.{row['type_version']}": row["count_all"]
-        for row in counts.aggregate([([], "count_all")]).to_pylist()
-    }
     for said, stated, actual in (
         ("rows", file.rows, table.num_rows),
         ("bytes of state", file.state_bytes, pc.sum(pc.binary_length(table["state"])).as_py()),
-        ("rows by type", file.types, types),
+        ("rows by type", file.types, types_in(table)),
     ):
         if stated != actual:
             why = f"its manifest says {stated} {said}, it has {actual}"

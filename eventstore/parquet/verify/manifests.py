@@ -48,7 +48,7 @@ from eventstore.parquet.manifest import (
 )
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
-from eventstore.parquet.verify.table import TableClaims, check_table_log
+from eventstore.parquet.verify.table import TableCheck, TableClaims
 from eventstore.parquet.versions import EndMark
 
 
@@ -247,7 +247,7 @@ class _Reading:
         """Check the table, even if ``export.json`` is damaged."""
         has_table = bool(self._place.sizes(TABLE_LOG)) if head is None else head.format != FORMAT
         if has_table:
-            return check_table_log(self._place, verify, key)
+            return TableCheck(self._place, verify, key).claims()
         return TableClaims(None, None, None, [], frozenset())
 
     def _committed(self, found: Sequence[ReadManifest], table: TableClaims) -> list[ReadManifest]:

@@ -17,20 +17,18 @@ import hashlib
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
-from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportDamaged
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
     ManifestTree,
+    SignedStatement,
     Signer,
-    parse_statement,
-    signature_damage,
     signed,
+    verified_statement,
 )
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION
 
@@ -49,15 +47,13 @@ RULES: Final = 4
 """The version of the check's rules: a release that checks more verifies everything again."""
 
 
-class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VerifiedMark(SignedStatement, frozen=True, kw_only=True):
     """The signed statement about the verified part of an export.
 
     ``streams`` is the SHA-256 of the file of ``STREAM_ENDS``. ``files`` is the SHA-256 of the file
     with the hashes of the data files, 32 bytes each.
     """
 
-    format: int
-    schema: int
     rules: int
     address: str
     mediator_did: str
@@ -67,7 +63,6 @@ class VerifiedMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     streams: str
     files: str
     signed_by: str
-    signature: str = ""
 
 
 class Verified(NamedTuple):
@@ -91,17 +86,12 @@ def file_hashes(manifest: Manifest) -> AbstractSet[bytes]:
 class VerifiedMarks:
     """The marks in a folder, one for each place that was verified."""
 
-    def __init__(self, folder: ExportPlace, signer: Signer, key: PublicKey) -> None:
-        """``signer`` and ``key`` are the halves of the mediator's key."""
+    def __init__(self, folder: ExportPlace, signer: Signer, *, are_forgotten: bool = False) -> None:
+        """``are_forgotten``: ignore earlier marks; new ones are written all the same."""
         self._ignored = ""
-        self._is_forgotten = False
+        self._are_forgotten = are_forgotten
         self._folder = folder
         self._signer = signer
-        self._key = key
-
-    def forget(self) -> None:
-        """Ignore all marks from now on; new ones are written all the same."""
-        self._is_forgotten = True
 
     def take_ignored(self) -> str:
         """Why the mark that was read last is not used; empty if it is, or there is none."""
@@ -115,10 +105,11 @@ class VerifiedMarks:
             ExportUnavailable: the folder cannot be read now.
         """
         path, streams_path, files_path = _paths(place)
-        if self._is_forgotten:
+        if self._are_forgotten:
             return None
         try:
-            mark = self._read_mark(path)
+            content = self._folder.read(path)
+            mark = verified_statement(path, content, VerifiedMark, self._signer.key.verify)
             streams = self._folder.read(streams_path)
             files = self._folder.read(files_path)
         except FileMissing:
@@ -172,13 +163,6 @@ class VerifiedMarks:
         self._folder.write(streams_path, streams)
         self._folder.write(files_path, files)
         self._folder.write(path, signed(mark, self._signer.sign)[1])
-
-    def _read_mark(self, path: str) -> VerifiedMark:
-        content = self._folder.read(path)
-        mark = parse_statement(path, content, VerifiedMark)
-        for damage in signature_damage(path, mark, content, self._key.verify):
-            raise damage
-        return mark
 
 
 def _whose(place: ExportPlace, head: ExportHead) -> tuple[str, str, str]:

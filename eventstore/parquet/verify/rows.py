@@ -18,19 +18,19 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.codec import content_fault, decode
-from eventstore.log.content import without_content
+from eventstore.log.codec import content_fault, decode_or_none, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, Event, type_name
+from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
 from eventstore.log.name_check import NameCheck, missing_name
 from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
-from eventstore.parquet.columns import events_in, identity_of, shards_of
+from eventstore.parquet.columns import identity_of, shards_of
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing
 from eventstore.parquet.index import entries_of
+from eventstore.parquet.rows import log_rows
 from eventstore.parquet.verify.columns import Events, check_columns
 from eventstore.parquet.verify.file import ReadFile, read_file
 from eventstore.parquet.verify.findings import ExportFinding
@@ -69,22 +69,9 @@ class NumberedRows:
         The rows of the log have their number as position, because the real ones may be wrong.
         """
         page = self.table.slice(start, count)
-        topics = pc.binary_join_element_wise(
-            page["type"], page["type_version"].cast(pa.string()), "."
-        )
-        encoded = topics.combine_chunks().dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        facts, contents = zip(*map(without_content, page["state"].to_pylist()), strict=True)
-        rows = map(
-            LogRow,
-            range(start, start + page.num_rows),
-            page["stream"].to_pylist(),
-            page["version"].to_pylist(),
-            map(names.__getitem__, encoded.indices.to_pylist()),
-            facts,
-            contents,
-        )
-        return page, list(rows)
+        numbers = pa.array(range(start, start + page.num_rows), pa.int64())
+        index = page.schema.get_field_index("position")
+        return page, log_rows(page.set_column(index, "position", numbers))
 
     def finding(self, found: Finding, shard: str | None = None) -> ExportFinding:
         """Convert a finding about numbered rows to one with positions and places in files."""
@@ -399,16 +386,9 @@ class _PartCheck:
 
 def _events_in(rows: Sequence[LogRow]) -> Events:
     try:
-        return events_in([row.topic for row in rows], [row.state for row in rows])
+        return decode_rows(rows)
     except (UnknownTopic, CorruptRow):
-        return list(map(_event_in, rows))
-
-
-def _event_in(row: LogRow) -> Event | None:
-    try:
-        return decode(row.topic, row.state)
-    except (UnknownTopic, CorruptRow):
-        return None
+        return [decode_or_none(row.topic, row.state) for row in rows]
 
 
 def _sections(rows: Sequence[LogRow], events: Events) -> Iterator[tuple[int, str | None]]:

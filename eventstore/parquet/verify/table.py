@@ -63,24 +63,14 @@ class TableClaims(NamedTuple):
     """The index that the newest version names."""
 
 
-def check_table_log(place: ExportPlace, verify: Verify | None, key: str) -> TableClaims:
-    """Check the log of the table; may run beside an exporter.
+class TableCheck:
+    """One check of the log of a table; may run beside an exporter.
 
-    Args:
-        place: where the export is.
-        verify: checks the mediator's signatures.
-        key: the public key of the export.
-
-    Raises:
-        ExportUnavailable: the place cannot be read now.
+    Both steps raise ``ExportUnavailable`` if the place cannot be read now.
     """
-    return _TableCheck(place, verify, key).claims()
-
-
-class _TableCheck:
-    """One check of the log of a table."""
 
     def __init__(self, place: ExportPlace, verify: Verify | None, key: str) -> None:
+        """``verify`` checks the mediator's signatures; ``key`` is the public key of the export."""
         self._place = place
         self._verify = verify
         self._key = key
@@ -95,6 +85,7 @@ class _TableCheck:
         self._versions = dict(self._signed_versions(found))
 
     def claims(self) -> TableClaims:
+        """Check the log, and return what it says."""
         if self._newest < 0:
             self._report(TABLE_LOG, Damage.MISSING, "the export has a table")
             return TableClaims(None, None, self._mark, self._findings, frozenset())

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eventstore.parquet.catalog import Catalog
+from eventstore.parquet.columns import types_in
 from eventstore.parquet.files import INDEX, PART, SUMMARIES, ExportPlace
 from eventstore.parquet.index import explained_by
 from eventstore.parquet.manifest import (
@@ -61,7 +62,6 @@ def write_data(place: ExportPlace, day: str, table: pa.Table, version: int) -> D
     sha256 = hashlib.sha256(content).hexdigest()
     path = data_path(day, first, last, digest_for(version, sha256))
     place.write(path, content)
-    counts = table.group_by(["type", "type_version"], use_threads=False)
     return DataFile(
         path=path,
         rows=table.num_rows,
@@ -70,10 +70,7 @@ def write_data(place: ExportPlace, day: str, table: pa.Table, version: int) -> D
         bytes=content.size,
         sha256=sha256,
         state_bytes=pc.sum(pc.binary_length(table["state"])).as_py(),
-        types={
-            f"{row['type']}.{row['type_version']}": row["count_all"]
-            for row in counts.aggregate([([], "count_all")]).to_pylist()
-        },
+        types=types_in(table),
     )
 
 

@@ -26,7 +26,6 @@ from eventstore.parquet.manifest import (
     Pruned,
     Signer,
     Statement,
-    Verify,
     parse_manifest,
 )
 from eventstore.parquet.rows import log_rows, read_table
@@ -61,7 +60,6 @@ class Rewriting(NamedTuple):
     place: ExportPlace
     log: EventLog
     signer: Signer
-    verify: Verify
     version: int
     """The version of the table that will have the new files."""
 
@@ -250,7 +248,7 @@ def _read_again(rewriting: Rewriting, statement: Statement) -> Manifest:
     """Read a manifest again for its heads, which a summary leaves out."""
     path = statement.manifest.path
     try:
-        found = parse_manifest(path, rewriting.place.read(path), rewriting.verify)
+        found = parse_manifest(path, rewriting.place.read(path), rewriting.signer.key.verify)
     except FileMissing as error:
         raise ExportDamaged(path, Damage.MISSING, "the table names its files") from error
     if found.sha256 != statement.sha256:

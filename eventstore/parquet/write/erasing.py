@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import repeat
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
+from eventstore.log.errors import SeamRefused
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, topics_of
@@ -35,10 +37,11 @@ from eventstore.log.redaction import (
     redacted_state,
     renamed_state,
 )
-from eventstore.log.seam import stored_seam
+from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.streams import ERASED, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
+from eventstore.parquet.errors import ExportRefused
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
@@ -93,7 +96,7 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     """The positions of those rows, exported with a content, whose content was erased since."""
     if not exported:
         return set()
-    seam = _seam_position(log)
+    seam = seam_position(log)
     left = {position for position in exported if position <= seam}
     without: set[int] = set()
     named: set[tuple[bytes, int]] = set()
@@ -116,9 +119,18 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     return left | {position for position in without if exported[position] in named}
 
 
-def _seam_position(log: EventLog) -> int:
-    seam = stored_seam(log)
-    return 0 if seam is None else seam.position
+def seam_position(log: EventLog) -> int:
+    """The position up to which rows have left a log; 0 if none have.
+
+    Raises:
+        ExportRefused: the log's seam cannot be understood.
+        LogUnavailable: the log cannot be read now.
+    """
+    text = log.settings().get(SEAM)
+    try:
+        return 0 if text is None else read_seam(text).position
+    except SeamRefused as error:
+        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
 
 
 def _versions(topic: str, state: bytes) -> Iterable[int]:
@@ -194,7 +206,7 @@ def names_erased(
     Raises:
         LogUnavailable: the log cannot be read now.
     """
-    seam = _seam_position(log)
+    seam = seam_position(log)
     wanted: defaultdict[bytes, list[int]] = defaultdict(list)
     for number in numbers:
         wanted[rows[number].stream].append(rows[number].version)
@@ -204,7 +216,7 @@ def names_erased(
         for version, row in log.read_versions(UUID(bytes=stream), versions).items()
     }
     changed: dict[int, bytes] = {}
-    is_redactable = _Seals(rows).cover_redacted
+    is_redactable = _redactable(rows)
     for number in numbers:
         row = rows[number]
         now = stored.get((row.stream, row.version))
@@ -230,25 +242,20 @@ def _has_fewer_names(row: LogRow, state: bytes) -> bool:
     )
 
 
-class _Seals:
-    """The seals of a manifest's rows, each compared once with the rows that it covers."""
+def _redactable(rows: Sequence[LogRow]) -> Callable[[int], bool]:
+    """The function that says whether the seal of a row, by its number, covers redacted states."""
+    ends = [number for number, row in enumerate(rows) if row.topic == SEAL_TOPIC]
 
-    def __init__(self, rows: Sequence[LogRow]) -> None:
-        self._rows = rows
-        self._ends = [n for n, row in enumerate(rows) if row.topic == SEAL_TOPIC]
-        self._found: dict[int, bool] = {}
+    @cache
+    def covers(end: int) -> bool:
+        sealed = decode_seal(rows[end].state)
+        return covers_redacted(rows[max(0, end - sealed.rows) : end], sealed, repeat(None))
 
-    def cover_redacted(self, number: int) -> bool:
-        """Whether the seal of the row with this number covers the row's redacted state."""
-        after = bisect_left(self._ends, number)
-        if after == len(self._ends):
-            return False
-        end = self._ends[after]
-        if end not in self._found:
-            sealed = decode_seal(self._rows[end].state)
-            covered = self._rows[max(0, end - sealed.rows) : end]
-            self._found[end] = covers_redacted(covered, sealed, repeat(None))
-        return self._found[end]
+    def is_redactable(number: int) -> bool:
+        after = bisect_left(ends, number)
+        return after < len(ends) and covers(ends[after])
+
+    return is_redactable
 
 
 def positions_named(table: pa.Table, gone: GoneNames) -> list[int]:

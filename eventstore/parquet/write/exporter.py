@@ -21,10 +21,9 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from eventstore.log.errors import RowsStay, SeamRefused
+from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
 from eventstore.log.name_erasure import NameErasure
-from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
 from eventstore.log.verify import heads_not_in
@@ -35,7 +34,6 @@ from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
     Signer,
-    Verify,
     heads_to_text,
     parse_head,
     signed,
@@ -53,7 +51,7 @@ from eventstore.parquet.write.compaction import (
     runs,
     without_erased_of,
 )
-from eventstore.parquet.write.erasing import GoneNames, contents_in
+from eventstore.parquet.write.erasing import GoneNames, contents_in, seam_position
 from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
@@ -118,7 +116,6 @@ class Exporter:
         place: ExportPlace,
         owner: ExportOwner,
         signer: Signer,
-        verify: Verify,
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
         *,
         kept: Kept = Kept(),  # noqa: B008 - a frozen value
@@ -140,7 +137,7 @@ class Exporter:
         self._log = log
         self._place = place
         self._signer = signer
-        self._verify = verify
+        self._verify = signer.key.verify
         self._bounds = bounds
         self._kept = kept
         self._completeness = completeness
@@ -148,7 +145,7 @@ class Exporter:
         self._table = TableWriter(place, signer, clock, versions_kept_s=kept.versions_s)
         head = _claim(log, place, owner, signer)
         self._table.remove_torn()
-        self._catalog = catalog_of(place, verify)
+        self._catalog = catalog_of(place, self._verify)
         _check_same_log(log, self._catalog)
         _check_reaches_seam(log, self._catalog.last, place)
         if head.format == FORMAT:
@@ -187,7 +184,7 @@ class Exporter:
             ExportRefused: another process writes to this place.
             ExportDamaged: the export was damaged since.
             LogUnavailable: the log cannot be read now, or the lock of the place was lost.
-            LogNotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
+            NotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
         """
         self._place.check()
         if self._clock() >= self._sweep_at_ms:
@@ -309,8 +306,7 @@ class Exporter:
 
     def _rewriting(self) -> Rewriting:
         self._is_certain = False
-        version = self._catalog.next_version
-        return Rewriting(self._place, self._log, self._signer, self._verify, version)
+        return Rewriting(self._place, self._log, self._signer, self._catalog.next_version)
 
     def _replace(self, compacted: Compacted, *, is_change: bool = False) -> None:
         """Commit a version with a manifest in place of others.
@@ -452,20 +448,6 @@ def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer
             f" {theirs[2]}, not of {ours[0]} with {ours[1]} shards and key {ours[2]}"
         )
     return head
-
-
-def seam_position(log: EventLog) -> int:
-    """The position up to which rows have left a log; 0 if none have.
-
-    Raises:
-        ExportRefused: the log's seam cannot be understood.
-        LogUnavailable: the log cannot be read now.
-    """
-    text = log.settings().get(SEAM)
-    try:
-        return 0 if text is None else read_seam(text).position
-    except SeamRefused as error:
-        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
 
 
 def _check_reaches_seam(log: EventLog, last: int, place: ExportPlace) -> None:

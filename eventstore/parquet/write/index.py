@@ -107,16 +107,12 @@ class IndexWriter:
         readers = [(file.first - first, IndexReader(self._place, file))
                    for run in runs for file in run]  # fmt: skip
         for low, high in pairwise(bounds):
-            yield (
-                low,
-                sorted_entries(
-                    [
-                        pc.add(part, pa.scalar(moved, pa.uint64()))
-                        for moved, reader in readers
-                        for part in reader.entries(low, high)
-                    ]
-                ),
-            )
+            parts = [
+                pc.add(part, pa.scalar(moved, pa.uint64()))
+                for moved, reader in readers
+                for part in reader.entries(low, high)
+            ]
+            yield low, sorted_entries(parts)
 
 
 def _worth_merging(runs: Sequence[Run]) -> int:

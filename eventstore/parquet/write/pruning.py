@@ -115,11 +115,8 @@ def prune(
     rows = len(leaving)
     if not rows:
         return None
-    files: list[DataFile] = []
-    contents = 0
-    for file, counted in _rest(rewriting, run, leaving, rows_max):
-        files.append(file)
-        contents += counted
+    written = list(_rest(rewriting, run, leaving, rows_max))
+    files, contents = [file for file, _ in written], sum(counted for _, counted in written)
     again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
     pruned = Pruned(
         rows=rows + (0 if before is UNSET else before.rows),

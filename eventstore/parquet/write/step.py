@@ -16,8 +16,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from eventstore.log.codec import content_fault, decode
-from eventstore.log.errors import CorruptRow, UnknownTopic
+from eventstore.log.codec import content_fault, decode, decode_rows
+from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
@@ -27,12 +27,10 @@ from eventstore.log.events import (
     IdentityRegistered,
     topics_of,
 )
-from eventstore.log.seal import GENESIS
-from eventstore.log.streams import ERASED, partition_stream
+from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import Head, is_seal_of
-from eventstore.parquet.columns import events_in, identity_of, to_table, with_shards
-from eventstore.parquet.errors import LogNotAsSealed
+from eventstore.log.verify import Head, head_after
+from eventstore.parquet.columns import identity_of, to_table, with_shards
 
 PAGE_ROWS: Final = 4_096
 PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -117,7 +115,7 @@ def next_step(
     Raises:
         LogUnavailable: the log cannot be read.
         UnknownTopic, CorruptRow: a row cannot be understood.
-        LogNotAsSealed: a seal does not fit the rows and the seal before it.
+        NotAsSealed: a seal does not fit the rows and the seal before it.
     """
     collected = _Collected(after, heads, bounds)
     tables: list[pa.Table] = []
@@ -145,7 +143,7 @@ def next_step(
 def _understood(page: Sequence[LogRow]) -> Sequence[Event] | None:
     """Decode the events in rows; None if one fails, which raises after the page's seal checks."""
     try:
-        return events_in([row.topic for row in page], [row.state for row in page])
+        return decode_rows(page)
     except (UnknownTopic, CorruptRow, TypeError):
         return None
 
@@ -223,7 +221,7 @@ class _Collected:
         for row, event in zip(page, events or repeat(None), strict=False):
             taken += 1
             if type(row.state) is not bytes:  # in SQLite a column takes any type
-                raise LogNotAsSealed(row.position, "its state was changed: it is not bytes")
+                raise NotAsSealed(row.position, "its state was changed: it is not bytes")
             self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row, event)
@@ -232,7 +230,7 @@ class _Collected:
             else:
                 self._unsealed.append((row, event))
         if self._unsealed_bytes > BATCH_BYTES_MAX:
-            raise LogNotAsSealed(self.last + 1, "no seal follows within the size of a transaction")
+            raise NotAsSealed(self.last + 1, "no seal follows within the size of a transaction")
         return taken
 
     def _take_seal(self, row: LogRow, event: Event | None) -> None:
@@ -242,26 +240,14 @@ class _Collected:
         if until_ms is not None and sealed.at_ms > until_ms:
             self.is_over = True
             return
-        name = sealed.partition
-        head = self.heads.get(name, Head(0, GENESIS))
         unsealed, self._unsealed = self._unsealed, []
-        covered = [one for one, _ in unsealed]
-        if sealed.rows != len(covered):
-            why = f"a seal over {sealed.rows} rows follows {len(covered)} rows"
-            raise LogNotAsSealed(row.position, why)
-        if partition_stream(name).bytes != row.stream:
-            raise LogNotAsSealed(row.position, f"a seal of {name} in another stream")
-        if (row.version, sealed.previous) != (head.version + 1, head.digest):
-            why = f"seal {row.version} of {name} does not continue seal {head.version}"
-            raise LogNotAsSealed(row.position, why)
-        if not is_seal_of(covered, row, sealed, [event for _, event in unsealed]):
-            first = covered[0].position if covered else row.position
-            why = f"not the seal of the {len(covered)} rows from position {first} on before it"
-            raise LogNotAsSealed(row.position, f"{why}: one of them, or it, was changed")
+        covered, events = [one for one, _ in unsealed], [event for _, event in unsealed]
+        head = head_after(self.heads, covered, row, sealed, events)
         for one, fact in unsealed:
             if (wrong := content_fault(one, fact)) is not None:
-                raise LogNotAsSealed(one.position, wrong)
-        self.heads[name] = Head(row.version, sealed.digest)
+                raise NotAsSealed(one.position, wrong)
+        name = sealed.partition
+        self.heads[name] = head
         self.leaves.append(seal_leaf(row.position, row.version, sealed))
         self.sections.append((name, len(covered) + 1))
         self.last = row.position

@@ -12,7 +12,6 @@ from contextlib import suppress
 
 from msgspec import UNSET
 
-from eventstore.log.public_key import read_public_key
 from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
@@ -44,7 +43,7 @@ class TreeWriter:
         self._place = place
         self._origin = origin
         self._sign = signer.sign
-        self._key = read_public_key(signer.signed_by)
+        self._key = signer.key
         self._tree = TiledTree()
         self._published: TreeHead | None = None
         self._is_followed = False
