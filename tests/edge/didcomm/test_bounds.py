@@ -382,3 +382,19 @@ async def test_large_answers_to_an_address_without_a_rate_wait_for_no_others(
     clock.advance(60)
     lists = [bob.wallet.list_pickup(ids) for _ in range(LARGE_ANSWERS_MAX + 2)]
     assert [len(one) for one in await asyncio.gather(*lists)] == [4] * len(lists)
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 20, "burst_s": 10}}])
+async def test_a_long_list_of_recipients_costs_its_address_by_its_bytes(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """One of 400 keys takes 11 of 200 tokens, a short one takes the token of its request alone."""
+    for _ in range(2):
+        await bob.wallet.update_keylist(add=list(keys(200)))
+        clock.advance(60)
+    kind = "coordinate-mediation/1.0/keylist-query"
+    for limit, taken in ((1, 20), (-1, 18)):
+        clock.advance(60)
+        page = {"paginate": {"limit": limit, "offset": 0}}
+        said = [await network.say(bob.connection, kind, **page, **routed()) for _ in range(20)]
+        assert [each.status for each in said].count(200) == taken
