@@ -11,6 +11,7 @@ from sys import intern
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.core.commands import Connection, PushDevice
 from actors.core.identity import (
@@ -112,7 +113,8 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             # The log keeps the tags that were replaced.
             state.saved_bytes += stored_bytes(event)
         case AnyPublicEventPublished():
-            published = PublicEvent(event.channel_id, version, stored_bytes(event), event.at_ms)
+            channel_id = intern(event.channel_id)
+            published = PublicEvent(channel_id, version, stored_bytes(event), event.at_ms)
             state.public_events[event.event_id] = published
             state.public_bytes += published.stored_bytes
         case AnyPublicEventsDeleted() | PublicEventsExpired():
@@ -200,7 +202,7 @@ def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:
 
 
 def _keep_request(state: Identity, event: AnyContractRequested, version: int) -> None:
-    sender, size_bytes = event.sender_did, stored_bytes(event)
+    sender, size_bytes = intern(event.sender_did), stored_bytes(event)
     state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes, event.at_ms)
     state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1
     state.request_bytes += size_bytes
@@ -356,13 +358,14 @@ def _replace_speaker(state: Identity, event: AccountRotated) -> None:
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:
     size_bytes, until_s = stored_bytes(event), event.expires_at_s
+    requestor, recipient = intern(event.requestor_did), intern(event.recipient_did)
     state.contracts[event.contract_id] = ContractRecord(
-        event.requestor_did, event.recipient_did, until_s, version, size_bytes
+        requestor, recipient, until_s, version, size_bytes
     )
     state.contract_ids[event.digest] = event.contract_id
     state.contract_bytes += size_bytes
     state.contracts_until_s = min(state.contracts_until_s or until_s, until_s)
-    for did in (event.requestor_did, event.recipient_did):
+    for did in (requestor, recipient):
         known = state.correspondents.get(did, 0)
         state.correspondents[did] = max(known, event.expires_at_s)
 
@@ -391,6 +394,27 @@ def to_snapshot(state: Identity) -> bytes:
 def from_snapshot(data: bytes) -> Identity | None:
     """Decode a snapshot; None if it does not decode, so that the log is read instead."""
     try:
-        return _SNAPSHOT_DECODER.decode(data)
+        state = _SNAPSHOT_DECODER.decode(data)
     except msgspec.DecodeError:
         return None
+    _share_names(state)
+    return state
+
+
+def _share_names(state: Identity) -> None:
+    """Let a name be in memory once, though it stands in thousands of records of a snapshot."""
+    for message_id, message in state.messages.items():
+        sender, key = intern(message.sender_did), intern(message.recipient_key)
+        shared = replace(message, sender_did=sender, recipient_key=key)
+        state.messages[message_id] = shared
+    for request_id, request in state.requests.items():
+        state.requests[request_id] = replace(request, sender_did=intern(request.sender_did))
+    for contract_id, contract in state.contracts.items():
+        parties = intern(contract.requestor_did), intern(contract.recipient_did)
+        state.contracts[contract_id] = replace(
+            contract, requestor_did=parties[0], recipient_did=parties[1]
+        )
+    for event_id, event in state.public_events.items():
+        state.public_events[event_id] = replace(event, channel_id=intern(event.channel_id))
+    for name in ("by_sender", "by_key", "requests_by_sender", "correspondents"):
+        setattr(state, name, {intern(key): value for key, value in getattr(state, name).items()})

@@ -8,6 +8,9 @@ writer that owns the identity. After a failed append the whole state is discarde
 
 from __future__ import annotations
 
+from itertools import chain
+from sys import getsizeof
+
 import msgspec
 
 from actors.core.commands import Connection, PushDevice
@@ -200,7 +203,7 @@ class Identity(msgspec.Struct):
         )
 
     def weight_bytes(self) -> int:
-        """Approximate bytes of this state in memory, for the host's bound."""
+        """Approximate bytes of this state in memory without the names in its records."""
         return (
             _BASE_BYTES
             + _MESSAGE_BYTES * len(self.messages)
@@ -214,6 +217,23 @@ class Identity(msgspec.Struct):
             + (0 if self.push_device is None else len(self.push_device.token))
             + sum(map(len, self.prior_dids + self.prior_speakers))
         )
+
+    def name_bytes(self) -> int:
+        """Bytes of the names in this state's records, each of which is in memory once.
+
+        They are not part of ``weight_bytes``, since adding them up takes longer for larger states.
+        """
+        own = (self.speaker_did, self.account_did, self.owner_did, self.former_did, self.used_by)
+        names = chain(
+            own,
+            self.by_sender,
+            self.by_key,
+            self.requests_by_sender,
+            self.correspondents,
+            self.keylist,
+            {event.channel_id for event in self.public_events.values()},
+        )
+        return sum(map(getsizeof, names))
 
     def live_records(self) -> int:
         """How many records a snapshot of this state holds."""

@@ -177,5 +177,5 @@ class Inspector:
 
 def describe(target: str, state: Identity, bytes_max: int) -> DescribedState:
     """Describe the state of an identity, or its version alone if it exceeds ``bytes_max``."""
-    fits = state.weight_bytes() <= bytes_max
+    fits = state.weight_bytes() + state.name_bytes() <= bytes_max
     return DescribedState(target, state.version, to_snapshot(state) if fits else b"")

@@ -52,6 +52,8 @@ from eventstore.log.streams import identity_stream
 _ROWS_PER_READ = 1_000
 _ROWS_AHEAD: Final = 100
 """Rows of each identity that are read together; an identity with more is read separately."""
+_COUNTED_AFTER: Final = 16
+"""The names of a state are counted anew after one change to each 16 of its records."""
 _AHEAD_MIN: Final = 2
 """Identities that are worth reading together: a single one is read as fast by ``get``."""
 
@@ -66,6 +68,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
     snapshot_version: int
     used_ms: int
     weight_bytes: int = 0
+    name_bytes: int = 0
+    """Of ``weight_bytes``; counted anew when much has changed since ``named_at``."""
+    named_at: int = 0
     missing: set[int] = set()
     """Versions of waiting records whose content was found to be missing."""
     stored_oldest_ms: int | None = None
@@ -220,7 +225,11 @@ class StateCache:
         if cached.did not in self._cached:
             self._newcomers.pop(cached.did, None)
             self._cached[cached.did] = cached
-        weight = cached.state.weight_bytes()
+        state = cached.state
+        place = state.version + state.live_records()
+        if _COUNTED_AFTER * abs(place - cached.named_at) > state.live_records():
+            cached.name_bytes, cached.named_at = state.name_bytes(), place
+        weight = state.weight_bytes() + cached.name_bytes + len(cached.did)
         self._bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
 

@@ -30,6 +30,7 @@ from http_edge.didcomm.envelopes.messages import AgentAccount, DidRotation, Mess
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.keylists import Keylists
+from http_edge.listener.address_charge import registration_wait_s
 
 Reach: TypeAlias = Callable[[Message], Awaitable[tuple[str, list[str]]]]
 """Returns a sender's endpoint and routing keys; an agent that fetches has an empty endpoint."""
@@ -133,6 +134,7 @@ class Accounts:
         DID has no account. ``KEY_TAKEN``: the sender is an account itself already.
         ``NOT_SPEAKING``: the prior DID no longer speaks for its account, or the rotation is old.
         ``QUOTA_EXCEEDED``: the account's keylist has no room for the sender's name.
+        ``RATE_LIMITED``: the sender's address registers and rotates too often.
         """
         name = canonical_name(message.sender_did)
         if name is None or canonical_name(rotation.new_did) != name:
@@ -147,6 +149,9 @@ class Accounts:
         refusal = _refusal(rotation, sender, prior_did, found)
         if refusal is not None:
             return refusal
+        # A rotation stores as much as a new account, and another DID costs only a key.
+        if registration_wait_s() is not None:
+            return Refusal.RATE_LIMITED
         if sender.did != account:
             named = await self._identities.ask(
                 sender.did, NameSpeaker(account), command, Done, by_mediator=True

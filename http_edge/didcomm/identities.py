@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Final, TypeVar, cast
 
@@ -38,7 +37,7 @@ from actors.core.replies import (
 from actors.core.submissions import Read, Submission, WaitingAt
 from actors.host.packed_page import unpack_page
 from http_edge.dispatch.gateway import Gateway
-from http_edge.listener.address_charge import charge_answer, large_answer, page_turn, until_paid
+from http_edge.listener.address_charge import charge_answer, paid_turn
 from http_edge.listener.large_bodies import read_apart
 from http_edge.telemetry.request_id import current
 
@@ -47,9 +46,6 @@ TO_RETRY: Final = frozenset(
     {Refusal.TEMPORARILY_UNAVAILABLE, Refusal.RATE_LIMITED, Refusal.INSUFFICIENT_STORAGE}
 )
 """Refusals after which the same message may succeed later."""
-_TURN_S_MAX: Final = 15.0
-"""Wallets wait this long for an answer. Meanwhile a host that hangs may hold the turn of an
-address."""
 _ID_BYTES: Final = 64
 _MOVED_MAX: Final = 10_000
 """DIDs remembered as speaking for another DID's account until that account is looked up, 100 bytes
@@ -106,14 +102,15 @@ class Identities:
         if isinstance(command, DeliverMessages):
             command = msgspec.structs.replace(command, waits_for_turn=True)
         partition = self._gateway.partition_of(target)
-        # Forwards are anonymous, so they take turns by recipient, not by sender.
+        # Forwards are anonymous, so they take turns by recipient. All that a message of an account
+        # causes takes the turns of its sender: one message may claim hundreds of keys.
         submission = Submission(
             partition,
             target,
             key,
             command=command,
             request_id=current(),
-            source=source_key(target),
+            source=source_key(target if by_owner else speaker() or target),
             cost=turn_cost(command),
             charge=cost(command) if by_owner else 0.0,
             speaker="" if by_mediator else speaker(),
@@ -150,22 +147,15 @@ class Identities:
         late for a wallet, is a request refused: its next try finds the messages, because nothing is
         leased before its turn.
         """
-        with large_answer() as has_place:
-            if not has_place:
+        async with paid_turn() as has_turn:
+            if not has_turn:
                 return Refused(Refusal.RATE_LIMITED)
-            async with AsyncExitStack() as turn:
-                try:
-                    async with asyncio.timeout(_TURN_S_MAX):
-                        await turn.enter_async_context(page_turn())
-                        await until_paid()
-                except TimeoutError:
-                    return Refused(Refusal.RATE_LIMITED)
-                assert isinstance(submission.command, DeliverMessages)
-                command = msgspec.structs.replace(submission.command, waits_for_turn=False)
-                # The account has paid for the first question.
-                submission = msgspec.structs.replace(submission, command=command, charge=0.0)
-                answer = await self._gateway.submit(submission, _size_bytes(command))
-                return await self._whole(submission, answer)
+            assert isinstance(submission.command, DeliverMessages)
+            command = msgspec.structs.replace(submission.command, waits_for_turn=False)
+            # The account has paid for the first question.
+            submission = msgspec.structs.replace(submission, command=command, charge=0.0)
+            answer = await self._gateway.submit(submission, _size_bytes(command))
+            return await self._whole(submission, answer)
 
     async def _whole(self, submission: Submission, answer: Reply) -> Reply:
         """Read the messages of a delivery that the host has not, and charge for it."""

@@ -51,7 +51,7 @@ from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
 from http_edge.didcomm.traffic import Traffic
-from http_edge.listener.address_charge import charge_unproven
+from http_edge.listener.address_charge import charge_answer, charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
@@ -372,10 +372,13 @@ class Inbound:
         if outcome.reply is None:
             return None
         answer = outcome.reply
+        delivered_bytes = answer.delivered_bytes if isinstance(answer, Reply) else 0
         envelope = await packed(
-            answer.delivered_bytes if isinstance(answer, Reply) else 0,
-            lambda: self._pack(answer, request.message, request.sender),
+            delivered_bytes, lambda: self._pack(answer, request.message, request.sender)
         )
+        if not delivered_bytes:
+            # A delivery was charged when its messages were read.
+            charge_answer(len(envelope))
         if request.routable:
             return envelope
         if not outcome.may_wait:

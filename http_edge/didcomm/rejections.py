@@ -53,6 +53,7 @@ _OF_REFUSALS: Final[Mapping[Refusal | None, RejectionReason]] = {
     Refusal.MESSAGE_TOO_LARGE: RejectionReason.MESSAGE_TOO_LARGE,
     Refusal.NOT_QUEUING: RejectionReason.NOT_QUEUING,
     Refusal.INSUFFICIENT_STORAGE: RejectionReason.INSUFFICIENT_STORAGE,
+    Refusal.RATE_LIMITED: RejectionReason.RATE_LIMITED,
     Refusal.MESSAGE_EXPIRED: RejectionReason.EXPIRED,
 }
 UNPACK_REFUSALS: Final = {

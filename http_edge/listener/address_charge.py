@@ -7,8 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from contextvars import ContextVar
 from typing import Final
 from weakref import WeakValueDictionary
@@ -23,10 +30,16 @@ PUBLIC_BYTES: Final = 1_024
 ANSWER_BYTES: Final = 4_096
 """Bytes of an answer to a proven request that cost one token: reading and packing 8 MiB take 80 ms,
 which is the work of one second that per_address_per_s allows."""
+KEY_TOKENS: Final = 2
+"""Tokens for each key that a message adds to a keylist or removes from it: some commands to the
+owner of the key, of 0.1 ms of a host and of an edge each, and a row that stays."""
 LARGE_ANSWERS_MAX: Final = 32
-"""Large answers for which requests of one address wait at once. At 2 MiB each the last one waits 8
-s, and wallets wait 15 s; each holds one of ``commands_in_flight_max`` places, even if its client
-has gone."""
+"""Large answers, or changes of many keys, for which requests of one address wait at once. At 2 MiB
+each the last one waits 8 s, and wallets wait 15 s; each holds one of ``commands_in_flight_max``
+places, even if its client has gone."""
+_TURN_S_MAX: Final = 15.0
+"""Wallets wait this long for an answer. Meanwhile a host that hangs may hold the turn of an
+address."""
 _OWING_S: Final = 0.1
 """Seconds between two checks whether an address has paid its debt."""
 
@@ -174,6 +187,33 @@ async def until_paid() -> None:
         async with charge.rates.turns.setdefault(charge.address, asyncio.Lock()):
             while charge.is_owing:  # noqa: ASYNC110 - time alone pays
                 await asyncio.sleep(_OWING_S)
+
+
+@asynccontextmanager
+async def paid_turn() -> AsyncIterator[bool]:
+    """Wait until the address may do large work for a wallet: one at a time, and none while it owes.
+
+    False: too many of its requests wait, or its turn comes too late for a wallet.
+    """
+    has_turn = False
+    with large_answer() as has_place:
+        async with AsyncExitStack() as turn:
+            if has_place:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TURN_S_MAX):
+                        await turn.enter_async_context(page_turn())
+                        await until_paid()
+                        has_turn = True
+            yield has_turn
+
+
+def charge_keys(count: int) -> None:
+    """Charge for so many changes of keys by a proven message, which itself costs one token.
+
+    As for answers, the rate of each sender alone bounds nothing.
+    """
+    if (charge := _CHARGE.get()) is not None:
+        charge.take(KEY_TOKENS * count)
 
 
 def charge_message() -> None:

@@ -245,8 +245,8 @@ class Limits(Section):
     active_identities_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Identities that one host keeps in memory; it drops the one that has been idle longest."""
     active_bytes_max: int = Field(default=256 * MIB, ge=MIB, le=COUNT_MAX)
-    """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message;
-    payloads stay in the log."""
+    """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message,
+    and each name once; payloads stay in the log."""
     identity_idle_s: float = Field(default=300, gt=0)
     """An identity without commands leaves memory after this; its next command loads it from its
     snapshot."""

@@ -77,17 +77,17 @@ class Rates(Section):
     per_address_per_s: float = Field(default=2_000, ge=0)
     """Requests of one client address (IPv6: one /64). High, because one address may be that of
     another mediator or a whole campus; below what one core verifies, so that one address cannot
-    take a whole core. Messages and pages that a proven client is answered cost one more for each
-    4 KiB: 8 MB a second."""
+    take a whole core. What a proven client is answered costs one more for each 4 KiB, if it is as
+    long as that: 8 MB a second. Each key that a wallet registers or removes costs two more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
     no valid signature, no envelope, or an unknown recipient. Each 16 KiB of it costs as many again.
     A registration or a handshake costs the same, since a stranger needs only a new key for another
     identity. One address sends 117 such requests a second, or 25 of 64 KiB."""
     registrations_per_s: float = Field(default=100, ge=0)
-    """New identities of all clients together, DIDComm handshakes included. Each writes 3 KiB that
-    are kept for ever and gets quotas of its own: 100 a second are 26 GB a day. Above this rate
-    newcomers wait; registered identities can still renew."""
+    """New identities of all clients together, DIDComm handshakes and rotations to another DID
+    included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are
+    26 GB a day. Above this rate newcomers wait; registered identities can still renew."""
     registrations_per_address_per_s: float = Field(default=10, ge=0)
     """The same of one client address: a tenth of registrations_per_s, so that no single stranger
     shuts out all other newcomers. 50 at once: a class that installs a wallet."""

@@ -20,6 +20,7 @@ from http_edge.listener.address_charge import (
     AddressRates,
     charge_answer,
     charge_bytes,
+    charge_keys,
     charge_message,
     charge_public,
     charge_unproven,
@@ -62,7 +63,7 @@ class Address:
 
 
 @pytest.mark.parametrize(
-    ("charge", "size_bytes", "tokens"),
+    ("charge", "much", "tokens"),
     [
         (charge_answer, ANSWER_BYTES - 1, 0),
         (charge_answer, ANSWER_BYTES, 1),
@@ -71,14 +72,15 @@ class Address:
         (charge_bytes, UNPROVEN_BYTES // 4, 4),
         (charge_unproven, 0, 16),
         (charge_unproven, UNPROVEN_BYTES, 32),
+        (charge_keys, 20, 40),
     ],
 )
-def test_bytes_have_their_price(charge: object, size_bytes: int, tokens: float) -> None:
+def test_bytes_and_keys_have_their_price(charge: object, much: int, tokens: float) -> None:
     address = Address()
     assert callable(charge)
-    address.request.run(charge, size_bytes)
+    address.request.run(charge, much)
     assert address.has_exactly(TOKENS - tokens)
-    charge(size_bytes)  # outside of a request
+    charge(much)  # outside of a request
     assert address.has_exactly(TOKENS - tokens)
 
 

@@ -42,9 +42,12 @@ from actors.core.replies import (
 from http_edge.didcomm.envelopes.did_documents import account_did
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
 from http_edge.didcomm.identities import Identities, key_target
+from http_edge.listener.address_charge import charge_keys, paid_turn
 
 _R = TypeVar("_R", bound=Reply)
 Failure: TypeAlias = Literal["client_error", "server_error"]
+_FEW: Final = 16
+"""Changes of one message that need no turn of their own: 2 ms of CPU at an edge, and at a host."""
 _RELEASES_AT_ONCE: Final = 100
 """Keys released at once when an account with a long keylist ends: others have commands too."""
 _AGAIN_AFTER_S: Final = (1, 4, 15, 60, 240, 960)
@@ -96,8 +99,17 @@ class Keylists:
     async def change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
         """Carry out the wanted changes; return a refusal if the owner may have no keylist.
 
-        ``command`` is the key of the request in the log.
+        ``command`` is the key of the request in the log. Many changes wait for
+        the turn of their address; ``RATE_LIMITED``: it would come too late.
         """
+        if len(wanted.add) + len(wanted.remove) <= _FEW:
+            return await self._change(owner, command, wanted)
+        async with paid_turn() as has_turn:
+            if not has_turn:
+                return Refusal.RATE_LIMITED
+            return await self._change(owner, command, wanted)
+
+    async def _change(self, owner: str, command: bytes, wanted: KeyChanges) -> Changed | Refusal:
         known = await self._identities.ask(
             owner, CheckKeys([*wanted.add, *wanted.remove]), command, KeysKnown, by_owner=True
         )
@@ -112,6 +124,7 @@ class Keylists:
             changed.failed.update(dict.fromkeys(new, "client_error"))
             new = []
         brief = [key for key in wanted.remove if key in wanted.tried and key not in there]
+        charge_keys(len(new) + len(gone) + len(brief))
         claims = _Claims(self._identities, owner, command)
         made = await claims.claim(new, changed, wanted)
         await claims.look_for_others(brief, changed, wanted)

@@ -13,7 +13,7 @@ from actors.host.port import NoteSockets
 from http_edge.clients.didcomm import NoAnswer, WalletError, forward, forward_2
 from http_edge.crypto.strict_json import CONTAINERS_MAX, JsonRefused, parse
 from http_edge.didcomm.composition import pseudonym
-from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
@@ -382,3 +382,50 @@ async def test_large_answers_to_an_address_without_a_rate_wait_for_no_others(
     clock.advance(60)
     lists = [bob.wallet.list_pickup(ids) for _ in range(LARGE_ANSWERS_MAX + 2)]
     assert [len(one) for one in await asyncio.gather(*lists)] == [4] * len(lists)
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 20, "burst_s": 10}}])
+async def test_a_long_list_of_recipients_costs_its_address_by_its_bytes(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """One of 400 keys takes 11 of 200 tokens, a short one takes the token of its request alone."""
+    for _ in range(2):
+        await bob.wallet.update_keylist(add=list(keys(200)))
+        clock.advance(60)
+    kind = "coordinate-mediation/1.0/keylist-query"
+    for limit, taken in ((1, 20), (-1, 18)):
+        clock.advance(60)
+        page = {"paginate": {"limit": limit, "offset": 0}}
+        said = [await network.say(bob.connection, kind, **page, **routed()) for _ in range(20)]
+        assert [each.status for each in said].count(200) == taken
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 20, "burst_s": 10}}])
+async def test_the_keys_that_a_wallet_registers_cost_its_address_by_their_number(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    """A hundred take 200 of 200 tokens, and none if they are registered already."""
+    clock.advance(60)
+    kind = "coordinate-mediation/1.0/keylist-update"
+    updates = [{"recipient_key": did_key(key), "action": "add"} for key in keys(100)]
+    for after_s, status in ((0, 200), (0, 429), (60, 200), (0, 200)):
+        clock.advance(after_s)
+        said = await network.say(bob.connection, kind, updates=updates, **routed())
+        assert said.status == status
+
+
+@pytest.mark.parametrize("settings", [{"rates": FEW}])
+async def test_an_address_changes_many_keys_in_one_message_at_a_time_and_none_while_it_owes(
+    network: WalletNetwork, clock: HandClock
+) -> None:
+    """Each update of 150 keys takes 300 of 400 tokens."""
+    bobs = await network.bobs(4)
+    updating = [asyncio.create_task(bob.wallet.update_keylist(add=list(keys(150)))) for bob in bobs]
+    await asyncio.wait(updating, return_when=asyncio.FIRST_COMPLETED)
+    _, waiting = await asyncio.wait(updating, timeout=0.3)
+    assert len(waiting) >= len(bobs) - 2
+    while waiting:
+        clock.advance(60)
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for results in [await task for task in updating]:
+        assert {each.result for each in results} == {"success"}

@@ -22,6 +22,7 @@ from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Json
+from tests.edge.mediator import HandClock
 from tests.unit.didcomm.v2_agent import write_from_prior
 
 _IDS: Final = itertools.count(1)
@@ -124,6 +125,31 @@ async def test_a_rotated_wallet_keeps_what_waits_and_its_recipients(
     listed = {each.recipient_did for each in (await new.query_recipients()).dids}
     assert len(listed) == 3, "its own, its prior one, and the one that it registered"
     assert await refused(old) == "e.p.did-rotated"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": {"registrations_per_address_per_s": 1, "burst_s": 3}}]
+)
+async def test_rotations_have_the_rate_of_registrations_and_one_that_is_too_early_may_come_again(
+    network: WalletNetwork, clock: HandClock
+) -> None:
+    """Another DID costs a stranger no more than a key, and stays in the log as an account does."""
+    wallets = [await connected(network)]
+    for at_s in (1_000, 1_001):
+        new = successor(network, wallets[-1])
+        await say(new, "trust-ping/2.0/ping", from_prior=moved(wallets[-1], new, at_s))
+        wallets.append(new)
+    last, newest = wallets[-1], successor(network, wallets[-1])
+    facts = network.mediator.facts()
+    early = packed(newest, "trust-ping/2.0/ping", from_prior=moved(last, newest, 1_002))
+    answer = await network.post(early, content_type=MEDIA_TYPE)
+    assert (answer.status, answer.body) == (429, b'{"error":"rate-limited"}')
+    assert network.mediator.facts() == facts
+    repeated = await say(last, "trust-ping/2.0/ping", from_prior=moved(wallets[-2], last, 1_001))
+    assert str(repeated["@type"]).endswith("ping-response")
+    clock.advance(1)
+    await say(newest, "trust-ping/2.0/ping", from_prior=moved(last, newest, 1_002))
+    await newest.query_recipients()
 
 
 async def test_a_rotation_outlives_a_restart_and_needs_no_proof_again(

@@ -15,7 +15,7 @@ from actors.core.commands import (
     QueueMessage,
     SaveContract,
 )
-from actors.core.evolve import evolve, to_snapshot
+from actors.core.evolve import evolve, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
 from actors.core.partitioning import shard_of
@@ -24,8 +24,10 @@ from actors.core.replies import Done, MessageAccepted, MessagesBeside, MessagesP
 from actors.host.host import Host
 from actors.host.state_cache import StateCache
 from eventstore.log.codec import decode
+from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
+from eventstore.log.events import ContractStored, MessageQueued
 from eventstore.log.streams import identity_stream
 from eventstore.stores.recorder_log import RecorderLog
 from tests.log.raw_sql import run_sql
@@ -205,6 +207,21 @@ def test_what_an_identity_weighs_is_taken_off_when_it_leaves(
     assert owner.snapshot_stats().cached_bytes == 0
 
 
+def test_an_identity_with_names_as_long_as_they_may_be_weighs_what_they_take(log: EventLog) -> None:
+    """Also once it is loaded again."""
+    friends = [f"did:x:{number}".ljust(2_048, "x") for number in range(200)]
+    did, taken = IDENTITIES[0], sum(map(len, friends))
+    owner = host(log)
+    run(owner, submission(did, registration(did)))
+    run(owner, *[submission(did, SaveContract(contract(one, did))) for one in friends])
+    assert taken < owner.snapshot_stats().cached_bytes < 2 * taken
+    owner = host(log, limits=HostLimits(active_bytes_max=taken))
+    run(owner, submission(did, QueryMessages(ALL)))
+    assert taken < owner.snapshot_stats().cached_bytes < 2 * taken
+    owner.run_housekeeping()
+    assert owner.snapshot_stats().cached_identities == 0
+
+
 def test_an_idle_identity_leaves_as_soon_after_the_clock_was_set_back(
     log: EventLog, clock: HandClock
 ) -> None:
@@ -292,3 +309,41 @@ def test_a_stream_with_a_gap_is_not_served(log: EventLog) -> None:
     cache = StateCache(log, HostLimits())
     with pytest.raises(CorruptRow):
         cache.get("did:x:gap", "shard-0", NOW_MS)
+
+
+def test_a_name_is_in_memory_once_whether_it_came_in_events_or_in_a_snapshot() -> None:
+    """A queue holds thousands of messages of the same few senders."""
+    kept = Identity()
+    for number in range(4):
+        sender = f"did:x:{'x' * 2_000}"
+        for event in (
+            MessageQueued(
+                at_ms=1,
+                command=b"c" * 16,
+                message_id=str(number),
+                protocol="decentrl",
+                sender_did=sender,
+                recipient_key="",
+                payload=Content.of(b"x", bytes(16)),
+            ),
+            ContractStored(
+                at_ms=1,
+                command=b"c" * 16,
+                contract_id=str(number),
+                requestor_did=sender,
+                recipient_did="did:x:me",
+                expires_at_s=number + 1,
+                digest=bytes([number]),
+                contract=b"c",
+            ),
+        ):
+            evolve(kept, event)
+    loaded = from_snapshot(to_snapshot(kept))
+    assert loaded is not None
+    assert loaded == kept
+    for state in (kept, loaded):
+        names = [message.sender_did for message in state.messages.values()]
+        names += [each.requestor_did for each in state.contracts.values()]
+        names += [*state.by_sender, *(did for did in state.correspondents if did != "did:x:me")]
+        assert len(names) == 10
+        assert len(set(map(id, names))) == 1

@@ -22,6 +22,7 @@ from actors.core.commands import (
     ReleaseKey,
     UpdateKeylist,
 )
+from actors.core.cost import source_key
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DecisionContext
 from actors.core.evolve import evolve
@@ -29,10 +30,11 @@ from actors.core.identity import Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, KeyClaim, KeylistChanged, KeyOwner, KeysKnown, Reply
+from actors.core.submissions import Submission
 from http_edge.didcomm.envelopes import keys
-from http_edge.didcomm.identities import Identities, key_target
+from http_edge.didcomm.identities import Identities, key_target, speak_as
 from http_edge.didcomm.protocols import keylists
-from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
+from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from tests.unit.didcomm.requests import ALICE, COMMAND, Agents, agents_of, raw_key
 
 OWNER: Final = "did:key:owner"
@@ -222,3 +224,28 @@ async def test_only_so_many_keys_wait_for_their_release(
         await asyncio.gather(*lists._releasing)
         assert await agents.owner(FIRST) is None
         assert await agents.owner(SECOND) == keys.did_key(ALICE)
+
+
+async def test_all_that_one_message_causes_takes_the_turns_of_its_sender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred keys are claimed at once: with a turn for each, others would wait for them."""
+    owner = keys.did_key(ALICE)
+    async with agents_of(tmp_path) as agents:
+        await agents.connect(ALICE)
+        await agents.ask(owner, GrantMediation(), COMMAND, Done)
+        submit, sources = agents.gateway.submit, set[bytes]()
+
+        async def noted(submission: Submission, size_bytes: int, **others: bool) -> Reply:
+            sources.add(submission.source)
+            return await submit(submission, size_bytes, **others)
+
+        monkeypatch.setattr(agents.gateway, "submit", noted)
+        speak_as(owner)
+        names = [keys.base58(raw_key(number)) for number in range(20)]
+        wanted = KeyChanges(names, [], frozenset(names))
+        changed = await Keylists(agents, keys_max=50).change(owner, COMMAND, wanted)
+        speak_as("")
+        assert isinstance(changed, Changed)
+        assert not changed.failed
+    assert sources == {source_key(owner)}

@@ -16,8 +16,8 @@ from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Reply
 from actors.core.submissions import Read, Submission
-from http_edge.didcomm import identities
 from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.listener import address_charge
 from http_edge.listener.address_charge import (
     LARGE_ANSWERS_MAX,
     AddressCharge,
@@ -69,7 +69,7 @@ async def is_handed_out_next(agents: Agents) -> bool:
 async def test_a_delivery_whose_turn_comes_too_late_is_refused_and_handed_out_at_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identities, "_TURN_S_MAX", 0.05)
+    monkeypatch.setattr(address_charge, "_TURN_S_MAX", 0.05)
     async with waiting(tmp_path) as (agents, _):
         async with page_turn():
             assert await deliver(agents) is Refusal.RATE_LIMITED
