@@ -141,6 +141,10 @@ def test_the_signer_is_found_wherever_agents_name_it(protected: object, header: 
         ({"alg": "EdDSA", "jwk": "text"}, None),
         # A signer who names two keys has not said who it is.
         ({"alg": "EdDSA", "jwk": JWK}, {"kid": did_key(OTHER.public)}),
+        (
+            {"alg": "EdDSA", "jwk": JWK | {"x": b64encode(OTHER.public)}},
+            {"kid": did_key(KEY.public)},
+        ),
         ({"alg": "EdDSA", "jwk": JWK, "kid": did_key(OTHER.public)}, None),
         ({"alg": "EdDSA", "jwk": JWK | {"kid": did_key(OTHER.public)}}, None),
         ({"alg": "EdDSA", "jwk": JWK}, {"kid": "did:key:zzz"}),

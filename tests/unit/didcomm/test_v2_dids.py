@@ -27,7 +27,7 @@ from http_edge.didcomm.envelopes.did_documents import (
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
-from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.messages import Json, read_type
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
@@ -334,7 +334,8 @@ def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: b
 
 
 @made_up
-def test_of_long_dids_and_key_ids_nothing_is_remembered(made_up: str) -> None:
+def test_of_long_dids_key_ids_and_types_nothing_is_remembered(made_up: str) -> None:
+    assert bytes_kept(read_type, made_up * 5) < 32
     assert resolve_document(f"did:peer:2.{made_up}") is None
     assert bytes_kept(lambda text: resolve_document(f"did:peer:2.{text}"), made_up) < 32
     assert bytes_kept(lambda text: envelope._hash_of([text]), made_up) < 32
