@@ -221,6 +221,10 @@ def another_method(made: DidLog) -> None:
     made.add(STATE, ONE, method="did:webvh:9.9")
 
 
+def a_key_that_it_authorizes_itself(made: DidLog) -> None:
+    made.add(STATE, TWO, updateKeys=[multikey(TWO)])
+
+
 def too_many(made: DidLog) -> None:
     while len(made.entries) <= ENTRIES_MAX:
         made.add(STATE, ONE)
@@ -230,7 +234,8 @@ BREAKS: list[Callable[[DidLog], None]] = [
     changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
     another_cryptosuite, another_purpose, no_proof, no_list_of_proofs, a_member_more,
     another_number, the_first_again, an_entry_of_another_log, no_first, in_the_future,
-    at_the_time_of_the_last, before_the_last, without_a_zone, another_method, too_many,
+    at_the_time_of_the_last, before_the_last, without_a_zone, another_method,
+    a_key_that_it_authorizes_itself, too_many,
 ]  # fmt: skip
 
 
