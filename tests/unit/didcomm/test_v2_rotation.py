@@ -9,13 +9,15 @@ import pytest
 
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.signatures import sign
+from http_edge.didcomm.envelopes.did_documents import SeenDids, read_agent_document
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,
 )
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.envelopes.v2.signed import FROM_PRIOR_CHARS_MAX
+from http_edge.didcomm.envelopes.v2.signed import FROM_PRIOR_CHARS_MAX, read_from_prior
 from tests.unit.didcomm.v2_agent import V2Agent, recipient, write_from_prior
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
@@ -55,6 +57,15 @@ def test_a_key_gives_its_account_away_by_no_did_that_packs_with_another_key(
     assert rotation is not None
     of_key = [did_key(OTHER.public)] if has_account else []
     assert rotation.prior_accounts == [*of_key, canonical_name(did)]
+
+
+def test_a_did_of_a_web_host_gives_no_account_of_its_key_away() -> None:
+    did = "did:web:prior.example"
+    document = read_agent_document(did, OwnDids(OTHER, web_did=did).merged({"id": did}))
+    proof = write_from_prior(DidRotation(did, PEER4, 1), f"{did}#key-1", OTHER)
+    seen = SeenDids(fetched={did: document}.get)
+    rotation = read_from_prior(proof, seen, lambda _: True, NOW_S)
+    assert rotation == DidRotation(did, PEER4, 1, [did])
 
 
 def test_a_change_to_the_did_of_another_is_not_read() -> None:
