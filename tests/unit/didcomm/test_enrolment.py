@@ -94,6 +94,14 @@ async def test_an_own_name_without_room_for_it_is_taken_from_no_other(tmp_path: 
         assert await mediator.has(squatter, name) == [name]
 
 
+async def test_a_key_is_free_each_time_that_it_is_given_up(mediator: Mediator) -> None:
+    name = STRANGER.name
+    for _ in range(2):
+        for add, remove in (([name], []), ([], [name])):
+            await mediator.keylists.change(OLD, COMMAND, KeyChanges(add, remove, frozenset()))
+        assert await mediator.owner(name) is None
+
+
 async def test_who_speaks_for_another_account_takes_no_name_from_it(mediator: Mediator) -> None:
     name = NEW_PEER.name
     assert await mediator.rotate(NEW_PEER, OLD) is None
