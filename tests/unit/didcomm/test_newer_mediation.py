@@ -225,13 +225,12 @@ async def test_a_recipient_of_another_and_what_is_none_are_the_clients_error(
 ) -> None:
     await mediation.request(BOB)
     await mediation.request(EVE)
-    did = peer4(7)
-    await mediation.update(("add", did), agent=BOB)
-    assert await mediation.update(("add", did), ("add", "no DID"), ("add", OWN_DID), agent=EVE) == [
-        (did, "client_error"),
-        ("no DID", "client_error"),
-        (OWN_DID, "client_error"),
-    ]
+    did, key = peer4(7), KeyPair.from_seed(b"k" * 32).public
+    (image,) = twins(base58(key))
+    await mediation.update(("add", did), ("add", did_key(key)), agent=BOB)
+    refused = [did, image, "no DID", OWN_DID]
+    updated = await mediation.update(*(("add", each) for each in refused), agent=EVE)
+    assert updated == [(each, "client_error") for each in refused]
     assert await mediation.listing_of(EVE) == [EVE.name]
 
 

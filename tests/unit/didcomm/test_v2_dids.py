@@ -29,7 +29,7 @@ from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, read_type
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
     Curve,
     PublicKey,
@@ -331,6 +331,35 @@ def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: b
     whole = bytes(zeros) + content
     assert peer_dids._base58(whole) == "z" + b58encode(whole).decode("ascii")
     assert peer_dids._from_base58(b58encode(whole).decode("ascii")) == whole
+
+
+def test_a_did_that_is_too_long_has_no_document() -> None:
+    for chars, is_read in ((500, True), (DID_CHARS_MAX, False)):
+        content: Json = {"x": "y" * chars}
+        for did in (encode_peer4(content), encode_peer2([OTHER.public], [content])):
+            assert (resolve_document(did) is not None) is is_read
+
+
+def test_a_bare_key_is_on_the_curve_that_its_type_names() -> None:
+    bare = {"publicKeyBase58": base58(ED.raw)}
+    assert read_method({**bare, "type": "X25519KeyAgreementKey2019"}) == PublicKey(
+        Curve.X25519, ED.raw
+    )
+    assert read_method({**bare, "type": "Ed25519VerificationKey2018"}) == ED
+    assert read_method({**bare, "type": "Bls12381G2Key2020"}) is None
+
+
+def test_nothing_is_agreed_on_with_a_signing_key() -> None:
+    method: Json = {"id": "#s", "publicKeyMultibase": write_multibase(ED)}
+    assert read_agent_document("did:a:b", {"keyAgreement": [method]}).agreement == {}
+
+
+@pytest.mark.parametrize("size", [31, 33])
+def test_a_key_of_another_size_is_none(size: int) -> None:
+    for curve in (Curve.ED25519, Curve.X25519):
+        assert read_multibase(write_multibase(PublicKey(curve, bytes(size)))) is None
+    bare = b58encode(b"x" * size).decode("ascii")
+    assert read_method({"type": "X25519KeyAgreementKey2019", "publicKeyBase58": bare}) is None
 
 
 @made_up
