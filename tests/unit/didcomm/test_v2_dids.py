@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64encode
-from http_edge.didcomm.envelopes import peer_dids
+from http_edge.didcomm.envelopes import peer_dids, public_keys
 from http_edge.didcomm.envelopes.did_documents import (
     KEYS_MAX,
     AgentDocument,
@@ -31,6 +31,7 @@ from http_edge.didcomm.envelopes.messages import Json, read_type
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
+    MULTIBASE_CHARS_MAX,
     Curve,
     PublicKey,
     read_jwk,
@@ -347,6 +348,15 @@ def test_a_bare_key_is_on_the_curve_that_its_type_names() -> None:
     )
     assert read_method({**bare, "type": "Ed25519VerificationKey2018"}) == ED
     assert read_method({**bare, "type": "Bls12381G2Key2020"}) is None
+
+
+def test_a_text_that_is_longer_than_any_key_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(public_keys, "b58decode", None)
+    assert read_multibase("z" + "1" * MULTIBASE_CHARS_MAX) is None
+    bare = "1" * (MULTIBASE_CHARS_MAX + 1)
+    assert read_method({"type": "X25519KeyAgreementKey2019", "publicKeyBase58": bare}) is None
 
 
 def test_nothing_is_agreed_on_with_a_signing_key() -> None:
