@@ -294,7 +294,6 @@ def _read(value: object, now_s: float) -> ContractRequest | ContractRejection:
             "requestor_signature": str(),
         } if (
             isinstance(value, dict)
-            and not isinstance(expires_at_s, bool)
             and isinstance(contract.get("requestor_signing_key_id"), str | None)
             and isinstance(contract.get("recipient_signing_key_id"), str | None)
         ):

@@ -111,7 +111,7 @@ def read_log(did: str, body: bytes, now_s: float, proofs: bytes = b"") -> dict[s
     """
     scid = did.removeprefix(PREFIX).partition(":")[0]
     lines = body.strip().splitlines()
-    if not did.startswith(PREFIX) or not 0 < len(lines) <= ENTRIES_MAX:
+    if not did.startswith(PREFIX) or len(lines) > ENTRIES_MAX:
         return None
     so_far = _Authority(scid)
     required: dict[str, Witnesses] = {}
@@ -198,7 +198,7 @@ def _authorized(number: int, so_far: _Authority, said: _Parameters) -> Sequence[
     own = said.update_keys or ()
     if so_far.next_hashes:
         announced = all(_multihash(key.encode()) in so_far.next_hashes for key in own)
-        return own if own and announced and said.next_key_hashes is not UNSET else None
+        return own if announced and said.next_key_hashes is not UNSET else None
     return own if number == 1 else so_far.keys
 
 

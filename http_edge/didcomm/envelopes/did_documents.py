@@ -111,8 +111,6 @@ class AgentDocument(msgspec.Struct, frozen=True):
 
 def own_document(did: str) -> Json | None:
     """Return the DID document that a DID contains, with relative ids; None if it contains none."""
-    if len(did) > DID_CHARS_MAX:
-        return None
     if did.startswith(DID_KEY):
         return _key_document(did, did.removeprefix(DID_KEY))
     if did.startswith(PEER_0):

@@ -286,6 +286,14 @@ async def test_a_rotation_that_is_cut_off_anywhere_is_finished_by_the_next_messa
     assert await mediator.waiting(OLD) == 1
 
 
+async def test_a_rotation_that_is_refused_claims_no_name(mediator: Mediator) -> None:
+    assert await mediator.rotate(NEW_PEER, OLD, at_s=2_000) is None
+    for prior, at_s in ((OLD, 3_000), (NEW_PEER.name, 1_999)):
+        mediator.agents.seen.clear()
+        assert await mediator.rotate(NEWER, prior, at_s=at_s) is Refusal.NOT_SPEAKING
+        assert mediator.count(ClaimKey) == 0
+
+
 async def test_a_rotation_goes_on_from_a_rotated_did(mediator: Mediator) -> None:
     await mediator.rotate(NEW_PEER, OLD)
     assert await mediator.rotate(NEWER, NEW_PEER.name, at_s=1_001) is None

@@ -20,7 +20,7 @@ from actors.core.replies import (
 )
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.recipient_names import opposite, twins
-from http_edge.didcomm.protocols.keylists import KeyChanges
+from http_edge.didcomm.protocols.keylists import KeyChanges, Keylists
 from tests.unit.didcomm.accounts import (
     COMMAND,
     NEW_PEER,
@@ -94,6 +94,31 @@ async def test_an_own_name_without_room_for_it_is_taken_from_no_other(tmp_path: 
         assert await mediator.has(squatter, name) == [name]
 
 
+async def test_a_key_is_free_each_time_that_it_is_given_up(mediator: Mediator) -> None:
+    name = STRANGER.name
+    for _ in range(2):
+        for add, remove in (([name], []), ([], [name])):
+            await mediator.keylists.change(OLD, COMMAND, KeyChanges(add, remove, frozenset()))
+        assert await mediator.owner(name) is None
+
+
+async def test_who_speaks_for_another_account_takes_no_name_from_it(mediator: Mediator) -> None:
+    name = NEW_PEER.name
+    assert await mediator.rotate(NEW_PEER, OLD) is None
+    enrolled = await mediator.keylists.enrol(name, COMMAND, SAID, [name])
+    assert enrolled is Refusal.SPEAKS_FOR_ANOTHER
+    assert await mediator.has(OLD, name) == [name]
+
+
+async def test_a_keylist_without_room_claims_nothing(mediator: Mediator) -> None:
+    mediator.agents.seen.clear()
+    wanted = KeyChanges([STRANGER.name], [NEWER.name], frozenset())
+    changed = await Keylists(mediator.agents, keys_max=1).change(OLD, COMMAND, wanted)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {STRANGER.name: "client_error"}
+    assert mediator.count(ClaimKey) == 0
+
+
 @pytest.mark.parametrize("lost", [ClaimKey, UpdateKeylist, GrantMediation])
 async def test_a_take_over_that_is_cut_off_anywhere_is_finished_by_the_next_try(
     mediator: Mediator, lost: type[Command]
@@ -118,6 +143,11 @@ async def test_a_held_name_is_taken_over_by_an_update_and_another_is_not(
     await mediator.keylists.change(OLD, COMMAND, wanted)
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
+    both = frozenset({held, other})
+    brief = KeyChanges([], [held, other], both, frozenset({held}))
+    changed = await mediator.keylists.change(me, COMMAND, brief)
+    assert not isinstance(changed, Refusal)
+    assert changed.failed == {other: "client_error"}
     wanted = KeyChanges([held, other], [], frozenset(), frozenset({held}))
     changed = await mediator.keylists.change(me, COMMAND, wanted)
     assert not isinstance(changed, Refusal)
@@ -132,11 +162,11 @@ async def test_a_key_that_is_registered_on_one_curve_is_taken_on_the_other(
     (image,) = twins(OLD_NAME)
     me = NEW_PEER.name
     await mediator.keylists.enrol(me, COMMAND, SAID, [me])
-    changed = await mediator.keylists.change(
-        me, COMMAND, KeyChanges([image], [], frozenset(), on_either_curve=True)
-    )
-    assert not isinstance(changed, Refusal)
-    assert changed.failed == {image: "client_error"}
+    for add, remove in (([image], []), ([], [image])):
+        wanted = KeyChanges(add, remove, frozenset({image}), on_either_curve=True)
+        changed = await mediator.keylists.change(me, COMMAND, wanted)
+        assert not isinstance(changed, Refusal)
+        assert changed.failed == {image: "client_error"}
     changed = await mediator.keylists.change(
         OLD, COMMAND, KeyChanges([image], [], frozenset(), on_either_curve=True)
     )

@@ -18,7 +18,7 @@ from http_edge.crypto.encoding import b64encode
 from http_edge.didcomm.envelopes import key_agreement
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_jwk
-from http_edge.didcomm.envelopes.v2 import content_encryption
+from http_edge.didcomm.envelopes.v2 import content_encryption, envelope
 from http_edge.didcomm.envelopes.v2.envelope import (
     KID_CHARS_MAX,
     Recipient,
@@ -140,6 +140,7 @@ def test_an_envelope_says_who_packed_it_in_one_way() -> None:
     for members in (
         {"skid": "did:e#1"},
         {"apu": None},
+        {"apu": None, "skid": None},
         {"apu": to_b64(b"did:e#1")},
         {"apu": to_b64(b"\xff")},
         {"crit": ["b64"]},
@@ -240,14 +241,29 @@ def test_another_sender_or_another_recipient_opens_nothing() -> None:
     assert open_sealed(anonymous, 0, BOB, ALICE.public, StaticSecrets()) is None
 
 
+def test_who_has_no_key_of_the_named_sender_packs_nothing_in_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def anonymous(shared: bytes, algorithm: bytes, apu: bytes, apv: bytes, _tag: bytes) -> bytes:
+        return key_agreement.wrapping_key(shared[:32], algorithm, apu, apv, b"")
+
+    with monkeypatch.context() as forging:
+        forging.setattr(envelope, "wrapping_key", anonymous)
+        forged = sealed_in(packed())
+        assert forged is not None
+    assert forged.sender_kid == "did:a#1"
+    assert open_sealed(forged, 0, BOB, None, StaticSecrets()) is None
+
+
 @pytest.mark.parametrize("part", ["iv", "ciphertext", "tag"])
-@pytest.mark.parametrize("change", [b"", b"\0", b"\0" * 16, b"\0" * 33])
+@pytest.mark.parametrize("change", [None, b"", b"\0", b"\0" * 16, b"\0" * 33])
 def test_a_part_that_was_changed_or_has_another_size_opens_nothing(
-    part: str, change: bytes
+    part: str, change: bytes | None
 ) -> None:
     for enc in ENCS:
         body = json.loads(jwe(b"hello", [Named("did:b#1", askar(BOB))], None, enc=enc))
-        body[part] = to_b64(change)
+        raw = from_b64(body[part])
+        body[part] = to_b64(bytes([raw[0] ^ 1]) + raw[1:] if change is None else change)
         assert opened(json.dumps(body).encode(), sender=None) is None
 
 

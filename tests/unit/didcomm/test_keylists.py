@@ -203,6 +203,7 @@ async def test_a_key_that_was_given_up_is_free_once_its_shard_answers(
         lists = await given_up(agents, [FIRST, SECOND])
         await asyncio.gather(*lists._releasing)
         assert [await agents.owner(key) for key in (FIRST, SECOND)] == [None, None]
+        assert lists._unreleased == 0
 
 
 async def test_an_edge_that_stops_repeats_no_release(tmp_path: Path) -> None:

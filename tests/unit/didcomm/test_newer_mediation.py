@@ -21,7 +21,8 @@ from http_edge.didcomm.envelopes.messages import (
     read_type,
 )
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
-from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
+from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.coordinate_mediation import FORM_2, FORM_3, MediationForm
 from http_edge.didcomm.protocols.protocol import Outcome, Request
 from tests.unit.didcomm.mediations import OWN_DID, OWN_DIDS, SETTINGS, mediation_family
@@ -224,14 +225,35 @@ async def test_a_recipient_of_another_and_what_is_none_are_the_clients_error(
 ) -> None:
     await mediation.request(BOB)
     await mediation.request(EVE)
-    did = peer4(7)
-    await mediation.update(("add", did), agent=BOB)
-    assert await mediation.update(("add", did), ("add", "no DID"), ("add", OWN_DID), agent=EVE) == [
-        (did, "client_error"),
-        ("no DID", "client_error"),
-        (OWN_DID, "client_error"),
-    ]
+    did, key = peer4(7), KeyPair.from_seed(b"k" * 32).public
+    (image,) = twins(base58(key))
+    await mediation.update(("add", did), ("add", did_key(key)), agent=BOB)
+    refused = [did, image, "no DID", OWN_DID]
+    updated = await mediation.update(*(("add", each) for each in refused), agent=EVE)
+    assert updated == [(each, "client_error") for each in refused]
     assert await mediation.listing_of(EVE) == [EVE.name]
+
+
+async def test_a_sender_takes_back_the_names_whose_keys_it_holds(mediation: Mediation) -> None:
+    await mediation.request(BOB)
+    await mediation.request(EVE)
+    key = KeyPair.from_seed(b"k" * 32).public
+    (image,) = twins(base58(key))
+    for name, sender, speaker in (
+        (EVE.did, EVE.did, ""),
+        (EVE.did, "", EVE.account.did),
+        (image, did_key(key), ""),
+    ):
+        speak_as("")
+        await mediation.update(("remove", name), agent=EVE)
+        assert await mediation.update(("add", name), agent=BOB) == [(name, "success")]
+        speak_as(speaker)
+        body: Json = {"updates": [{"recipient_did": name, "action": "add"}]}
+        reply = await mediation.reply(mediation.update_name, body, EVE, sender_did=sender)
+        assert reply.body["updated"] == [
+            {"recipient_did": name, "action": "add", "result": "success"}
+        ]
+    assert await mediation.listing_of(BOB) == [BOB.name]
 
 
 async def test_recipients_are_listed_in_pages(mediation: Mediation) -> None:

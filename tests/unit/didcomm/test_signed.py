@@ -156,6 +156,13 @@ def test_a_header_that_proves_nothing_makes_no_signature(protected: object, head
     assert read_attachment(_attachment(protected, header=header)) is None
 
 
+@pytest.mark.parametrize("key", [KEY, OTHER])
+def test_neither_of_two_named_keys_has_signed(key: KeyPair) -> None:
+    header = {"kid": did_key(OTHER.public)}
+    attachment = _attachment({"alg": "EdDSA", "jwk": JWK}, header=header, key=key)
+    assert read_attachment(attachment) is None
+
+
 def test_a_signature_of_another_content_or_key_is_none() -> None:
     good = _attachment({"alg": "EdDSA", "jwk": JWK})
     assert read_attachment(good) is not None

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.encoding import b64encode
-from http_edge.didcomm.envelopes import peer_dids
+from http_edge.didcomm.envelopes import peer_dids, public_keys
 from http_edge.didcomm.envelopes.did_documents import (
     KEYS_MAX,
     AgentDocument,
@@ -27,10 +27,11 @@ from http_edge.didcomm.envelopes.did_documents import (
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
-from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.messages import Json, read_type
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer2, encode_peer4
 from http_edge.didcomm.envelopes.public_keys import (
+    MULTIBASE_CHARS_MAX,
     Curve,
     PublicKey,
     read_jwk,
@@ -333,8 +334,47 @@ def test_a_content_of_any_length_has_the_digits_of_base58(zeros: int, content: b
     assert peer_dids._from_base58(b58encode(whole).decode("ascii")) == whole
 
 
+def test_a_did_that_is_too_long_has_no_document() -> None:
+    for chars, is_read in ((500, True), (DID_CHARS_MAX, False)):
+        content: Json = {"x": "y" * chars}
+        for did in (encode_peer4(content), encode_peer2([OTHER.public], [content])):
+            assert (resolve_document(did) is not None) is is_read
+
+
+def test_a_bare_key_is_on_the_curve_that_its_type_names() -> None:
+    bare = {"publicKeyBase58": base58(ED.raw)}
+    assert read_method({**bare, "type": "X25519KeyAgreementKey2019"}) == PublicKey(
+        Curve.X25519, ED.raw
+    )
+    assert read_method({**bare, "type": "Ed25519VerificationKey2018"}) == ED
+    assert read_method({**bare, "type": "Bls12381G2Key2020"}) is None
+
+
+def test_a_text_that_is_longer_than_any_key_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(public_keys, "b58decode", None)
+    assert read_multibase("z" + "1" * MULTIBASE_CHARS_MAX) is None
+    bare = "1" * (MULTIBASE_CHARS_MAX + 1)
+    assert read_method({"type": "X25519KeyAgreementKey2019", "publicKeyBase58": bare}) is None
+
+
+def test_nothing_is_agreed_on_with_a_signing_key() -> None:
+    method: Json = {"id": "#s", "publicKeyMultibase": write_multibase(ED)}
+    assert read_agent_document("did:a:b", {"keyAgreement": [method]}).agreement == {}
+
+
+@pytest.mark.parametrize("size", [31, 33])
+def test_a_key_of_another_size_is_none(size: int) -> None:
+    for curve in (Curve.ED25519, Curve.X25519):
+        assert read_multibase(write_multibase(PublicKey(curve, bytes(size)))) is None
+    bare = b58encode(b"x" * size).decode("ascii")
+    assert read_method({"type": "X25519KeyAgreementKey2019", "publicKeyBase58": bare}) is None
+
+
 @made_up
-def test_of_long_dids_and_key_ids_nothing_is_remembered(made_up: str) -> None:
+def test_of_long_dids_key_ids_and_types_nothing_is_remembered(made_up: str) -> None:
+    assert bytes_kept(read_type, made_up * 5) < 32
     assert resolve_document(f"did:peer:2.{made_up}") is None
     assert bytes_kept(lambda text: resolve_document(f"did:peer:2.{text}"), made_up) < 32
     assert bytes_kept(lambda text: envelope._hash_of([text]), made_up) < 32

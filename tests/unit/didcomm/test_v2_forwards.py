@@ -90,7 +90,7 @@ def test_a_recipient_has_one_name_in_every_spelling() -> None:
         [{"data": {"links": ["https://x.example"], "hash": "z"}}],
         [{"data": {"json": {"x": 1}}}],
         [{"data": {"json": orjson.dumps(JWE).decode()}}],
-        [{"data": {"base64": "e30"}}],
+        [{"data": {"base64": "eyJ4IjoxfQ"}}],
         [{"data": {"base64": 5}}],
         [{"data": {"json": JWE}}, {"data": {"links": ["x"]}}],
         [{"data": {"json": JWE}}] * 33,

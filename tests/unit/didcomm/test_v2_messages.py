@@ -24,7 +24,7 @@ from http_edge.didcomm.envelopes.messages import (
     Unpacked,
     UnpackRefusal,
 )
-from http_edge.didcomm.envelopes.peer_dids import encode_peer4, peer4_short
+from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, peer4_short
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v1.envelope import pack as pack_v1
@@ -223,6 +223,7 @@ def test_the_sender_may_call_itself_by_the_short_form() -> None:
         {"body": "text"},
         {"from": 5},
         {"from": ["did:example:1"]},
+        {"from": "did:example:" + "x" * DID_CHARS_MAX},
     ],
 )
 def test_what_is_no_message_is_not_read(members: dict[str, Any]) -> None:
@@ -263,6 +264,8 @@ def test_headers_may_be_missing_or_wrong_and_then_mean_nothing() -> None:
     assert plain == odd
     assert (plain.thread_id, plain.return_route, plain.body) == ("message-1", "none", {})
     assert (plain.expires_at_s, plain.wants_ack) == (None, False)
+    for given, at_s in ((True, None), (-1, 0), (2**40, 2**40), (2**40 + 1, None)):
+        assert message(expires_time=given).expires_at_s == at_s
 
 
 def test_a_type_of_no_known_form_is_one_of_an_unknown_protocol() -> None:
@@ -361,6 +364,7 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
     wrong = signed_by(OTHER, did)
     others = signed_by(OTHER, did_key(OTHER.public))
     in_anothers_name = signed_by(OTHER, did_key(OTHER.public), **{"from": did})
+    pair = [*signed_by(AGENT, did)["signatures"], *in_anothers_name["signatures"]]
     nowhere = signed_by(AGENT, did, to=None)
     cases: list[tuple[Any, str | None]] = [
         (anonymous, None),
@@ -371,6 +375,7 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
         (others, did),
         (in_anothers_name, did),
         (in_anothers_name, None),
+        ({**in_anothers_name, "signatures": pair}, None),
         (nowhere, did),
         (nowhere, None),
         ({**signed_by(AGENT, did), "payload": "e30"}, did),
@@ -381,6 +386,15 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
         assert found is UnpackRefusal.UNDECRYPTABLE, content
     # An envelope in an authenticated one is a message without a type.
     assert read(ALICE.pack(inner, to, did)) is None
+
+
+@pytest.mark.parametrize("content", [b"5", b"null", b'"payload"', b"[]", b"{"])
+def test_what_is_no_object_in_an_envelope_or_a_signature_is_refused(content: bytes) -> None:
+    did = ALICE.dids.did_key
+    signed = write_signed(content, f"{did}#{did.split(':')[2]}", AGENT)
+    for whole in (content, orjson.dumps(signed)):
+        body = seal(whole, [recipient(OWN, OWN.peer2)], None, ALICE.secrets)
+        assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,15 @@ from typing import Any, TypeAlias
 
 import orjson
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto import key_agreement
 from http_edge.crypto.encoding import b64encode
+from http_edge.crypto.signatures import sign
 from http_edge.didcomm.envelopes.did_documents import (
     KEYS_MAX,
     AgentDocument,
@@ -28,7 +32,13 @@ from http_edge.didcomm.envelopes.messages import (
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import PEER_2_ELEMENTS_MAX, peer2_document
-from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
+from http_edge.didcomm.envelopes.public_keys import (
+    Curve,
+    PublicKey,
+    compressed,
+    new_elliptic,
+    write_multibase,
+)
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v2.envelope import Recipient, Sender, seal
 from http_edge.didcomm.envelopes.v2.signed import SIGNATURES_MAX, read_signed
@@ -38,6 +48,7 @@ from http_edge.didcomm.envelopes.versions import (
 from tests.examples import examples
 from tests.unit.didcomm.v2_agent import PING, recipient
 from tests.unit.didcomm.v2_mediator import (
+    AGENT,
     ALICE,
     ALICE_DIDS,
     ENVELOPES,
@@ -74,6 +85,7 @@ def agreements(monkeypatch: pytest.MonkeyPatch) -> list[PublicKey]:
         "did:web:peer.example#key-1",
         "did:webvh:QmX:peer.example#key-1",
         f"{ALICE.dids.did_key}#other",
+        PEER4,
         f"{PEER4[:-4]}1111#key-2",
         "did:peer:4zQm#key-2",
         "did:peer:2.Vz6Mk#key-1",
@@ -229,6 +241,44 @@ def signed_by_many(dids: Sequence[str]) -> dict[str, Any]:
         for did in dids
     ]
     return {"payload": b64encode(b"{}"), "signatures": signatures}
+
+
+@pytest.mark.parametrize(
+    ("header", "times", "is_right"),
+    [
+        ({}, SIGNATURES_MAX, True),
+        ({}, SIGNATURES_MAX + 1, False),
+        ({}, 0, False),
+        ({"crit": ["b64"]}, 1, False),
+        ({"alg": "none"}, 1, False),
+        ({"alg": "ES256"}, 1, False),
+    ],
+)
+def test_a_signature_of_another_kind_or_one_too_many_proves_nothing(
+    header: dict[str, Any], times: int, *, is_right: bool
+) -> None:
+    head = {"alg": "EdDSA", "kid": f"{PEER4}#key-1", **header}
+    protected = b64encode(orjson.dumps(head))
+    signature = b64encode(sign(AGENT.seed, f"{protected}.e30".encode()))
+    signatures = [{"protected": protected, "signature": signature}] * times
+    found = read_signed({"payload": "e30", "signatures": signatures}, SeenDids())
+    assert (found is not None) is is_right
+
+
+@pytest.mark.parametrize(
+    ("purpose", "between", "is_right"), [("V", b"", True), ("V", b"\0", False), ("E", b"", False)]
+)
+def test_a_nist_key_signs_in_one_form_and_for_a_did_that_it_authenticates(
+    purpose: str, between: bytes, *, is_right: bool
+) -> None:
+    key = new_elliptic(Curve.P256)
+    did = f"did:peer:2.{purpose}{write_multibase(compressed(Curve.P256, key.public_key()))}"
+    protected = b64encode(orjson.dumps({"alg": "ES256", "kid": f"{did}#key-1"}))
+    signed = key.sign(f"{protected}.e30".encode(), ec.ECDSA(hashes.SHA256()))
+    one, two = (number.to_bytes(32, "big") for number in decode_dss_signature(signed))
+    signature = {"protected": protected, "signature": b64encode(one + between + two)}
+    found = read_signed({"payload": "e30", "signatures": [signature]}, SeenDids())
+    assert (found is not None) is is_right
 
 
 class Looked(SeenDids):

@@ -9,12 +9,15 @@ import pytest
 
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.signatures import sign
-from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.envelopes.did_documents import SeenDids, read_agent_document
+from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.messages import (
     DidRotation,
 )
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
+from http_edge.didcomm.envelopes.v2.signed import FROM_PRIOR_CHARS_MAX, read_from_prior
 from tests.unit.didcomm.v2_agent import V2Agent, recipient, write_from_prior
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
@@ -56,6 +59,15 @@ def test_a_key_gives_its_account_away_by_no_did_that_packs_with_another_key(
     assert rotation.prior_accounts == [*of_key, canonical_name(did)]
 
 
+def test_a_did_of_a_web_host_gives_no_account_of_its_key_away() -> None:
+    did = "did:web:prior.example"
+    document = read_agent_document(did, OwnDids(OTHER, web_did=did).merged({"id": did}))
+    proof = write_from_prior(DidRotation(did, PEER4, 1), f"{did}#key-1", OTHER)
+    seen = SeenDids(fetched={did: document}.get)
+    rotation = read_from_prior(proof, seen, lambda _: True, NOW_S)
+    assert rotation == DidRotation(did, PEER4, 1, [did])
+
+
 def test_a_change_to_the_did_of_another_is_not_read() -> None:
     moved = DidRotation(PRIOR.peer4, "did:example:third", 1)
     whole = ALICE.plaintext(PEER4, from_prior=prior(moved))
@@ -95,6 +107,8 @@ def test_a_change_that_is_not_proven_changes_nothing() -> None:
         ({"aud": []}, False),
         ({"nonce": "of a proof for an issuer of credentials"}, False),
         ({"vc": {"type": ["VerifiableCredential"]}}, False),
+        ({"sub": PRIOR.peer4}, False),
+        ({"jti": "x" * FROM_PRIOR_CHARS_MAX}, False),
         ({"exp": NOW_S}, False),
         ({"nbf": NOW_S + 1}, False),
     ],
@@ -108,6 +122,17 @@ def test_what_a_key_signed_for_something_else_changes_no_did(
     signature = b64encode(sign(OTHER.seed, text.encode()))
     found = message(None if whole["sub"] is None else PEER4, from_prior=f"{text}.{signature}")
     assert (found.rotation is not None) is is_proven
+
+
+@pytest.mark.parametrize(("chars", "is_to_learn"), [(1, True), (FROM_PRIOR_CHARS_MAX, False)])
+def test_a_prior_did_is_learned_if_what_names_it_may_be_a_proof(
+    chars: int, *, is_to_learn: bool
+) -> None:
+    unknown = V2Agent(KeyPair.new()).dids.peer4_short
+    head = b64encode(orjson.dumps({"alg": "EdDSA", "kid": f"{unknown}#key-1"}))
+    found = message(from_prior=f"{head}.{'x' * chars}.x")
+    assert found.is_prior_unproven
+    assert found.unknown_prior == (unknown if is_to_learn else "")
 
 
 @pytest.mark.parametrize(("ahead_s", "is_proven"), [(300, True), (301, False)])

@@ -444,6 +444,15 @@ async def test_a_malformed_name_is_never_looked_up(host: HttpsHost, name: str) -
     assert host.looked_up == []
 
 
+@pytest.mark.parametrize("allowed", ["a.example", "a.example:8443"])
+def test_a_host_is_allowed_on_the_named_port_alone(allowed: str) -> None:
+    limits = WebLimits(allowed_hosts=frozenset({allowed}))
+    for did, host in (("a.example", "a.example"), ("a.example%3A8443", "a.example:8443")):
+        url = document_url("did:web:" + did)
+        assert url is not None
+        assert limits.allow(url) is (host == allowed)
+
+
 @given(st.text() | st.text(st.sampled_from("ax0-.:%3A[]@/\\?#\n")))
 def test_any_text_has_a_place_or_none_and_never_raises(name: str) -> None:
     url = document_url("did:web:" + name)

@@ -221,6 +221,20 @@ def another_method(made: DidLog) -> None:
     made.add(STATE, ONE, method="did:webvh:9.9")
 
 
+def a_right_proof_behind_four_wrong_ones(made: DidLog) -> None:
+    entry = made.entries[0]
+    entry["proof"] = [*[{**entry["proof"][0], "created": ""}] * 4, *entry["proof"]]
+
+
+def a_key_that_it_authorizes_itself(made: DidLog) -> None:
+    made.add(STATE, TWO, updateKeys=[multikey(TWO)])
+
+
+def a_key_after_none_was_left(made: DidLog) -> None:
+    made.add(STATE, ONE, updateKeys=[])
+    made.add(STATE, ONE)
+
+
 def too_many(made: DidLog) -> None:
     while len(made.entries) <= ENTRIES_MAX:
         made.add(STATE, ONE)
@@ -230,7 +244,9 @@ BREAKS: list[Callable[[DidLog], None]] = [
     changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
     another_cryptosuite, another_purpose, no_proof, no_list_of_proofs, a_member_more,
     another_number, the_first_again, an_entry_of_another_log, no_first, in_the_future,
-    at_the_time_of_the_last, before_the_last, without_a_zone, another_method, too_many,
+    at_the_time_of_the_last, before_the_last, without_a_zone, another_method,
+    a_right_proof_behind_four_wrong_ones, a_key_that_it_authorizes_itself,
+    a_key_after_none_was_left, too_many,
 ]  # fmt: skip
 
 
@@ -246,6 +262,7 @@ def test_a_first_entry_that_is_not_what_the_did_holds_is_refused() -> None:
     made.add(STATE, ONE, updateKeys=[multikey(ONE)], scid=SCID)
     assert made.scid == SCID
     assert document(made) is None
+    assert document(log(method=None)) is None
     other = log()
     assert document(other, f"did:webvh:{SCID}:agent.example") is None
     assert document(other, f"did:webvh:{other.scid}:other.example") is None

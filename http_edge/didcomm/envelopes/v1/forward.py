@@ -18,7 +18,6 @@ from http_edge.didcomm.envelopes.packed import read_packed
 from http_edge.didcomm.envelopes.v1.envelope import pack
 
 FORWARD: Final = NEW_PREFIX + "routing/1.0/forward"
-_FRAGMENT_CHARS_MAX: Final = 64
 
 
 def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
@@ -75,7 +74,7 @@ def _recipient_key(name: str) -> bytes | None:
     """Return the key written in base58, in a did:key, or in the fragment of any other DID."""
     key = keys.read_key(name)
     did, _, fragment = name.partition("#")
-    if key is not None or not did.startswith("did:") or len(fragment) > _FRAGMENT_CHARS_MAX:
+    if key is not None or not did.startswith("did:"):
         return key
     # The fragment is the key in base58, or in multibase as in did:peer:2, with or without its "z".
     for text in (f"did:key:{fragment}", f"did:key:z{fragment}"):

@@ -165,11 +165,9 @@ def open_sealed(
         key = aes_key_unwrap(kek, encrypted_key)
     except (InvalidUnwrap, ValueError):
         return None
-    aad = envelope.protected.encode()
-    plaintext = decrypt(header.enc, key, iv, (ciphertext, tag), aad)
-    if plaintext is not None and sender is not None:
+    if sender is not None:  # whose key was needed to wrap this one
         static_secrets.keep(own, sender, static)
-    return plaintext
+    return decrypt(header.enc, key, iv, (ciphertext, tag), envelope.protected.encode())
 
 
 def seal(
