@@ -139,12 +139,12 @@ class SampleExport:
             link = signed[-1].link
         self.commit([*self.statements[:index], *signed])
 
-    def commit(self, statements: Sequence[Statement]) -> None:
+    def commit(self, statements: Sequence[Statement], signer: Signer = SIGNER) -> None:
         """Let a table of one version have the files of these manifests, with all that is signed."""
         for path in self.place.sizes(""):
             if path.startswith((TABLE_LOG, SUMMARIES, INDEX)) or path == END:
                 self.remove(path)
-        writer = TableWriter(self.place, SIGNER, lambda: START_MS, versions_kept_s=60)
+        writer = TableWriter(self.place, signer, lambda: START_MS, versions_kept_s=60)
         writer.mark(writer.create(Catalog(None, statements)))
 
     def head_of(self, manifest: Manifest) -> TreeHead:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
-from eventstore.parquet.manifest import read_head, signed
+from eventstore.parquet.manifest import Signer, read_head, signed
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
 from tests.export.forging import SampleExport
@@ -43,6 +43,23 @@ def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleEx
         with sample.tampered():
             sample.remove(path)
             assert path in {finding.path for finding in sample.check()[0]}
+
+
+def test_commits_may_be_gone_up_to_a_checkpoint_and_no_further(sample: SampleExport) -> None:
+    mark = read_mark(sample.place, None)
+    assert mark is not None
+    until = max(int(name.split(".")[0]) for name in mark.checkpoint if name[0] == "0")
+    with sample.tampered():
+        for path in filter(lambda path: 0 <= version_of(path) <= until, sample.paths):
+            sample.remove(path)
+        assert not any(version_of(finding.path) >= 0 for finding in sample.check()[0])
+        sample.remove(commit_path(until + 1))
+        assert commit_path(until + 1) in {finding.path for finding in sample.check()[0]}
+    with sample.tampered():
+        for path in (*filter(lambda path: version_of(path) >= until, sample.paths), END):
+            sample.remove(path)
+        lost = {(finding.fault, finding.path) for finding in sample.check()[0]}
+        assert (Damage.ROLLED_BACK, commit_path(until)) in lost
 
 
 def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExport) -> None:
@@ -89,3 +106,17 @@ def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport)
         findings, summary = sample.check()
     assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged}
     assert summary.rows == sum(m.rows for m in sample.manifests)
+
+
+def test_a_statement_that_names_another_signer_is_named_though_its_signature_holds(
+    sample: SampleExport,
+) -> None:
+    other = Signer("another", SIGNER.sign)
+    with sample.tampered():
+        sample.commit(sample.statements, other)
+        found = {(f.fault, f.path) for f in sample.check()[0]}
+    assert {(Damage.BAD_SIGNATURE, path) for path in (END, commit_path(0))} <= found
+    with sample.tampered():
+        sample.sign(sample.manifests[-1], signed_by="another")
+        (finding,) = (f for f in sample.check()[0] if f.fault is Damage.BAD_SIGNATURE)
+    assert finding.path == sample.manifests[-1].path
