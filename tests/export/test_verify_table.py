@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import Signer, read_head, signed
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
-from tests.export.forging import SampleExport
+from tests.export.forging import SampleExport, with_value
 from tests.export.samples import SIGNER, without_table
 
 
@@ -120,3 +122,40 @@ def test_a_statement_that_names_another_signer_is_named_though_its_signature_hol
         sample.sign(sample.manifests[-1], signed_by="another")
         (finding,) = (f for f in sample.check()[0] if f.fault is Damage.BAD_SIGNATURE)
     assert finding.path == sample.manifests[-1].path
+
+
+def test_figures_that_a_file_does_not_have_are_named_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    manifest = sample.manifests[0]
+    file, *others = manifest.files
+    one, another, *_ = file.types
+    more = file.types | {one: file.types[one] + 1}
+    for figures in (
+        {"state_bytes": file.state_bytes + 1},
+        {"types": more | {another: file.types[another] - 1}},
+        {"types": more, "rows": file.rows + 1},
+    ):
+        changed = replace(file, **figures)
+        with sample.tampered():
+            sample.sign(
+                manifest, files=[changed, *others], rows=manifest.rows - file.rows + changed.rows
+            )
+            found = [f.explanation for f in sample.check()[0] if f.path == file.path]
+        assert len(found) == len(figures), found
+
+
+def test_an_identity_that_no_row_of_its_stream_has_is_named(sample: SampleExport) -> None:
+    file = sample.manifests[0].files[0]
+    rows = sample.tables[file.path].select(["stream", "version", "identity"]).to_pylist()
+    stream = next(row["stream"] for row in rows if row["version"] == 1 and row["identity"])
+
+    def nameless(table: pa.Table) -> pa.Table:
+        for number in (n for n, row in enumerate(rows) if row["stream"] == stream):
+            table = with_value(table, number, "identity", None)
+        return table
+
+    with sample.tampered():
+        forged = sample.forge(file.path, nameless)
+        found = {(finding.fault, finding.path) for finding in sample.check()[0]}
+    assert (Fault.WRONG_COLUMN, forged.path) in found
