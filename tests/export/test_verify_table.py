@@ -10,7 +10,7 @@ from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import Signer, read_head, signed
-from eventstore.parquet.tree import TREE
+from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
 from tests.export.forging import SampleExport, with_value
 from tests.export.samples import SIGNER, without_table
@@ -159,3 +159,11 @@ def test_an_identity_that_no_row_of_its_stream_has_is_named(sample: SampleExport
         forged = sample.forge(file.path, nameless)
         found = {(finding.fault, finding.path) for finding in sample.check()[0]}
     assert (Fault.WRONG_COLUMN, forged.path) in found
+
+
+def test_a_head_of_another_log_is_named_though_its_seals_are_these(sample: SampleExport) -> None:
+    head = sample.head_of(sample.manifests[-1])
+    with sample.tampered():
+        sample.put(CHECKPOINT, sample.note_of(head._replace(origin="did:web:another")))
+        found = {(finding.fault, finding.path) for finding in sample.check()[0]}
+    assert (Damage.MISPLACED, CHECKPOINT) in found
