@@ -17,10 +17,11 @@ from eventstore.log.event_log import EventLog, LogRow, StoredRecord
 from eventstore.log.name_erasure import NameErasure, erased_identities
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
-from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
+from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
 from tests.contract.test_name_erasure_contract import (
     message_ids,
     naming,
+    register,
     send,
     take_out_names,
 )
@@ -100,6 +101,29 @@ def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(log: E
     erase(mediator, GONE)
     take_out_names(log)
     assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
+
+
+def test_who_is_registered_keeps_its_names_though_its_queue_is_of_an_earlier_release(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        settled(log)
+        run_sql(url, "UPDATE queue_depths SET did = x''")
+        assert len(log.nameless()) > 1
+        assert take_out_names(log) == 0
+
+
+def test_an_erased_keylist_keeps_no_name_of_who_was_erased_though_its_owner_has_come_back(
+    log: EventLog,
+) -> None:
+    mediator = settled(log)
+    register(mediator, STAYS, GONE)
+    erase(mediator, STAYS)
+    settle(mediator, STAYS)
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert "keylist-updated.1" not in naming(log, GONE.encode())
 
 
 def test_a_pass_reads_nothing_more_for_rows_that_lost_their_names_before(log: EventLog) -> None:

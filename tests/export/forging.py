@@ -58,7 +58,7 @@ class SampleExport:
         with closing(open_log(self.log_url)) as log, pytest.MonkeyPatch.context() as patch:
             patch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 4)
             history = History(log)
-            exporter = _exporter(log, self.place, rows_max=40)
+            exporter = exporter_of_sample(log, self.place, rows_max=40)
             with closing(exporter):
                 for part in ("plain", "compacted", "over midnight", "after"):
                     if part == "over midnight":
@@ -139,12 +139,12 @@ class SampleExport:
             link = signed[-1].link
         self.commit([*self.statements[:index], *signed])
 
-    def commit(self, statements: Sequence[Statement]) -> None:
+    def commit(self, statements: Sequence[Statement], signer: Signer = SIGNER) -> None:
         """Let a table of one version have the files of these manifests, with all that is signed."""
         for path in self.place.sizes(""):
             if path.startswith((TABLE_LOG, SUMMARIES, INDEX)) or path == END:
                 self.remove(path)
-        writer = TableWriter(self.place, SIGNER, lambda: START_MS, versions_kept_s=60)
+        writer = TableWriter(self.place, signer, lambda: START_MS, versions_kept_s=60)
         writer.mark(writer.create(Catalog(None, statements)))
 
     def head_of(self, manifest: Manifest) -> TreeHead:
@@ -183,11 +183,12 @@ class SampleExport:
 
 def _compact(log: EventLog, place: ExportPlace, rows_max: int) -> None:
     """Put small steps together, as an exporter with a larger bound does."""
-    with closing(_exporter(log, place, rows_max=rows_max)) as exporter:
+    with closing(exporter_of_sample(log, place, rows_max=rows_max)) as exporter:
         exporter.compact(files_min=2)
 
 
-def _exporter(log: EventLog, place: ExportPlace, rows_max: int) -> Exporter:
+def exporter_of_sample(log: EventLog, place: ExportPlace, rows_max: int) -> Exporter:
+    """An exporter of the log of a sample, with steps of so many rows."""
     owner, bounds = ExportOwner(MEDIATOR, 3), Bounds(rows_max=rows_max)
     return Exporter(log, place, owner, SIGNER, bounds, clock=system_clock)
 

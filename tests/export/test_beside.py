@@ -10,7 +10,7 @@ from eventstore.log import event_log
 from eventstore.log.codec import decode_seal
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import HEAD, ExportPlace
 from eventstore.parquet.verify import beside
 from eventstore.parquet.verify.export import ExportSummary, verify_export
 from tests.export.samples import SIGNED_BY, Growing, export_all, whole_log
@@ -36,3 +36,18 @@ def test_the_first_transaction_that_is_missing_is_named_with_its_time(
     assert found.explanation.endswith(
         f"to position 15; what follows the export was recorded at {at}"
     )
+
+
+@pytest.mark.parametrize("name", ["mediator_did", "mediator_key", "shards"])
+def test_a_log_with_another_constant_than_its_export_was_changed(
+    sqlite_log: EventLog, place: ExportPlace, name: str
+) -> None:
+    Growing(sqlite_log).grow()
+    export_all(sqlite_log, place)
+    *_, summary = verify_export(place, SIGNED_BY, processes=1)
+    assert isinstance(summary, ExportSummary)
+    sqlite_log.setting(name, "another")
+    (found,) = beside.compare_end(sqlite_log, summary, recorded_before_ms=0)
+    assert (found.fault, found.path) == (Damage.MISPLACED, HEAD)
+    assert "but the log beside it another" in found.explanation
+    assert name in found.explanation

@@ -32,7 +32,15 @@ from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit
 from http_edge.settings.settings import Settings
 from tests.export.killed_exporter import exit_code
-from tests.export.leaving import KEYS, LATER_MS, played, read_ids, states_of, streams_of
+from tests.export.leaving import (
+    KEYS,
+    LATER_MS,
+    leave,
+    played,
+    read_ids,
+    states_of,
+    streams_of,
+)
 from tests.export.samples import (
     DAY_MS,
     OWNER,
@@ -341,6 +349,17 @@ def test_a_kill_at_any_step_leaves_an_export_that_is_whole(
     export_all(log, place)
     assert findings(place) == []
     assert catalog_of(place).strays == []
+
+
+def test_contents_of_rows_that_have_left_the_log_leave_too(
+    log: EventLog, place: ExportPlace
+) -> None:
+    _with_erased(log, place)
+    assert leave(log, place).left > 0
+    rows = {row.position for row in whole_log(log)}
+    assert _erased(log, place).keys() - rows
+    assert _take_out(log, place)
+    assert not _erased(log, place)
 
 
 def test_the_archive_gives_up_what_was_erased_after_it_was_archived(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from eventstore.log.codec import decode_seal, encode
 from eventstore.log.errors import AppendConflict, CorruptRow, NotAsSealed
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import InvitationUsed, KeyClaimed, RefusalsCounted
+from eventstore.log.seal import GENESIS, chain_digest
 from eventstore.log.streams import identity_stream
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.errors import ExportDamaged, ExportRefused, ExportUnavailable
@@ -211,7 +212,7 @@ def test_nothing_after_what_was_recorded_too_late_is_exported_though_the_clock_w
     for passed_ms in (10, 0):
         monkeypatch.setattr("tests.log.samples.AT_MS", AT_MS + passed_ms)
         growing.grow()
-    export_all(log, place, Bounds(until_ms=AT_MS + 5))
+    export_all(log, place, Bounds(until_ms=AT_MS))
     assert catalog_of(place).last == end
 
 
@@ -377,6 +378,16 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
             "position 8 of the log: not the seal of the 2 rows from position 6 on",
         ),
         ("UPDATE stored_events SET originator_id = 'x' WHERE rowid = 7", CorruptRow, "position 7"),
+        (
+            "UPDATE stored_events SET originator_id = printf('%032d', 1) WHERE rowid = 8",
+            LogNotAsSealed,
+            "a seal of shard-0 in another stream",
+        ),
+        (
+            "UPDATE stored_events SET originator_version = 9 WHERE rowid = 8",
+            LogNotAsSealed,
+            "seal 9 of shard-0 does not continue seal 1",
+        ),
     ],
 )
 def test_what_is_wrong_in_the_log_is_not_signed(
@@ -400,6 +411,21 @@ def test_a_changed_seal_over_no_rows_is_not_signed(tmp_path: Path, place: Export
         changed = encode(UUID(bytes=row.stream), 1, replace(sealed, at_ms=sealed.at_ms + 1)).state
         run_sql(url, f"UPDATE stored_events SET state = x'{changed.hex()}'")
         with pytest.raises(NotAsSealed, match="position 1 on"):
+            export_all(log, place)
+
+
+def test_a_seal_that_begins_another_chain_is_not_signed(tmp_path: Path, place: ExportPlace) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        writer = SealedWriter(log)
+        for _ in range(2):
+            writer.commit({"shard-0": []})
+        _, row = whole_log(log)
+        sealed = replace(decode_seal(row.state), previous=GENESIS)
+        forged = replace(sealed, digest=chain_digest(sealed, [], are_redacted=True))
+        state = encode(UUID(bytes=row.stream), row.version, forged).state
+        run_sql(url, f"UPDATE stored_events SET state = x'{state.hex()}' WHERE rowid = 2")
+        with pytest.raises(LogNotAsSealed, match="does not continue seal 1"):
             export_all(log, place)
 
 

@@ -361,10 +361,14 @@ def test_a_row_that_is_another_one_in_the_archive_stays(
 def test_an_export_to_another_place_needs_what_has_left(
     log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
-    history = played(log)
+    history = played(log, 50)
+    early, elsewhere = (open_place(str(tmp_path / name)) for name in ("early", "elsewhere"))
+    export_all(log, early, BOUNDS)
+    history.play(random_script(11, 400))
     leave(log, place, until_ms=history.now_ms - 600_000)
-    with pytest.raises(ExportRefused, match="copy the archive there first"):
-        exporter(log, open_place(str(tmp_path / "elsewhere")))
+    for other in (early, elsewhere):
+        with pytest.raises(ExportRefused, match="copy the archive there first"):
+            exporter(log, other)
     history.play(random_script(5, 50))
     export_all(log, place, BOUNDS)
     assert findings(place) == []

@@ -179,6 +179,18 @@ def test_a_mark_of_what_was_verified_has_no_names(
         export_all(log, place, STEPS)
 
 
+def test_a_name_leaves_verified_rows_after_its_erasure_was_verified(
+    mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    marks = VerifiedMarks(open_place(str(tmp_path / "verified")), SIGNER, SIGNED_BY)
+    erase(mediator, GONE)
+    for _ in range(2):
+        export_all(log, place, STEPS)
+        assert take_out(log, place).names > 0
+        assert len([*verify_export(place, SIGNED_BY, processes=1, marks=marks)]) == 1
+        acknowledge(mediator, STAYS)
+
+
 def test_a_name_that_something_living_refers_to_stays_in_the_export_too(
     mediator: Mediator, log: EventLog, place: ExportPlace
 ) -> None:

@@ -19,7 +19,6 @@ from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import MessageQueued
 from eventstore.log.faults import Fault
-from eventstore.log.seam import SEAM
 from eventstore.parquet.errors import Damage, ExportDamaged, RowsPruned
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer, Statement
@@ -54,6 +53,7 @@ from tests.export.leaving import (
     settings_of,
     states_of,
     streams_of,
+    summary_of,
 )
 from tests.export.samples import (
     DAY_MS,
@@ -133,7 +133,7 @@ def test_an_archive_that_was_pruned_is_sound_and_is_restored_to_what_lives(
         with closing(open_log(f"sqlite:{target / 'log.db'}")) as again:
             assert (states_of(again, streams), nonces_of(again)) == (states, nonces)
             assert_whole(again, f"sqlite:{target / 'log.db'}")
-            assert SEAM in again.settings()
+            assert summary_of(again).left == len(rows) - len(whole_log(again))
             assert again.position() == rows[-1].position
 
 
@@ -170,6 +170,7 @@ def test_a_restored_log_and_its_archive_go_on_and_are_pruned_again(
     assert run("restore", "--from", str(place.root), "--to", str(last), *keys).code == Exit.OK
     with closing(open_log(f"sqlite:{last / 'log.db'}")) as again:
         assert (states_of(again, streams), nonces_of(again)) == (states, nonces)
+        assert summary_of(again).left == again.position() - len(whole_log(again))
         played_on = settings.model_copy(update={"data_dir": last})
         History(again).play(random_script(9, 100))
         archive = played_on.archive_place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 from eventstore.log.erasure_receipt import (
+    ErasureReceipt,
     ReceiptRefused,
     RowsHaveLeft,
     Run,
     check_receipt,
     erasure_of,
+    sign_receipt,
+    verified_receipt,
 )
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
@@ -23,9 +26,10 @@ from tests.contract.test_erasure_contract import GONE, erase, settle
 from tests.contract.test_name_erasure_contract import send
 from tests.contract.test_retention_contract import Mediator
 from tests.export.leaving import leave
-from tests.export.samples import SIGNED_BY
+from tests.export.samples import SIGNED_BY, SIGNER
 from tests.export.test_names_in_export import STAYS
 from tests.histories import MEDIATOR
+from tests.log.raw_sql import run_sql
 
 
 def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
@@ -48,12 +52,20 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
             erasure_of(log, stream, key)
         settle(mediator, "did:x:another")
         end = log.position()
+        one, stays, *rest = receipt.positions
+        fewer = {k: n for k, n in receipt.contents.items() if k != "public-event-published"}
+        removal = receipt.begun + 2  # which has left, too
         changes: tuple[dict[str, Any], ...] = (
+            {"positions": [one, Run(stays.first, stays.last - 1), *rest], "contents": fewer},
+            {"positions": [*receipt.positions[:-1], Run(removal, removal)]},
+            {"positions": [*receipt.positions[:-1], receipt.positions[-2]]},
+            {"contents": {"message-queued": sum(receipt.contents.values())}},
             {"positions": [*receipt.positions, Run(end, end)]},
             {"ended": end},
             {"begun": receipt.begun - 1},
             {"reason": "owner"},
             {"begun_at_ms": receipt.begun_at_ms - 1},
+            {"ended_at_ms": receipt.ended_at_ms + 1},
             {"positions": receipt.positions[1:]},
             {"contents": {**receipt.contents, "message-queued": left + 1}},
             {"stream": identity_stream("did:x:unknown").hex},
@@ -63,3 +75,44 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
         for changed in changes:
             with pytest.raises(ReceiptRefused, match="differs from the log"):
                 check_receipt(log, msgspec.structs.replace(receipt, **changed), key)
+
+
+@pytest.mark.parametrize("is_step", [True, False])
+def test_a_row_that_is_missing_behind_the_seam_has_not_left(
+    tmp_path: Path, *, is_step: bool
+) -> None:
+    dsn = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(dsn)) as log:
+        log.setting("mediator_did", MEDIATOR)
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        leave(log, open_place(str(tmp_path / "archive")))
+        settle(mediator, STAYS)
+        send(mediator, GONE, STAYS, b"behind the seam")
+        erase(mediator, GONE)
+        receipt = erasure_of(log, identity_stream(GONE), SIGNED_BY)
+        missing = receipt.begun + 2 if is_step else receipt.positions[-1].last
+        run_sql(dsn, f"DELETE FROM stored_events WHERE rowid = {missing}")
+        with pytest.raises(RowsHaveLeft):
+            erasure_of(log, identity_stream(GONE), SIGNED_BY)
+        refused = pytest.raises(ReceiptRefused, match="differs from the log")
+        with nullcontext() if is_step else refused:
+            assert check_receipt(log, receipt, SIGNED_BY) == 0
+
+
+@pytest.mark.parametrize("other", [{"signed_by": "another"}, {"format": 2}])
+def test_a_receipt_of_another_key_or_format_is_refused_though_its_signature_holds(
+    other: dict[str, Any],
+) -> None:
+    begun = {"reason": "owner", "begun": 1, "begun_at_ms": 1}
+    ended = {"ended": 2, "ended_at_ms": 2, "contents": {}, "positions": []}
+    said = {"mediator_did": MEDIATOR, "stream": "", **begun, **ended}
+    receipt = msgspec.convert(said | {"signed_by": SIGNED_BY.text}, ErasureReceipt)
+    signed = sign_receipt(receipt, SIGNER.sign)
+    assert verified_receipt(signed, SIGNED_BY) == receipt
+    text, signature = signed.split()
+    signed_bytes = b"poste erasure receipt\n" + text
+    assert SIGNED_BY.verify(signed_bytes, bytes.fromhex(signature.decode()))
+    changed = sign_receipt(msgspec.structs.replace(receipt, **other), SIGNER.sign)
+    with pytest.raises(ReceiptRefused, match=r"was not signed by|its format is 2"):
+        verified_receipt(changed, SIGNED_BY)

@@ -16,7 +16,7 @@ from eventstore.log.streams import identity_stream
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.log.verify import Fault, verify
-from eventstore.parquet.errors import Damage, ExportRefused
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree
 from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
@@ -25,7 +25,7 @@ from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
-from tests.export.forging import SampleExport
+from tests.export.forging import SampleExport, exporter_of_sample
 from tests.export.samples import (
     OWNER,
     SIGNED_BY,
@@ -136,6 +136,11 @@ def test_a_manifest_that_names_another_tree_is_found_though_all_is_signed(
             sample.sign(manifest, tree=ManifestTree(size, bytes(32).hex()))
             found = {(one.fault, one.path) for one in sample.check()[0]}
         assert (Fault.WRONG_TREE, manifest.path) in found
+    with sample.tampered(), closing(open_log(sample.log_url)) as log:
+        last = sample.manifests[-1]
+        sample.sign(last, tree=ManifestTree(sample.head_of(last).size, bytes(32).hex()))
+        with pytest.raises(ExportDamaged, match="give another tree than it says"):
+            exporter_of_sample(log, sample.place, rows_max=40)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -179,7 +184,7 @@ def test_an_old_head_that_was_put_back_is_a_finding_and_one_of_the_step_before_i
     growing, notes = Growing(sqlite_log), []
     with closing(exporter(sqlite_log, place, Bounds())) as export:
         for _ in range(3):
-            growing.grow(2)
+            growing.commit({"shard-0": []})  # one seal for each step
             step_to_end(export)
             notes.append(place.read(CHECKPOINT))
     assert len(set(notes)) == 3

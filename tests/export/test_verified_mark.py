@@ -18,8 +18,8 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
-from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import ManifestTree, Signer, tree_said
+from eventstore.parquet.files import END, ExportPlace, open_place
+from eventstore.parquet.manifest import ManifestTree, Signer, heads_of, tree_said
 from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
 from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
 from eventstore.parquet.verify.mark import RULES, VerifiedMarks
@@ -106,6 +106,25 @@ def verify_all(verifying: Verifying) -> ExportSummary:
     assert not found
     assert isinstance(summary, ExportSummary)
     return summary
+
+
+def test_all_is_verified_where_heads_must_be_found_or_something_is_damaged(
+    verifying: Verifying,
+) -> None:
+    verifying.check()
+    first = catalog_of(verifying.place).statements[0].manifest
+    *found, summary = verify_export(
+        verifying.place,
+        SIGNED_BY,
+        known_heads=heads_of(first.path, first),
+        processes=1,
+        marks=verifying.marks(),
+    )
+    assert isinstance(summary, ExportSummary)
+    assert (found, summary.verified_to, summary.known_to) == ([], 0, first.last)
+    verifying.place.remove(END)
+    findings, summary, _ = verifying.check()
+    assert ([one.path for one in findings], summary.verified_to) == ([END], 0)
 
 
 def test_an_old_head_is_a_finding_although_the_rows_are_not_read_again(
@@ -219,8 +238,9 @@ def test_other_seals_with_a_tree_of_their_own_are_not_those_of_the_newest_tree(
     assert list(tree.check_again(first, b"".join(leaves))) == []
     others = [*leaves[:-1], bytes(32)]
     forged = replace(first, tree=tree_said(TiledTree().extended(others)[0]))
-    (found,) = tree.check_again(forged, b"".join(others))
-    assert (found.fault, found.path) == (Fault.WRONG_TREE, first.path)
+    for manifest in (first, forged):
+        (found,) = tree.check_again(manifest, b"".join(others))
+        assert (found.fault, found.path) == (Fault.WRONG_TREE, first.path)
 
 
 def test_damage_in_what_is_new_is_found_and_not_marked(verifying: Verifying) -> None:

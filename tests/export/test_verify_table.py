@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
-from eventstore.parquet.manifest import read_head, signed
-from eventstore.parquet.tree import TREE
+from eventstore.parquet.manifest import Signer, read_head, signed
+from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
-from tests.export.forging import SampleExport
+from tests.export.forging import SampleExport, with_value
 from tests.export.samples import SIGNER, without_table
 
 
@@ -43,6 +45,23 @@ def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleEx
         with sample.tampered():
             sample.remove(path)
             assert path in {finding.path for finding in sample.check()[0]}
+
+
+def test_commits_may_be_gone_up_to_a_checkpoint_and_no_further(sample: SampleExport) -> None:
+    mark = read_mark(sample.place, None)
+    assert mark is not None
+    until = max(int(name.split(".")[0]) for name in mark.checkpoint if name[0] == "0")
+    with sample.tampered():
+        for path in filter(lambda path: 0 <= version_of(path) <= until, sample.paths):
+            sample.remove(path)
+        assert not any(version_of(finding.path) >= 0 for finding in sample.check()[0])
+        sample.remove(commit_path(until + 1))
+        assert commit_path(until + 1) in {finding.path for finding in sample.check()[0]}
+    with sample.tampered():
+        for path in (*filter(lambda path: version_of(path) >= until, sample.paths), END):
+            sample.remove(path)
+        lost = {(finding.fault, finding.path) for finding in sample.check()[0]}
+        assert (Damage.ROLLED_BACK, commit_path(until)) in lost
 
 
 def test_commits_that_changed_places_or_were_added_are_named(sample: SampleExport) -> None:
@@ -89,3 +108,62 @@ def test_a_forged_manifest_takes_no_place_from_a_sound_one(sample: SampleExport)
         findings, summary = sample.check()
     assert {f.path for f in findings if not f.path.startswith(TREE)} == {forged}
     assert summary.rows == sum(m.rows for m in sample.manifests)
+
+
+def test_a_statement_that_names_another_signer_is_named_though_its_signature_holds(
+    sample: SampleExport,
+) -> None:
+    other = Signer("another", SIGNER.sign)
+    with sample.tampered():
+        sample.commit(sample.statements, other)
+        found = {(f.fault, f.path) for f in sample.check()[0]}
+    assert {(Damage.BAD_SIGNATURE, path) for path in (END, commit_path(0))} <= found
+    with sample.tampered():
+        sample.sign(sample.manifests[-1], signed_by="another")
+        (finding,) = (f for f in sample.check()[0] if f.fault is Damage.BAD_SIGNATURE)
+    assert finding.path == sample.manifests[-1].path
+
+
+def test_figures_that_a_file_does_not_have_are_named_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    manifest = sample.manifests[0]
+    file, *others = manifest.files
+    one, another, *_ = file.types
+    more = file.types | {one: file.types[one] + 1}
+    for figures in (
+        {"state_bytes": file.state_bytes + 1},
+        {"types": more | {another: file.types[another] - 1}},
+        {"types": more, "rows": file.rows + 1},
+    ):
+        changed = replace(file, **figures)
+        with sample.tampered():
+            sample.sign(
+                manifest, files=[changed, *others], rows=manifest.rows - file.rows + changed.rows
+            )
+            found = [f.explanation for f in sample.check()[0] if f.path == file.path]
+        assert len(found) == len(figures), found
+
+
+def test_an_identity_that_no_row_of_its_stream_has_is_named(sample: SampleExport) -> None:
+    file = sample.manifests[0].files[0]
+    rows = sample.tables[file.path].select(["stream", "version", "identity"]).to_pylist()
+    stream = next(row["stream"] for row in rows if row["version"] == 1 and row["identity"])
+
+    def nameless(table: pa.Table) -> pa.Table:
+        for number in (n for n, row in enumerate(rows) if row["stream"] == stream):
+            table = with_value(table, number, "identity", None)
+        return table
+
+    with sample.tampered():
+        forged = sample.forge(file.path, nameless)
+        found = {(finding.fault, finding.path) for finding in sample.check()[0]}
+    assert (Fault.WRONG_COLUMN, forged.path) in found
+
+
+def test_a_head_of_another_log_is_named_though_its_seals_are_these(sample: SampleExport) -> None:
+    head = sample.head_of(sample.manifests[-1])
+    with sample.tampered():
+        sample.put(CHECKPOINT, sample.note_of(head._replace(origin="did:web:another")))
+        found = {(finding.fault, finding.path) for finding in sample.check()[0]}
+    assert (Damage.MISPLACED, CHECKPOINT) in found

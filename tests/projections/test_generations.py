@@ -20,7 +20,7 @@ from pyarrow import fs
 from eventstore.parquet.errors import ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, TableAddress
 from projections.generations.delta_folder import TablesBusy, TablesDamaged
-from projections.generations.generation import Generation, GenerationTable, content_hash
+from projections.generations.generation import FORMAT, Generation, GenerationTable, content_hash
 from projections.generations.place import GENERATIONS, Kept, TablesPlace, only_rebuild
 from tests.export.test_kills import FailingHandler
 
@@ -344,6 +344,16 @@ def test_what_does_not_fit_is_refused_by_its_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(TablesDamaged, match=why):
             place.check(msgspec.structs.replace(generation, tables=[wrong, seals]))
+
+
+@pytest.mark.parametrize("format_", [FORMAT - 1, FORMAT + 1])
+def test_a_generation_of_another_release_is_refused(tmp_path: Path, format_: int) -> None:
+    place = TablesPlace(str(tmp_path))
+    generation = made(place, "run-1", 1, 0, 0, 2)
+    place.commit(msgspec.structs.replace(generation, format=format_), None, Kept())
+    with pytest.raises(TablesDamaged, match="made by another release"):
+        place.generation()
+    assert place.generation(1) == generation
 
 
 def replaced(table: GenerationTable, **members: Any) -> GenerationTable:
