@@ -76,8 +76,10 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
     keys = load(settings.keys_path)
     with closing(opened_to_read(settings)) as log:
-        has_erased = takes_out_erased and bool(erased_identities(log))
-        if not (is_checked or prunes or has_erased or _is_due(log, until_ms)):
+        # Contents may have been erased since their rows left, also in rows that have left as well.
+        has_erased = SEAM in log.settings() or bool(erased_identities(log))
+        takes_out = takes_out_erased and has_erased
+        if not (is_checked or prunes or takes_out or _is_due(log, until_ms)):
             return None
         place = open_place(settings.archive_place)
         mediator_did = log.setting("mediator_did", settings.mediator_did)

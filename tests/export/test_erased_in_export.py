@@ -362,7 +362,10 @@ def test_contents_of_rows_that_have_left_the_log_leave_too(
     assert not _erased(log, place)
 
 
-def test_the_archive_gives_up_what_was_erased_after_it_was_archived(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_before", [False, True])
+def test_the_archive_gives_up_what_was_erased_after_it_was_archived(
+    tmp_path: Path, *, left_before: bool
+) -> None:
     create(tmp_path / "mediator-keys.json", KEYS)
     settings = Settings(data_dir=tmp_path, did=OWNER.mediator_did, shards=OWNER.shards)
     place = open_place(settings.archive_place)
@@ -371,8 +374,10 @@ def test_the_archive_gives_up_what_was_erased_after_it_was_archived(tmp_path: Pa
         log.setting("shards", str(settings.shards))
         history = played(log)
 
-        def one_round() -> None:
-            archive_once(settings, is_checked=False, takes_out_erased=True, clock=lambda: LATER_MS)
+        def one_round(*, takes_out: bool = True) -> None:
+            archive_once(
+                settings, is_checked=False, takes_out_erased=takes_out, clock=lambda: LATER_MS
+            )
 
         one_round()
         read_ids(history)
@@ -380,6 +385,9 @@ def test_the_archive_gives_up_what_was_erased_after_it_was_archived(tmp_path: Pa
         assert _erased(log, place)
         streams = streams_of(log)
         states = states_of(log, streams)
+        if left_before:
+            one_round(takes_out=False)
+            assert _erased(log, place)
         one_round()
         assert not _erased(log, place)
         assert states_of(log, streams) == states
