@@ -182,7 +182,7 @@ def test_a_mark_of_what_was_verified_has_no_names(
 def test_a_name_leaves_verified_rows_after_its_erasure_was_verified(
     mediator: Mediator, log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:
-    marks = VerifiedMarks(open_place(str(tmp_path / "verified")), SIGNER, SIGNED_BY)
+    marks = VerifiedMarks(open_place(str(tmp_path / "verified")), SIGNER)
     erase(mediator, GONE)
     for _ in range(2):
         export_all(log, place, STEPS)
