@@ -17,7 +17,7 @@ from ray import exceptions as ray_errors
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_S: Final = 5.0
-"""Between an answer and the next question: a question costs both processes 1 ms of CPU."""
+"""Between an answer and the next question: a question costs both processes together 6 ms of CPU."""
 _LOOK_S: Final = 1.0
 
 
