@@ -25,6 +25,10 @@ NONCES_FOLD = 2
 
 _SEALS_PER_READ = 500
 _SEALS_TO_READ_MIN = 1_000
+_READ_BACK_MAX = 100_000
+"""Seals and nonces, counted together, that are read of a partition only because the clock is behind
+its newest seal: a second's work. A machine without a clock that runs while it is off starts years
+behind: reading all seals would take minutes, and keeping all nonces gigabytes."""
 
 
 class OwnedPartition:
@@ -108,43 +112,53 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedParti
     is earlier: a clock that is ahead leaves no nonce out, and once a clock that was ahead is right,
     no nonce counts as forgotten, which would refuse commands with the right timestamp. The nonces
     of a seal written under another window are kept as long as the wider window needs, so a window
-    that grew between restarts re-opens no nonce.
+    that grew between restarts re-opens no nonce. If a clock that is behind needs more than
+    ``_READ_BACK_MAX``, the rest is taken as the clock of the newest seal would take it.
 
     Raises:
         LogUnavailable: the log cannot be read.
         CorruptRow: a row of the partition's stream is not a seal.
     """
     stream = partition_stream(name)
-    known_version, known = _known_nonces(log, stream, now_ms, window_ms)
+    known_version, known = _known_nonces(log, stream, window_ms)
+    lacks_nonces = known.forgotten_before_ms > now_ms
     partition: OwnedPartition | None = None
-    newest_ms = reached_ms = 0
-    reached = 0
+    newest_ms = recent_ms = reached_until_ms = 0
+    reached = read_back = 0
     for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
             partition = OwnedPartition(name, sealed, version)
-            newest_ms = min(sealed.at_ms, now_ms)
+            newest_ms = sealed.at_ms
+            recent_ms = min(newest_ms, now_ms)
         elif version < reached - 1:
             # The seals between have left for the archive: none is newer than the last one read.
-            partition.nonces.forgotten_before_ms = reached_ms + window_ms + 1
+            partition.nonces.forgotten_before_ms = reached_until_ms
             break
-        reached, reached_ms = version, sealed.at_ms
-        if version <= known_version:
+        reach_ms = max(sealed.window_ms, window_ms)
+        # No command accepted by then has a timestamp more than a window later.
+        reached, reached_until_ms = version, sealed.at_ms + reach_ms + 1
+        if version <= known_version and (not lacks_nonces or read_back > _READ_BACK_MAX):
             partition.nonces.add_packed(known.packed)
             partition.nonces.forgotten_before_ms = known.forgotten_before_ms
             break
-        reach_ms = max(sealed.window_ms, window_ms)
-        if is_too_old(sealed, newest_ms, window_ms):
-            # No command accepted by then has a timestamp more than a window later.
-            partition.nonces.forgotten_before_ms = sealed.at_ms + reach_ms + 1
+        nonces = list(seal.unpack_nonces(sealed.nonces))
+        is_old = is_too_old(sealed, newest_ms, window_ms)
+        if is_old or version <= known_version:
+            read_back += 1 + len(nonces)
+        if is_old and (is_too_old(sealed, recent_ms, window_ms) or read_back > _READ_BACK_MAX):
+            partition.nonces.forgotten_before_ms = reached_until_ms
             break
         wider_ms = reach_ms - sealed.window_ms
-        for key, expires_ms in seal.unpack_nonces(sealed.nonces):
+        for key, expires_ms in nonces:
             partition.nonces.add(key, expires_ms + wider_ms)
     return partition or OwnedPartition(name, None, 0)
 
 
-def _known_nonces(log: EventLog, stream: UUID, now_ms: int, window_ms: int) -> tuple[int, _Nonces]:
-    """The version of the newest usable snapshot, and its nonces."""
+def _known_nonces(log: EventLog, stream: UUID, window_ms: int) -> tuple[int, _Nonces]:
+    """The version of the newest usable snapshot, and its nonces.
+
+    One by a clock that was ahead lacks nonces that are in force.
+    """
     none = 0, _Nonces(window_ms, {}, 0)
     snapshot = log.load_snapshot(stream)
     if snapshot is None or snapshot.fold != NONCES_FOLD:
@@ -153,10 +167,8 @@ def _known_nonces(log: EventLog, stream: UUID, now_ms: int, window_ms: int) -> t
         nonces = msgspec.msgpack.decode(snapshot.state, type=_Nonces)
     except msgspec.DecodeError:
         return none
-    # A snapshot under a narrower window lacks nonces that had expired under it, and one by a clock
-    # that was ahead lacks those that are in force.
-    is_usable = nonces.window_ms >= window_ms and nonces.forgotten_before_ms <= now_ms
-    return (snapshot.version, nonces) if is_usable else none
+    # A snapshot under a narrower window lacks nonces that had expired under it.
+    return (snapshot.version, nonces) if nonces.window_ms >= window_ms else none
 
 
 def newest_seal(log: EventLog, name: str) -> BatchSealed | None:

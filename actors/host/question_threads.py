@@ -31,6 +31,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.host.vital_thread import end_process
 
 _LOG = logging.getLogger(__name__)
 _CONTROL: Final = "control"
@@ -63,7 +64,10 @@ class QuestionThreads:
     """Answers questions in msgpack, each on a thread of its kind."""
 
     def __init__(self, answer: Callable[[AnyQuestion], object]) -> None:
-        """Start threads that call ``answer``; any exception from it fails the question."""
+        """Start threads that call ``answer``; any exception from it fails the question.
+
+        But a host without memory ends: it would fail one question after the other.
+        """
         self._answer = answer
         self._failing: dict[type, type] = {}
         self._threads: list[threading.Thread] = []
@@ -103,6 +107,8 @@ class QuestionThreads:
             kind = type(found)
             try:
                 answer = msgspec.msgpack.encode(self._answer(found))
+            except MemoryError as error:
+                end_process(f"{kind.__name__} ran out of memory", error)
             except Exception as error:  # noqa: BLE001 - reported to the caller, whatever it is
                 # One line for an outage, because checks of health ask each second.
                 is_known = self._failing.get(kind) is type(error)

@@ -32,6 +32,7 @@ from actors.host.host_term import HostTerm, LeaseKeeper, lease_at
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
+from actors.host.vital_thread import end_process
 from actors.host.writer import always
 from actors.ray.unused_parts import unused_left_out
 from eventstore.log.errors import LogUnavailable
@@ -164,8 +165,17 @@ class RayIdentityHost(IdentityHost):
     """An ``IdentityHost`` that edges reach by TCP, at the address in its row."""
 
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
-        """Prepare the process, then start as the options say; see ``IdentityHost``."""
-        prepare(options.name)
+        """Prepare the process, then start as the options say; see ``IdentityHost``.
+
+        Without memory the process ends: Ray starts no host again whose start has failed.
+        """
+        try:
+            prepare(options.name)
+            self._open(options, prepare)
+        except MemoryError as error:
+            end_process("the start ran out of memory", error)
+
+    def _open(self, options: HostOptions, prepare: Prepare) -> None:
         self._options, self._prepare = options, prepare
         term = HostTerm(options.lease_s)
         self._questions = QuestionThreads(self.answer)

@@ -148,6 +148,8 @@ class RecorderLog(EventLog):
             self._store.recorder.insert_events(rows, events=events, depths=depths)
         except IntegrityError as error:
             raise AppendConflict(str(error)) from error
+        except MemoryError:
+            raise  # the process ends, so the outcome is unknown as well
         except Exception as error:
             # Whatever failed, a commit may have been under way: a store that reports an I/O
             # error at COMMIT can still have the transaction after a restart.

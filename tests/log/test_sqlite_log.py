@@ -29,7 +29,7 @@ from eventstore.stores import sqlite_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_connections import Checkpointer, connect, create_file
 from eventstore.stores.sqlite_erasure import Erasure
-from eventstore.stores.sqlite_log import SqliteStore
+from eventstore.stores.sqlite_log import SqliteRecorder, SqliteStore
 from tests.log.samples import OTHER, OWNER, OWNER_DID, append, message
 
 PROCESSES = multiprocessing.get_context("spawn")
@@ -54,6 +54,17 @@ def test_every_connection_waits_for_the_disk(store: SqliteStore) -> None:
             ((journal_mode,),) = session.rows("PRAGMA journal_mode")
             ((synchronous,),) = session.rows("PRAGMA synchronous")
         assert (journal_mode, synchronous) == ("wal", 2)
+
+
+def test_an_append_that_runs_out_of_memory_ends_the_process_and_is_no_outage_of_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(SqliteRecorder, "insert_events", exhausted)
+    with closing(open_log(f"sqlite:{path}")) as log, pytest.raises(MemoryError):
+        append(log, OWNER, message())
 
 
 def test_a_database_that_cannot_be_made_safe_is_refused() -> None:

@@ -23,12 +23,19 @@ class Process:
     def __init__(self) -> None:
         self.questions = asyncio.Queue[asyncio.Future[int]]()
         self.kills = asyncio.Queue[int]()
+        self.has_ended = False
 
     def ask(self) -> Awaitable[int]:
         """A question, which waits for its answer."""
         question: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.questions.put_nowait(question)
         return question
+
+    def kill(self, number: int) -> None:
+        """Note that it is to be killed, whether it lives or not."""
+        self.kills.put_nowait(number)
+        if self.has_ended:
+            raise ProcessLookupError
 
     async def answers(self) -> None:
         """Answer the next question."""
@@ -43,7 +50,7 @@ class Process:
 async def watched(*processes: Process, silent_s_max: float = SILENT_S) -> AsyncIterator[None]:
     """These processes are watched within the block."""
     tasks = [
-        asyncio.create_task(keep_answering("host-0", each.ask, silent_s_max, each.kills.put_nowait))
+        asyncio.create_task(keep_answering("host-0", each.ask, silent_s_max, each.kill))
         for each in processes
     ]
     try:
@@ -81,6 +88,23 @@ async def test_a_process_that_starts_may_take_any_time() -> None:
         assert starts_again.kills.empty()
         await starts_again.answers()
         await starts_again.kills.get()
+
+
+async def test_a_process_that_ended_between_two_questions_is_not_killed_while_the_next_one_starts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its number may be that of any other process by then."""
+    hangs, ended = Process(), Process()
+    ended.has_ended = True
+    async with watched(ended):
+        await ended.answers()
+        await ended.kills.get()
+        assert not caplog.messages
+        async with watched(hangs):
+            await hangs.answers()
+            for _ in range(3):
+                await hangs.kills.get()
+        assert ended.kills.empty()
 
 
 async def test_a_machine_that_was_paused_kills_nothing_when_it_goes_on(

@@ -245,8 +245,9 @@ class DeliveryWorker:
         if not await self._remove_accepted():
             return _Round.FAILED
         now_ms = self._queue.clock()
-        # An end that is further away is from before the clock was set back, and the lease is over.
-        self._aside = [each for each in self._aside if 0 < each[0] - now_ms <= ASIDE_MS]
+        # If the clock was set back, the host has its leases end earlier by as much.
+        latest_ms = now_ms + ASIDE_MS
+        self._aside = [(min(end, latest_ms), n) for end, n in self._aside if end > now_ms]
         if state.live or not state.available:
             return _Round.NOTHING
         if self._others_deliver(state, now_ms):
@@ -270,7 +271,8 @@ class DeliveryWorker:
         if state.messages - state.available - state.held_back <= own:
             self._patience_until_ms = 0
             return False
-        self._patience_until_ms = self._patience_until_ms or now_ms + self._lease_ms
+        latest_ms = now_ms + self._lease_ms  # by a clock that was set back as well
+        self._patience_until_ms = min(self._patience_until_ms or latest_ms, latest_ms)
         return now_ms < self._patience_until_ms
 
     async def _batch(

@@ -64,7 +64,7 @@ class PushService:
         self._clock = clock
         self._places = asyncio.Semaphore(settings.in_flight_max)
         self._session: aiohttp.ClientSession | None = None
-        self._paused_until_ms = 0
+        self._paused_until_ms = self._pause_ms = 0
         self._is_closed = False
         self._is_failing = False
         self._failure_lines = LinePace()
@@ -73,8 +73,8 @@ class PushService:
         """Post ``body``; no request is made while the service wants a pause."""
         async with self._places:
             pause_ms = self._paused_until_ms - self._clock()
-            # A longer pause is from before the clock was set back.
-            if self._is_closed or 0 < pause_ms <= _PAUSE_S_MAX * 1000:
+            # More than all of the pause is left if the clock was set back.
+            if self._is_closed or 0 < pause_ms <= self._pause_ms:
                 return Answer(0)
             try:
                 async with asyncio.timeout(self._settings.timeout_s):
@@ -127,5 +127,5 @@ class PushService:
         overloaded = response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status // 100 == 5  # noqa: PLR2004
         after = response.headers.get(hdrs.RETRY_AFTER, "").strip()
         if overloaded and after.isdecimal():
-            pause_s = min(float(after), _PAUSE_S_MAX)
-            self._paused_until_ms = self._clock() + round(pause_s * 1000)
+            self._pause_ms = round(min(float(after), _PAUSE_S_MAX) * 1000)
+            self._paused_until_ms = self._clock() + self._pause_ms

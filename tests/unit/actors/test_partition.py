@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from eventstore.log.events import IdentityRegistered
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import partition_stream
 from tests.log.faulty_log import FaultyLog
+from tests.log.raw_sql import run_sql
 from tests.unit.actors.given import NOW_MS
 
 WINDOW_MS = 300_000
@@ -87,6 +89,32 @@ def test_seals_of_a_clock_that_was_ahead_make_no_earlier_nonce_too_old(log: Even
     again = load(log)
     assert again.nonces.holds(KEY, NOW_MS)
     assert again.nonces.forgotten_before_ms == long_ago_ms + WINDOW_MS + 1
+
+
+def test_a_clock_that_is_decades_behind_has_only_so_many_seals_read(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "_READ_BACK_MAX", 9)
+    owner = load(log)
+    for back in range(20, -1, -1):
+        key = back.to_bytes(16, "big")
+        write(log, owner, (key, NOW_MS), at_ms=NOW_MS - back * WINDOW_MS)
+    again = load(log, now_ms=0)
+    assert len(again.nonces) == 3 + 9 // 2
+    # Once the clock is right, no command with the right timestamp is refused for that.
+    assert NOW_MS - 7 * WINDOW_MS < again.nonces.forgotten_before_ms < NOW_MS - 5 * WINDOW_MS
+
+
+def test_seals_that_left_hold_no_nonce_that_a_clock_set_back_lets_in_under_a_narrower_window(
+    log: EventLog, tmp_path: Path
+) -> None:
+    wide = load(log, window_ms=2 * WINDOW_MS)
+    latest_ms = NOW_MS + 2 * WINDOW_MS
+    for nonces in [[], [(KEY, latest_ms + 2 * WINDOW_MS)], []]:
+        write(log, wide, *nonces, window_ms=2 * WINDOW_MS)
+    write(log, load(log), at_ms=NOW_MS + DAY_MS)
+    run_sql(f"sqlite:{tmp_path}/log.db", "DELETE FROM stored_events WHERE originator_version = 2")
+    assert load(log, now_ms=NOW_MS + WINDOW_MS).nonces.forgotten_before_ms > latest_ms
 
 
 def test_a_wider_window_keeps_the_nonces_of_a_narrow_one_longer(log: EventLog) -> None:
@@ -187,6 +215,19 @@ def test_a_snapshot_of_nonces_is_not_used_for_a_wider_window(log: EventLog) -> N
     wide = load(log, window_ms=2 * WINDOW_MS)
     assert all(wide.nonces.holds(key, later_ms) for key in keys)
     assert wide.version == owner.version
+
+
+def test_a_snapshot_of_a_clock_that_was_ahead_is_used_where_too_much_would_be_read(
+    log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = load(log)
+    owner.nonces.add(KEY, NOW_MS + WINDOW_MS)
+    owner.nonces.sweep(NOW_MS + 2 * WINDOW_MS, WINDOW_MS)
+    keys = _save_snapshot(log, owner)
+    monkeypatch.setattr(partitions, "_READ_BACK_MAX", 100)
+    again = load(log)
+    assert again.nonces.forgotten_before_ms == owner.nonces.forgotten_before_ms
+    assert all(again.nonces.holds(key, NOW_MS) for key in keys)
 
 
 @pytest.mark.parametrize(("passed_ms", "is_used"), [(WINDOW_MS, True), (0, False)])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Never
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from actors.host.port import AnyQuestion, Ping, QueryStats
 from actors.host.question_threads import QuestionThreads
@@ -28,6 +31,14 @@ class Log:
         if self.is_away:
             raise LogUnavailable(f"{CAUSE}\nDETAIL: (did:x:me, secret)")
         return "answer"
+
+
+class Exhausted(Log):
+    """A log for which there is not enough memory."""
+
+    @override
+    def answer(self, _: AnyQuestion) -> Never:
+        raise MemoryError
 
 
 @contextmanager
@@ -58,3 +69,11 @@ def test_an_outage_is_one_line_for_each_kind_of_question_and_the_next_one_is_ano
             log.is_away = False
             assert ask(Ping())
             assert ask(QueryStats())
+
+
+def test_a_host_ends_when_a_question_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    with threads_of(Exhausted()) as threads:
+        threads.ask(msgspec.msgpack.encode(Ping()), lambda _: None)
+        assert codes.get(timeout=ANSWERED_S_MAX) == 70

@@ -20,8 +20,10 @@ from actors.core.submissions import Submission
 from actors.host.host import Host
 from actors.host.host_connection import HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
+from actors.host.identity_host import HostOptions
 from actors.host.vital_thread import vital_thread
 from actors.host.writer import Writer
+from actors.ray.processes import RayIdentityHost
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
 from eventstore.stores.host_lease_file import HostLeaseFile
@@ -57,6 +59,13 @@ def memory(owner: Host, log: EventLog, _: Path) -> None:
     )
 
 
+def start(_owner: Host, _log: EventLog, folder: Path) -> None:
+    def prepare(_name: str) -> Never:
+        raise MemoryError
+
+    RayIdentityHost(HostOptions("host", f"sqlite:{folder}/log.db", [], HostLimits()), prepare)
+
+
 def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
     mine = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")
     leases = HostLeaseFile(folder / "hosts", monotonic=fault)
@@ -86,7 +95,7 @@ def test_a_host_ends_even_if_it_cannot_say_why(monkeypatch: pytest.MonkeyPatch) 
     assert codes.get(timeout=WAIT_S) == 70
 
 
-@pytest.mark.parametrize("begin", [writer, memory, lease, accept])
+@pytest.mark.parametrize("begin", [writer, memory, start, lease, accept])
 def test_a_host_ends_with_any_of_its_vital_threads(
     owner: Host,
     log: EventLog,

@@ -20,6 +20,7 @@ from http_edge.dids.fetched import FetchedDids, WebLimits
 from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 
+DAY_MS = 86_400_000
 TRIES = _REFUSALS_MAX + 1
 """How often an endpoint that takes nothing is tried before a message is set aside."""
 
@@ -194,19 +195,38 @@ async def test_a_refused_message_is_tried_again_after_a_while(
     assert await network.waiting(ALICE) == 0
 
 
-@pytest.mark.parametrize("passed_ms", [ASIDE_MS, -86_400_000], ids=["later", "clock set back"])
 async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
-    network: DeliveryNetwork, agents: AgentHost, passed_ms: int
+    network: DeliveryNetwork, agents: AgentHost
 ) -> None:
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(400)
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(DeliverMessages, TRIES + 1)
     await network.purge(ALICE)
-    network.now_ms += passed_ms
+    network.now_ms += ASIDE_MS
     workers.sender_seen(ALICE)
     await idle(workers)
     assert agents.received == envelopes(1) * TRIES
+
+
+async def test_a_refused_message_holds_up_no_other_when_the_clock_is_set_back(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(1))
+    agents.answer = status(400)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
+    await network.identities().answered(DeliverMessages, TRIES + 1)
+    network.now_ms -= DAY_MS
+    agents.answer = status(200)
+    await network.queue(ALICE, *envelopes(1, first=1))
+    workers.wake(ALICE)
+    await agents.has(TRIES + 1)
+    assert agents.accepted == envelopes(1, first=1)
+    # It is waited for no longer than without that.
+    await network.purge(ALICE)
+    network.now_ms += ASIDE_MS
+    workers.sender_seen(ALICE)
+    await idle(workers)
 
 
 async def test_an_endpoint_that_is_out_of_order_for_a_moment_gets_everything_in_order(
@@ -312,6 +332,21 @@ async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
     await network.lease(ALICE, "a wallet", 1)
     workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
     await network.identities().answered(QueryQueue, 3)
+    network.now_ms += 15_000
+    await idle(workers)
+    assert agents.received == envelopes(1, first=1)
+
+
+async def test_patience_with_another_session_ends_though_the_clock_is_set_back(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
+    await network.lease(ALICE, "a wallet", 1)
+    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
+    await network.identities().answered(QueryQueue, 3)
+    network.now_ms -= DAY_MS
+    looked = network.identities().counts[QueryQueue]
+    await network.identities().answered(QueryQueue, looked + 3)
     network.now_ms += 15_000
     await idle(workers)
     assert agents.received == envelopes(1, first=1)

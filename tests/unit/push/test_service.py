@@ -80,14 +80,15 @@ async def test_an_overloaded_service_gets_no_request_before_the_time_that_it_nam
     await gateway.close()
 
 
+@pytest.mark.parametrize("back_s", [86_400, 600])
 async def test_a_pause_is_over_when_the_clock_is_set_back(
-    host: AgentHost, clock: HandClock
+    host: AgentHost, clock: HandClock, back_s: int
 ) -> None:
     host.answer = status(503, **{"Retry-After": "30"})
     gateway = gateway_to(f"http://127.0.0.1:{host.port}", clock)
     assert await gateway.send(ANDROID) is PushOutcome.UNAVAILABLE
     host.answer = accept
-    clock.advance(-86_400)
+    clock.advance(-back_s)
     assert await gateway.send(ANDROID) is PushOutcome.SENT
     await gateway.close()
 
