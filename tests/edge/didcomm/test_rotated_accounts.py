@@ -69,8 +69,8 @@ async def say(wallet: Wallet2, kind: str, body: Json | None = None, **headers: A
     return answer
 
 
-async def end(wallet: Wallet2, at_s: int = 2_000) -> int:
-    """Say that the relationship is over, without a name: the status."""
+def farewell(wallet: Wallet2, at_s: int = 2_000) -> bytes:
+    """The message, without a sender, that the relationship with a wallet is over."""
     message = {
         "id": f"end-{next(_IDS)}",
         "type": f"{NEW_PREFIX}empty/1.0/empty",
@@ -79,8 +79,13 @@ async def end(wallet: Wallet2, at_s: int = 2_000) -> int:
         "from_prior": moved(wallet, None, at_s),
     }
     recipient = envelope.Recipient(*agreement_key(wallet.connection.mediator_did))
-    packed = envelope.seal(orjson.dumps(message), [recipient], None, StaticSecrets(1))
-    posted = await post(wallet.session, wallet.connection.http_url, packed, media_type=MEDIA_TYPE)
+    return envelope.seal(orjson.dumps(message), [recipient], None, StaticSecrets(1))
+
+
+async def end(wallet: Wallet2, at_s: int = 2_000) -> int:
+    """Say that the relationship is over, without a name: the status."""
+    url, packed = wallet.connection.http_url, farewell(wallet, at_s)
+    posted = await post(wallet.session, url, packed, media_type=MEDIA_TYPE)
     return posted.status
 
 
@@ -239,6 +244,19 @@ async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
     await end(wallet)
     await sender.write(recipient, "anew")
     assert await drained(wallet, sender, recipient) == ["anew"]
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"socket_first_message_s": 0.2}}])
+async def test_a_socket_on_which_a_relationship_ended_stays_in_use(network: WalletNetwork) -> None:
+    wallet = await connected(network)
+    async with network.socket() as used:
+        await used.raw.send_bytes(farewell(wallet))
+        async with network.socket() as silent:
+            assert await silent.closing() == 1008
+        await used.raw.send_bytes(packed(wallet, "trust-ping/2.0/ping"))
+        answer = wallet.connection.open(await used.data())
+    assert isinstance(answer, dict)
+    assert str(answer["@type"]).endswith("ping-response")
 
 
 async def test_the_end_of_a_relationship_is_proven_by_a_short_did_after_a_restart(
