@@ -69,8 +69,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
     used_ms: int
     weight_bytes: int = 0
     name_bytes: int = 0
-    """Of ``weight_bytes``; counted anew when much has changed since ``named_at``."""
+    """Of ``weight_bytes``; counted anew when much has changed since the version ``named_at``."""
     named_at: int = 0
+    named_records: int = 0
     missing: set[int] = set()
     """Versions of waiting records whose content was found to be missing."""
     stored_oldest_ms: int | None = None
@@ -225,10 +226,11 @@ class StateCache:
         if cached.did not in self._cached:
             self._newcomers.pop(cached.did, None)
             self._cached[cached.did] = cached
-        state = cached.state
-        place = state.version + state.live_records()
-        if _COUNTED_AFTER * abs(place - cached.named_at) > state.live_records():
-            cached.name_bytes, cached.named_at = state.name_bytes(), place
+        state, records = cached.state, cached.state.live_records()
+        changes = state.version - cached.named_at + abs(records - cached.named_records)
+        if _COUNTED_AFTER * changes > records:
+            cached.name_bytes = state.name_bytes()
+            cached.named_at, cached.named_records = state.version, records
         weight = state.weight_bytes() + cached.name_bytes + len(cached.did)
         self._bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
