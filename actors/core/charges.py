@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.core.cost import page_cost, source_key
-from actors.core.decision import ContractRefs, Refs
+from actors.core.decision import Refs
 from actors.core.limits import HostLimits
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
@@ -31,14 +31,19 @@ class Charges:
         wait_s = self._rate.take(submission.source, now_ms / 1000, submission.charge)
         return None if wait_s is None else Refused(Refusal.RATE_LIMITED, wait_s)
 
-    def add_page(self, submission: Submission, reply: Reply | Refs, now_ms: int) -> None:
-        """Charge a sender for the page in its answer, if any, and for the search for it.
+    def add_page(
+        self, submission: Submission, reply: Reply | Refs, looked_at: int, now_ms: int
+    ) -> None:
+        """Charge a sender for the page in its answer, if any, and for the search for its answer.
 
         Their cost is known only now.
         """
-        if submission.charge and isinstance(reply, Refs):
-            looked_at = reply.looked_at if isinstance(reply, ContractRefs) else 0
+        if not submission.charge:
+            return
+        units = page_cost(0, 0, looked_at)
+        if isinstance(reply, Refs):
             units = page_cost(len(reply.versions), reply.size_bytes, looked_at)
+        if units:
             self._rate.charge(submission.source, now_ms / 1000, units)
 
     def add_page_beside(self, owner: str, units: float, now_ms: int) -> None:

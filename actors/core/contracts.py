@@ -212,7 +212,8 @@ def query_contracts(
     size_bytes = sum(record.stored_bytes for record in chosen)
     if exceeds(page, len(chosen), size_bytes):
         return Refusal.INVALID_COMMAND
-    return Accepted(ContractRefs([r.version for r in chosen], total, size_bytes, looked_at))
+    refs = ContractRefs([r.version for r in chosen], total, size_bytes)
+    return Accepted(refs, looked_at=looked_at)
 
 
 def _matches(record: ContractRecord, command: QueryContracts) -> bool:

@@ -20,7 +20,8 @@ envelopes for one of the keys of 10,000       1.2     17
 ======================================  =========  =====
 
 Storing a tag also pays for its removal, because a command that removes tags does not say how many.
-The records of a page, which only the answer shows, are charged afterwards.
+The records of a page, and those that were looked through for an answer, are charged afterwards:
+only the host knows them.
 
 ``cost`` is what a sender is charged, ``turn_cost`` bounds how long others may have to wait for the
 command, and ``parts`` splits it into commands that other work can come between.
@@ -79,9 +80,11 @@ _LISTED: Final = 0.0002
 """Counting one saved event that matches a query of one list: 200,000 take 7 ms."""
 _MERGED: Final = 0.001
 """The same per list if the query merges several lists: with 16 tags 200,000 take 0.8 s."""
-_PASSED_OVER: Final = 16.0
+_OTHERS_PASSED: Final = 16.0
 """Looking for the envelopes of one recipient key, though all others of a full queue come before:
-10,000 take 1.2 ms, and 0.5 ms for a status."""
+10,000 take 1.2 ms. Only the host knows how many others wait, and charges for them afterwards."""
+_OTHERS_COUNTED: Final = 7.0
+"""The same for a status: 0.5 ms."""
 _OLD_TAGS: Final = 10.0
 """Removing the old tags of one event, if they are many."""
 _EXPIRED: Final = 0.3
@@ -205,11 +208,6 @@ def _envelopes(command: QueueEnvelopes) -> float:
     return len(payloads) + size_cost(size_bytes)
 
 
-def _deliver(command: DeliverMessages) -> float:
-    narrowed = 0.0 if command.recipient_key is None else _PASSED_OVER
-    return _ids(len(command.message_ids or ())) + narrowed
-
-
 def _contract(command: Register | SaveContract | StoreContract) -> float:
     contract = command.contract
     size_bytes = 0 if isinstance(contract, Refusal) else len(contract.signed)
@@ -246,8 +244,7 @@ _BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     AcknowledgeMessages: lambda command: _ids(len(command.message_ids)),
     AcknowledgeContractRequests: lambda command: _ids(len(command.request_ids)),
     RemoveMessages: lambda command: _ids(len(command.message_ids)),
-    DeliverMessages: _deliver,
-    QueryQueue: lambda command: 1.0 if command.recipient_key is None else 1 + _PASSED_OVER,
+    DeliverMessages: lambda command: _ids(len(command.message_ids or ())),
     CheckKeys: lambda command: _KEY * len(command.keys) or 1.0,
     UpdateKeylist: lambda command: _ids(len(command.add) + len(command.remove)),
     QueryKeylist: lambda command: 1 + _ID * command.limit,
@@ -257,6 +254,10 @@ _TURN_BY_TYPE: Final[Mapping[type[Any], Callable[[Any], float]]] = {
     UpdateEventTags: lambda command: cost(command) + _OLD_TAGS * len(command.updates),
     DeletePublicEvents: lambda command: cost(command) + _OLD_TAGS / 2 * len(command.event_ids),
     QuerySavedEvents: lambda _: 1.0,
+    DeliverMessages: lambda command: (
+        cost(command) + (0.0 if command.recipient_key is None else _OTHERS_PASSED)
+    ),
+    QueryQueue: lambda command: 1.0 if command.recipient_key is None else 1 + _OTHERS_COUNTED,
     EraseIdentity: lambda command: 1 + _ERASED * command.records_max,
     ExpireRecords: lambda command: 1 + _EXPIRED * command.records_max,
 }

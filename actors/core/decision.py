@@ -82,12 +82,11 @@ class RequestRefs(msgspec.Struct, frozen=True):
 
 
 class ContractRefs(msgspec.Struct, frozen=True):
-    """The same for contracts; ``looked_at`` of them were tested against a filter."""
+    """The same for contracts; bytes as in ``actors.core.stored_bytes``."""
 
     versions: list[int]
     total: int
     size_bytes: int
-    looked_at: int = 0
 
 
 class DeliveryRefs(msgspec.Struct, frozen=True):
@@ -112,12 +111,14 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Accepted: store ``events``, then answer ``reply``, then push ``notice`` to the identity.
 
     The host fills a reply of ``Refs`` from the log after the commit. ``leasing`` starts at once.
+    ``looked_at``: records that were tested one by one to find those of the reply, at most.
     """
 
     reply: Reply | Refs
     events: list[Event] = []
     notice: Notice | None = None
     leasing: Leasing | None = None
+    looked_at: int = 0
 
 
 Decision: TypeAlias = Accepted | Refusal

@@ -60,11 +60,14 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
     chosen = _chosen(state, command, context)
     standing = queue_state(state, context, command.recipient_key)
     size_bytes = sum(message.size_bytes for _, message in chosen)
+    # Others are passed over twice: for the envelopes, unless ids name them, and for the state.
+    searches = 2 if command.message_ids is None else 1
+    looked_at = searches * _others(state, command.recipient_key)
     if command.waits_for_turn and size_bytes > context.page_bytes_max:
-        return Accepted(Delivery([], standing, is_large=True))
+        return Accepted(Delivery([], standing, is_large=True), looked_at=looked_at)
     refs = DeliveryRefs([message.version for _, message in chosen], size_bytes, standing)
     if not chosen or not command.lease_ms:
-        return Accepted(refs)
+        return Accepted(refs, looked_at=looked_at)
     ids = [message_id for message_id, _ in chosen]
     delivered = MessagesDelivered(
         at_ms=context.now_ms, command=context.command, message_ids=ids, channel=command.channel
@@ -77,7 +80,7 @@ def deliver(state: Identity, command: DeliverMessages, context: DecisionContext)
     )
     lease = Lease(command.session, context.now_ms + command.lease_ms)
     refs = msgspec.structs.replace(refs, state=after)
-    return Accepted(refs, [delivered], leasing=Leasing(ids, lease))
+    return Accepted(refs, [delivered], leasing=Leasing(ids, lease), looked_at=looked_at)
 
 
 def remove(state: Identity, command: RemoveMessages, context: DecisionContext) -> Accepted:
@@ -104,7 +107,8 @@ def purge(state: Identity, _command: PurgeQueue, context: DecisionContext) -> Ac
 
 def query(state: Identity, command: QueryQueue, context: DecisionContext) -> Accepted:
     """Answer with the queue's state."""
-    return Accepted(queue_state(state, context, command.recipient_key))
+    standing = queue_state(state, context, command.recipient_key)
+    return Accepted(standing, looked_at=_others(state, command.recipient_key))
 
 
 def start_live(state: Identity, _command: StartLive, context: DecisionContext) -> Accepted:
@@ -318,6 +322,13 @@ def _depth(state: Identity, recipient_key: str | None) -> Depth:
     if recipient_key is None:
         return Depth(state.envelopes, state.envelope_bytes)
     return state.by_key.get(recipient_key, _NOTHING)
+
+
+def _others(state: Identity, recipient_key: str | None) -> int:
+    """How many messages for others a search for a key's envelopes passes over at most."""
+    if recipient_key is None or recipient_key not in state.by_key:
+        return 0
+    return len(state.messages) - state.by_key[recipient_key].messages
 
 
 def _of_key(

@@ -6,12 +6,10 @@ events in the same order give the same state, from the first event or from a sna
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from sys import intern
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from actors.core.commands import Connection, PushDevice
 from actors.core.identity import (
@@ -26,6 +24,7 @@ from actors.core.identity import (
     QueuedMessage,
     WaitingRequest,
 )
+from actors.core.names import share_names, shared
 from actors.core.replies import QueuePolicy
 from actors.core.stored_bytes import stored_bytes
 from eventstore.log.content import size_of
@@ -67,6 +66,7 @@ from eventstore.log.events import (
     RefusalsCounted,
     SavedEventsErased,
     SavedEventsUnlisted,
+    Seconds,
     SpeakerNamed,
 )
 from eventstore.log.signs_of_life import is_sign_of_life
@@ -79,6 +79,30 @@ DIDCOMM: Final = "didcomm"
 """The protocol of envelopes in ``MessageQueued`` that came in DIDComm v1."""
 DIDCOMM_V2: Final = "didcomm/v2"
 """The protocol of envelopes that came in DIDComm v2."""
+
+
+def evolve_all(state: Identity, events: Iterable[Event]) -> None:
+    """Apply the next events of the identity's stream, in place; contracts that expire, together.
+
+    Raises:
+        CorruptRow: an event cannot stand in the stream of an identity.
+    """
+    expired: list[ContractExpired] = []
+    for event in events:
+        if type(event) is ContractExpired:
+            expired.append(event)
+            continue
+        if expired:
+            _expire_contracts(state, expired)
+            expired = []
+        evolve(state, event)
+    if expired:
+        _expire_contracts(state, expired)
+
+
+def _expire_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
+    _drop_contracts(state, events)
+    state.version += len(events)
 
 
 def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per event
@@ -103,7 +127,7 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
         case AnyContractRequested():
             _keep_request(state, event, version)
         case ContractExpired():
-            _drop_contract(state, event)
+            _drop_contracts(state, [event])
         case AnyContractRequestsAcknowledged() | ContractRequestsExpired():
             _drop_requests(state, event.request_ids)
         case AnyEventSaved():
@@ -113,7 +137,7 @@ def evolve(state: Identity, event: Event) -> None:  # noqa: C901 - one arm per e
             # The log keeps the tags that were replaced.
             state.saved_bytes += stored_bytes(event)
         case AnyPublicEventPublished():
-            channel_id = intern(event.channel_id)
+            channel_id = shared(event.channel_id)
             published = PublicEvent(channel_id, version, stored_bytes(event), event.at_ms)
             state.public_events[event.event_id] = published
             state.public_bytes += published.stored_bytes
@@ -132,11 +156,11 @@ def _queue(state: Identity, event: AnyMessageQueued, version: int) -> None:
     size_bytes, at_ms = size_of(event.payload), event.at_ms
     state.queue_bytes += size_bytes
     state.last_added_ms = at_ms
-    # Interned: thousands of messages name the same few keys and senders.
+    # Thousands of messages name the same few keys and senders.
     is_v2 = event.protocol == DIDCOMM_V2
     is_envelope = is_v2 or event.protocol == DIDCOMM
     if is_envelope:
-        key, depths = intern(event.recipient_key), state.by_key
+        key, depths = shared(event.recipient_key), state.by_key
         state.messages[event.message_id] = QueuedMessage(
             event.sender_did, version, size_bytes, at_ms, is_envelope, key, is_v2
         )
@@ -148,7 +172,7 @@ def _queue(state: Identity, event: AnyMessageQueued, version: int) -> None:
         if event.command and key:
             _remember(state, event.command, event.message_id, RECENT_MAX)
     else:
-        sender, depths = intern(event.sender_did), state.by_sender
+        sender, depths = shared(event.sender_did), state.by_sender
         state.messages[event.message_id] = QueuedMessage(sender, version, size_bytes, at_ms)
         depth = depths.get(sender)
         if depth is None:
@@ -202,7 +226,7 @@ def _leave(depths: dict[str, Depth], origin: str, size_bytes: int) -> None:
 
 
 def _keep_request(state: Identity, event: AnyContractRequested, version: int) -> None:
-    sender, size_bytes = intern(event.sender_did), stored_bytes(event)
+    sender, size_bytes = shared(event.sender_did), stored_bytes(event)
     state.requests[event.request_id] = WaitingRequest(sender, version, size_bytes, event.at_ms)
     state.requests_by_sender[sender] = state.requests_by_sender.get(sender, 0) + 1
     state.request_bytes += size_bytes
@@ -358,7 +382,7 @@ def _replace_speaker(state: Identity, event: AccountRotated) -> None:
 
 def _keep_contract(state: Identity, event: ContractStored, version: int) -> None:
     size_bytes, until_s = stored_bytes(event), event.expires_at_s
-    requestor, recipient = intern(event.requestor_did), intern(event.recipient_did)
+    requestor, recipient = shared(event.requestor_did), shared(event.recipient_did)
     state.contracts[event.contract_id] = ContractRecord(
         requestor, recipient, until_s, version, size_bytes
     )
@@ -370,18 +394,28 @@ def _keep_contract(state: Identity, event: ContractStored, version: int) -> None
         state.correspondents[did] = max(known, event.expires_at_s)
 
 
-def _drop_contract(state: Identity, event: ContractExpired) -> None:
-    dropped = state.contracts.pop(event.contract_id, None)
-    if dropped is None:
+def _drop_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
+    """Drop contracts; one pass over those that are left serves them all."""
+    partners: set[str] = set()
+    for event in events:
+        dropped = state.contracts.pop(event.contract_id, None)
+        if dropped is not None:
+            state.contract_bytes -= dropped.stored_bytes
+            state.contract_ids.pop(event.digest, None)
+            partners |= {dropped.requestor_did, dropped.recipient_did}
+    if not partners:
         return
-    state.contract_bytes -= dropped.stored_bytes
-    state.contract_ids.pop(event.digest, None)
     left = state.contracts.values()
     state.contracts_until_s = min((kept.expires_at_s for kept in left), default=0)
-    for did in {dropped.requestor_did, dropped.recipient_did}:
-        until = [k.expires_at_s for k in left if did in {k.requestor_did, k.recipient_did}]
-        if until:
-            state.correspondents[did] = max(until)
+    until: dict[str, Seconds] = {}
+    for kept in left:
+        until_s = kept.expires_at_s
+        for did in (kept.requestor_did, kept.recipient_did):
+            if did in partners:
+                until[did] = max(until.get(did, until_s), until_s)
+    for did in partners:
+        if did in until:
+            state.correspondents[did] = until[did]
         else:
             state.correspondents.pop(did, None)
 
@@ -397,24 +431,5 @@ def from_snapshot(data: bytes) -> Identity | None:
         state = _SNAPSHOT_DECODER.decode(data)
     except msgspec.DecodeError:
         return None
-    _share_names(state)
+    share_names(state)
     return state
-
-
-def _share_names(state: Identity) -> None:
-    """Let a name be in memory once, though it stands in thousands of records of a snapshot."""
-    for message_id, message in state.messages.items():
-        sender, key = intern(message.sender_did), intern(message.recipient_key)
-        shared = replace(message, sender_did=sender, recipient_key=key)
-        state.messages[message_id] = shared
-    for request_id, request in state.requests.items():
-        state.requests[request_id] = replace(request, sender_did=intern(request.sender_did))
-    for contract_id, contract in state.contracts.items():
-        parties = intern(contract.requestor_did), intern(contract.recipient_did)
-        state.contracts[contract_id] = replace(
-            contract, requestor_did=parties[0], recipient_did=parties[1]
-        )
-    for event_id, event in state.public_events.items():
-        state.public_events[event_id] = replace(event, channel_id=intern(event.channel_id))
-    for name in ("by_sender", "by_key", "requests_by_sender", "correspondents"):
-        setattr(state, name, {intern(key): value for key, value in getattr(state, name).items()})

@@ -35,7 +35,7 @@ from eventstore.log.events import (
 
 UNREGISTERED: Final = "unregistered"
 CONTRACTS_MAX: Final = 64
-"""Contracts that one command removes: for each, the fold scans all that are left."""
+"""Contracts that one command removes; the fold scans all that are left once for them."""
 PUBLIC_EVENTS_MAX: Final = 16
 """Public events that one command removes: each has up to 64 tags, on two lists per tag."""
 

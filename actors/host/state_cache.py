@@ -34,7 +34,7 @@ from actors.core.decision import (
     DecisionContext,
 )
 from actors.core.erasure import is_at_saved_events
-from actors.core.evolve import evolve, from_snapshot, to_snapshot
+from actors.core.evolve import evolve_all, from_snapshot, to_snapshot
 from actors.core.identity import FOLD, Identity
 from actors.core.limits import HostLimits
 from actors.core.message_queue import lost
@@ -69,8 +69,9 @@ class CachedIdentity(msgspec.Struct, gc=True):
     used_ms: int
     weight_bytes: int = 0
     name_bytes: int = 0
-    """Of ``weight_bytes``; counted anew when much has changed since ``named_at``."""
+    """Of ``weight_bytes``; counted anew when much has changed since the version ``named_at``."""
     named_at: int = 0
+    named_records: int = 0
     missing: set[int] = set()
     """Versions of waiting records whose content was found to be missing."""
     stored_oldest_ms: int | None = None
@@ -122,10 +123,11 @@ class CachedIdentity(msgspec.Struct, gc=True):
 
     def advance(self, events: Sequence[Event]) -> list[StoredEvent]:
         """Apply the next events to the state; return their rows for the log."""
-        rows: list[StoredEvent] = []
-        for event in events:
-            rows.append(encode(self.stream, self.state.version + 1, event))
-            evolve(self.state, event)
+        rows = [
+            encode(self.stream, version, event)
+            for version, event in enumerate(events, self.state.version + 1)
+        ]
+        evolve_all(self.state, events)
         return rows
 
     def depth(self) -> QueueDepth:
@@ -225,10 +227,11 @@ class StateCache:
         if cached.did not in self._cached:
             self._newcomers.pop(cached.did, None)
             self._cached[cached.did] = cached
-        state = cached.state
-        place = state.version + state.live_records()
-        if _COUNTED_AFTER * abs(place - cached.named_at) > state.live_records():
-            cached.name_bytes, cached.named_at = state.name_bytes(), place
+        state, records = cached.state, cached.state.live_records()
+        changes = state.version - cached.named_at + abs(records - cached.named_records)
+        if _COUNTED_AFTER * changes > records:
+            cached.name_bytes = state.name_bytes()
+            cached.named_at, cached.named_records = state.version, records
         weight = state.weight_bytes() + cached.name_bytes + len(cached.did)
         self._bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
@@ -349,9 +352,8 @@ def read_identities(log: EventLog, streams: Sequence[UUID]) -> Iterator[tuple[UU
     rows = log.read_streams(versions, limit=_ROWS_AHEAD)
     for stream, state in states.items():
         with suppress(UnknownTopic, CorruptRow):
-            for row in rows[stream]:
-                if row.originator_version == state.version + 1:
-                    evolve(state, decode(row.topic, row.state))
+            following = _following(rows[stream], state.version)
+            evolve_all(state, (decode(row.topic, row.state) for row in following))
             if state.version - versions[stream] == len(rows[stream]) < _ROWS_AHEAD:
                 yield stream, state, versions[stream]
 
@@ -379,14 +381,20 @@ def _followed(log: EventLog, stream: UUID, state: Identity, until: int | None = 
     before = None if until is None else until + 1
     while True:
         rows = log.read_stream(stream, after=state.version, before=before, limit=_ROWS_PER_READ)
-        for row in rows:
-            if row.originator_version != state.version + 1:
-                state = _behind_gap(log, stream, state.version, row)
-                break
-            evolve(state, decode(row.topic, row.state))
-        else:
-            if len(rows) < _ROWS_PER_READ:
-                return state
+        following = _following(rows, state.version)
+        evolve_all(state, (decode(row.topic, row.state) for row in following))
+        if len(following) < len(rows):
+            state = _behind_gap(log, stream, state.version, rows[len(following)])
+        elif len(rows) < _ROWS_PER_READ:
+            return state
+
+
+def _following(rows: Sequence[StoredEvent], version: int) -> Sequence[StoredEvent]:
+    """The first rows, as far as they follow each other after a version."""
+    for number, row in enumerate(rows, 1):
+        if row.originator_version != version + number:
+            return rows[: number - 1]
+    return rows
 
 
 def _behind_gap(log: EventLog, stream: UUID, version: int, row: StoredEvent) -> Identity:

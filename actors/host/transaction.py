@@ -33,6 +33,7 @@ class Outcome(msgspec.Struct):
     """The outcome of a command before the commit: the answer if the append succeeds.
 
     ``is_beside``: the answer is a page that is too large for the transaction to read it.
+    ``looked_at`` as in ``Accepted``.
     """
 
     reply: Reply | Refs
@@ -40,6 +41,7 @@ class Outcome(msgspec.Struct):
     notice: Notice | None = None
     leasing: Leasing | None = None
     is_beside: bool = False
+    looked_at: int = 0
 
     @property
     def page_bytes(self) -> int:
@@ -139,7 +141,9 @@ class Transaction:
         if isinstance(reply, MessageRefs | DeliveryRefs):
             is_beside = reply.size_bytes > self.page_bytes_max
             self._page_bytes_left -= 0 if is_beside else reply.size_bytes
-        return Outcome(reply, cached, decision.notice, decision.leasing, is_beside)
+        return Outcome(
+            reply, cached, decision.notice, decision.leasing, is_beside, decision.looked_at
+        )
 
     def claim_nonce(
         self, partition: OwnedPartition, claim: NonceClaim, *, counted_for: bytes | None

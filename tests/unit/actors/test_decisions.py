@@ -238,8 +238,8 @@ def test_a_contract_is_recorded_once_and_updates_its_owner_each_time(
     )
     assert do(state, command(mine)) == Accepted(Done(), [stored], ContractsUpdated())
     assert do(state, command(mine)) == Accepted(Done(), [], ContractsUpdated())
-    found = ContractRefs([3], 1, stored_bytes(stored), looked_at=2)
-    assert do(state, QueryContracts(ALL, did=OTHER)) == Accepted(found)
+    found = ContractRefs([3], 1, stored_bytes(stored))
+    assert do(state, QueryContracts(ALL, did=OTHER)) == Accepted(found, looked_at=2)
 
 
 @pytest.mark.parametrize("command", [SaveContract, StoreContract])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from actors.core.commands import (
     Command,
@@ -19,6 +20,7 @@ from actors.core.commands import (
     SetQueuePolicy,
     StartLive,
 )
+from actors.core.decide import decide
 from actors.core.decision import Accepted, DeliveryRefs, Leasing
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
@@ -122,6 +124,31 @@ def test_one_key_alone_is_served_when_it_is_named() -> None:
     assert me.take(recipient_key="b") == two
     assert me.take(recipient_key="") == own
     assert me.take() == one
+
+
+def test_a_search_for_one_key_is_charged_for_the_others_that_wait_and_not_for_a_full_queue() -> (
+    None
+):
+    """A wallet that asks for each of its recipients in turn pays for short queues as before."""
+    me = agent(keys=("a", "b"))
+    me.queue(b"1", key="a")
+    picked = delivery(recipient_key="a", lease_ms=0)
+
+    def looked_at(command: Command) -> int:
+        decision = me.do(command)
+        assert isinstance(decision, Accepted)
+        return decision.looked_at
+
+    by_ids = replace(picked, message_ids=["id"])
+    commands = picked, by_ids, QueryQueue("a"), QueryQueue()
+    assert [looked_at(one) for one in commands] == [0, 0, 0, 0]
+    me.queue(*[b"2"] * 5, key="b")
+    assert [looked_at(one) for one in commands] == [10, 5, 5, 0]
+    assert looked_at(QueryQueue("c")) == 0
+    in_turn = replace(picked, waits_for_turn=True)
+    large = decide(me.state, in_turn, replace(context(target=me.did), page_bytes_max=0))
+    assert isinstance(large, Accepted)
+    assert large.looked_at == 10
 
 
 def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_has_them() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.core.commands import Connection
-from actors.core.evolve import evolve, from_snapshot, to_snapshot
+from actors.core.evolve import evolve, evolve_all, from_snapshot, to_snapshot
 from actors.core.identity import PRIOR_DIDS_MAX, PRIOR_SPEAKERS_MAX, Depth, Identity
 from actors.core.replies import QueuePolicy
 from eventstore.log.content import Content
@@ -346,6 +346,14 @@ def _assert_queue_agrees(state: Identity) -> None:
     assert state.by_sender == _depths((m.sender_did, m.size_bytes) for m in texts)
     assert state.expiring.keys() <= state.messages.keys()
     assert state.expires_first_s == min(state.expiring.values(), default=0)
+
+
+@examples(200)
+@given(HISTORIES | OF_ONE_KIND)
+def test_events_that_come_together_give_the_state_of_each_by_itself(history: list[Event]) -> None:
+    state = Identity()
+    evolve_all(state, history)
+    assert state == fold(history)
 
 
 def _depths(sizes: Iterable[tuple[str, int]]) -> dict[str, Depth]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from actors.core.commands import (
     Connect,
     GrantMediation,
     Page,
     QueryMessages,
+    QueryQueue,
     QueueEnvelopes,
     QueueMessage,
     SaveContract,
@@ -24,6 +26,7 @@ from actors.core.replies import (
     EnvelopeQueued,
     MessagesBeside,
     MessagesPage,
+    QueueState,
     Refused,
     Reply,
 )
@@ -176,3 +179,27 @@ def test_a_transaction_reads_a_mebibyte_of_deliveries_and_small_ones(
     else:
         assert (read, beside) == ([700_000, 0, 0, 60_000], [0, 4, 4, 0])
     assert any(later) is waits_for_turn
+
+
+def test_what_was_looked_through_for_an_answer_without_a_page_is_charged_by_the_host(
+    log: EventLog,
+) -> None:
+    """Two questions cost 2 of 2.003 units, and four envelopes for another key 0.004."""
+    by = host(log, limits=HostLimits(per_sender_per_s=1e-3, burst_s=2_003))
+    did, keys = READERS[0], ("a", "b")
+    run(by, unclaimed(did, Connect(connection(did))), unclaimed(did, GrantMediation()))
+    run(by, unclaimed(did, UpdateKeylist(claimed(*keys), [])))
+    run(by, unclaimed(did, QueueEnvelopes("a", [b"1"])))
+    run(by, unclaimed(did, QueueEnvelopes("b", [b"2", b"3", b"4", b"5"])))
+
+    def asked_again(key: str | None) -> Reply:
+        source = did.encode() + (key or "").encode()
+        question = replace(unclaimed(did, QueryQueue(key)), charge=1.0, source=source)
+        first, second = run(by, question), run(by, question)
+        assert isinstance(first[0], QueueState)
+        return second[0]
+
+    assert isinstance(asked_again(None), QueueState)
+    refused = asked_again("a")
+    assert isinstance(refused, Refused)
+    assert refused.code is Refusal.RATE_LIMITED

@@ -27,7 +27,7 @@ from eventstore.log.codec import decode
 from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, Snapshot
-from eventstore.log.events import ContractStored, MessageQueued
+from eventstore.log.events import ContractExpired, ContractStored, MessageQueued
 from eventstore.log.streams import identity_stream
 from eventstore.stores.recorder_log import RecorderLog
 from tests.log.raw_sql import run_sql
@@ -220,6 +220,38 @@ def test_an_identity_with_names_as_long_as_they_may_be_weighs_what_they_take(log
     assert taken < owner.snapshot_stats().cached_bytes < 2 * taken
     owner.run_housekeeping()
     assert owner.snapshot_stats().cached_identities == 0
+
+
+def test_an_identity_whose_contracts_expired_weighs_their_names_no_more(log: EventLog) -> None:
+    """Each is gone with an event of its own, so versions rise as the number of records falls."""
+    did, cache = IDENTITIES[0], StateCache(log, HostLimits())
+    cached = cache.get(did, "shard-0", NOW_MS)
+    for number in range(60):
+        friend = f"did:x:{number}".ljust(2_048, "x")
+        stored = ContractStored(
+            at_ms=NOW_MS,
+            command=b"",
+            contract_id=str(number),
+            requestor_did=friend,
+            recipient_did=did,
+            expires_at_s=1,
+            digest=b"%d" % number,
+            contract=b"",
+        )
+        cached.advance([stored])
+    cache.settle(cached)
+    assert cache.bytes > 60 * 2_048
+    for number in range(60):
+        expired = ContractExpired(
+            at_ms=NOW_MS,
+            command=b"",
+            contract_id=str(number),
+            digest=b"%d" % number,
+            reason="expired",
+        )
+        cached.advance([expired])
+        cache.settle(cached)
+    assert cache.bytes < 2_048
 
 
 def test_an_idle_identity_leaves_as_soon_after_the_clock_was_set_back(
