@@ -133,7 +133,11 @@ class UnknownTopic(LogError):
 
 
 class CorruptRow(LogError):
-    """A row's state does not decode as the type its topic names."""
+    """A row's state does not decode as the type its topic names; says which row, and why."""
+
+    def __str__(self) -> str:
+        """Row and reason."""
+        return ": ".join(self.args)
 
 
 class ContentMissing(LogError):

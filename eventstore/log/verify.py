@@ -217,6 +217,16 @@ def head_after(
     raise NotAsSealed(row.position, why)
 
 
+def require_types(row: LogRow) -> None:
+    """Refuse a row that has text for bytes, or bytes for text: a column of SQLite takes any type.
+
+    Raises:
+        NotAsSealed: the row is such a one.
+    """
+    if type(row.state) is not bytes or type(row.topic) is not str:
+        raise NotAsSealed(row.position, "a column does not hold its type")
+
+
 def covers_redacted(
     covered: Sequence[LogRow], sealed: BatchSealed, events: Iterable[Event | None]
 ) -> bool:

@@ -17,7 +17,7 @@ from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
-from eventstore.log.verify import Head, head_after
+from eventstore.log.verify import Head, head_after, require_types
 from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport
@@ -64,6 +64,7 @@ class SealCheck:
             if row.version != expected:
                 why = f"version {row.version} of its stream, where {expected} should stand"
                 raise NotAsSealed(row.position, why)
+            require_types(row)
             versions[row.stream] = expected
             self._reached = row.position
             if row.topic == SEAL_TOPIC:

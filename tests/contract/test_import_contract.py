@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from eventstore.log.codec import decode
 from eventstore.log.errors import (
@@ -183,8 +184,11 @@ def test_a_row_that_is_not_as_it_was_sealed_stops_the_restore(
     rows: list[LogRow], log_url: str, store: Store
 ) -> None:
     changed = LogRow(4, rows[3].stream, rows[3].version, rows[3].topic, rows[3].state + b"\0")
+    text, raw = replace(rows[3], state="text"), replace(rows[3], topic=b"topic")
     damaged = {
         "changed": [*rows[:3], changed, *rows[4:]],
+        "text for bytes": [*rows[:3], text, *rows[4:]],
+        "bytes for text": [*rows[:3], raw, *rows[4:]],
         "missing": [*rows[:3], *rows[4:]],
         "cut off": rows[:-1],
         "twice": [*rows, rows[-1]],

@@ -147,6 +147,10 @@ def test_what_went_wrong_has_its_exit_code(run: Run, tmp_path: Path) -> None:
         run_sql(f"sqlite:{tmp_path}/data/log.db", "DELETE FROM stored_events WHERE rowid = 7")
         unsealed = run("export", "--data-dir", "data", "--to", "elsewhere")
         assert (unsealed.code, "poste log verify" in unsealed.err) == (Exit.UNSAFE, True)
+        seam = "INSERT INTO settings VALUES (CAST('seam' AS BLOB), CAST('none' AS BLOB))"
+        run_sql(f"sqlite:{tmp_path}/data/log.db", seam)
+        unread = run("export", "--data-dir", "data", "--to", "another")
+        assert (unread.code, "poste log verify" in unread.err) == (Exit.UNSAFE, True)
         (tmp_path / "data" / "mediator-keys.json").unlink()
         unsigned = run("export", "--data-dir", "data", "--to", "out")
         assert (unsigned.code, "there are no mediator keys" in unsigned.err) == (Exit.USAGE, True)

@@ -369,6 +369,7 @@ def test_a_second_exporter_at_the_same_place_is_noticed(
         ),
         ("UPDATE stored_events SET state = x'00' WHERE rowid = 7", NotAsSealed, "position 6 on"),
         ("UPDATE stored_events SET state = 'text' WHERE rowid = 7", NotAsSealed, "position 7"),
+        ("UPDATE stored_events SET topic = x'00' WHERE rowid = 7", NotAsSealed, "position 7"),
         (
             (
                 "UPDATE stored_events SET state = CAST(replace(state, 'age-2', 'age-3') AS BLOB)"

@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
-from eventstore.log.errors import SeamRefused
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, topics_of
@@ -41,7 +40,6 @@ from eventstore.log.seam import SEAM, read_seam
 from eventstore.log.streams import ERASED, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
-from eventstore.parquet.errors import ExportRefused
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 
@@ -71,7 +69,7 @@ def without_erased(log: EventLog, table: pa.Table) -> tuple[pa.Table, int]:
 
     Raises:
         LogUnavailable: the log cannot be read now.
-        UnknownTopic, CorruptRow: a row of the log cannot be understood.
+        SeamRefused, UnknownTopic, CorruptRow: its seam or a row of it cannot be understood.
     """
     states = table["state"].combine_chunks()
     numbers = pc.indices_nonzero(_have_content(states))
@@ -123,14 +121,11 @@ def seam_position(log: EventLog) -> int:
     """The position up to which rows have left a log; 0 if none have.
 
     Raises:
-        ExportRefused: the log's seam cannot be understood.
+        SeamRefused: the log's seam cannot be understood.
         LogUnavailable: the log cannot be read now.
     """
     text = log.settings().get(SEAM)
-    try:
-        return 0 if text is None else read_seam(text).position
-    except SeamRefused as error:
-        raise ExportRefused(f"the seam of the log cannot be used: {error}") from error
+    return 0 if text is None else read_seam(text).position
 
 
 def _versions(topic: str, state: bytes) -> Iterable[int]:

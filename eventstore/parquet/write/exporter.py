@@ -133,6 +133,7 @@ class Exporter:
             ExportDamaged: the export there is damaged.
             ExportUnavailable: the place cannot be read or written now.
             LogUnavailable: the log cannot be read now.
+            SeamRefused: the log's seam cannot be understood.
         """
         self._log = log
         self._place = place
@@ -185,6 +186,7 @@ class Exporter:
             ExportDamaged: the export was damaged since.
             LogUnavailable: the log cannot be read now, or the lock of the place was lost.
             NotAsSealed, UnknownTopic, CorruptRow: the log is damaged from here on.
+            SeamRefused: the log's seam cannot be understood.
         """
         self._place.check()
         if self._clock() >= self._sweep_at_ms:

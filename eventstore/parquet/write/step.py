@@ -29,7 +29,7 @@ from eventstore.log.events import (
 )
 from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import Head, head_after
+from eventstore.log.verify import Head, head_after, require_types
 from eventstore.parquet.columns import identity_of, to_table, with_shards
 
 PAGE_ROWS: Final = 4_096
@@ -220,8 +220,7 @@ class _Collected:
         taken = 0
         for row, event in zip(page, events or repeat(None), strict=False):
             taken += 1
-            if type(row.state) is not bytes:  # in SQLite a column takes any type
-                raise NotAsSealed(row.position, "its state was changed: it is not bytes")
+            require_types(row)
             self._unsealed_bytes += len(row.state) + len(row.content or b"")
             if row.topic == SEAL_TOPIC:
                 self._take_seal(row, event)
