@@ -93,6 +93,7 @@ pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to
 	done
 
 client: | $(BIN)/python ## Build the wheel of poste-client, the client libraries alone, into dist.
+	rm -rf deploy/client/build  # of a build that was interrupted: its modules would be in the wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist deploy/client
 	rm -rf deploy/client/build poste_client.egg-info
 
