@@ -86,7 +86,7 @@ def test_two_owners_that_write_at_once_never_both_succeed(dsn: str, first: Owner
 async def test_a_host_that_lost_its_partitions_while_it_hung_says_so_and_accepts_nothing(
     tmp_path: Path,
 ) -> None:
-    settings = {"limits.host_call_s_max": "1", "shards": "1"}
+    settings = {"limits.host_call_s_max": "3", "shards": "1"}
     with Server(tmp_path / "data", **settings) as server:
         async with client(server.url) as mediator:
             stranger = await newcomer(mediator, "stranger")
