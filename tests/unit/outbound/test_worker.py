@@ -14,6 +14,7 @@ from actors.core.commands import (
 )
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
+from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
 from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids.fetched import FetchedDids, WebLimits
@@ -179,13 +180,19 @@ async def test_a_message_that_the_agent_refuses_holds_up_no_other_and_is_kept(
     assert agents.received == [bad, *good, *envelopes(1, first=3)]
 
 
-async def test_a_refused_message_is_tried_again_after_a_while(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
+async def _refused(network: DeliveryNetwork, agents: AgentHost) -> DeliveryWorkers:
+    """Let Alice's agent refuse her one message until it is out of the way."""
     await network.connect(ALICE, agents.url(), queued=envelopes(1))
     agents.answer = status(400)
     workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
     await network.identities().answered(DeliverMessages, TRIES + 1)
+    return workers
+
+
+async def test_a_refused_message_is_tried_again_after_a_while(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    workers = await _refused(network, agents)
     agents.answer = status(200)
     network.now_ms += ASIDE_MS
     await network.offers(ALICE)
@@ -198,10 +205,7 @@ async def test_a_refused_message_is_tried_again_after_a_while(
 async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url(), queued=envelopes(1))
-    agents.answer = status(400)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
-    await network.identities().answered(DeliverMessages, TRIES + 1)
+    workers = await _refused(network, agents)
     await network.purge(ALICE)
     network.now_ms += ASIDE_MS
     workers.sender_seen(ALICE)
@@ -212,10 +216,7 @@ async def test_a_refused_message_that_is_gone_is_waited_for_no_longer(
 async def test_a_refused_message_holds_up_no_other_when_the_clock_is_set_back(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url(), queued=envelopes(1))
-    agents.answer = status(400)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, retry_s_max=0.01, wakes=ALICE)
-    await network.identities().answered(DeliverMessages, TRIES + 1)
+    workers = await _refused(network, agents)
     network.now_ms -= DAY_MS
     agents.answer = status(200)
     await network.queue(ALICE, *envelopes(1, first=1))
