@@ -79,11 +79,7 @@ class RayEdge:
             self._following.cancel()
         await asyncio.to_thread(self._finder.close)
 
-    async def listening(self) -> None:
-        """Return as soon as the edge listens."""
-        await self._listening.wait()
-
-    async def process(self) -> int:
+    async def listening(self) -> int:
         """Return the number of this process, as soon as the edge listens."""
         await self._listening.wait()
         return os.getpid()

@@ -216,7 +216,7 @@ class _Mediator:
     def _watched(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Keep every host and every edge answering."""
         ask = {n: h.process.options(concurrency_group="control") for n, h in self._hosts.items()}
-        ask |= {name: edge.process for name, edge in self._edges.items()}
+        ask |= {name: edge.listening for name, edge in self._edges.items()}
         for name, question in ask.items():
             yield keep_answering(name, question.remote, self._settings.limits.process_silent_s_max)
 
