@@ -137,6 +137,17 @@ def read_seam(text: str) -> Seam:
     return seam
 
 
+def seam_position(log: EventLog) -> int:
+    """The position up to which rows have left a log; 0 if none have.
+
+    Raises:
+        SeamRefused: the log's seam cannot be understood.
+        LogUnavailable: the log cannot be read now.
+    """
+    text = log.settings().get(SEAM)
+    return 0 if text is None else read_seam(text).position
+
+
 def stored_seam(log: EventLog) -> Seam | None:
     """The seam of a log, its signature unchecked; None if the log has none that can be read.
 

@@ -24,7 +24,7 @@ from eventstore.log.errors import LockedElsewhere, LogError, SeamRefused, TurnLo
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.name_erasure import erased_identities
-from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam
+from eventstore.log.seam import Seam, seam_position, stored_seam
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.stores.advisory_lock import advisory_lock
@@ -76,9 +76,8 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
     keys = load(settings.keys_path)
     with closing(opened_to_read(settings)) as log:
-        # Contents may have been erased since their rows left, also in rows that have left as well.
-        has_erased = SEAM in log.settings() or bool(erased_identities(log))
-        takes_out = takes_out_erased and has_erased
+        # Contents in the archive may be erased though all rows that say so have left as well.
+        takes_out = takes_out_erased and (seam_position(log) > 0 or bool(erased_identities(log)))
         if not (is_checked or prunes or takes_out or _is_due(log, until_ms)):
             return None
         place = open_place(settings.archive_place)
@@ -105,8 +104,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
 
 def _is_due(log: EventLog, until_ms: int) -> bool:
     """Whether the first transaction behind the seam is old enough to leave."""
-    text = log.settings().get(SEAM)
-    reached = 0 if text is None else read_seam(text).position
+    reached = seam_position(log)
     while page := log.read_rows(after=reached, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES):
         for row in page:
             if row.topic == SEAL_TOPIC:

@@ -36,7 +36,7 @@ from eventstore.log.redaction import (
     redacted_state,
     renamed_state,
 )
-from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.seam import seam_position
 from eventstore.log.streams import ERASED, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
@@ -115,17 +115,6 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
         found = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_TOPICS)
         named |= {(stream, version) for row in found for version in _versions(row.topic, row.state)}
     return left | {position for position in without if exported[position] in named}
-
-
-def seam_position(log: EventLog) -> int:
-    """The position up to which rows have left a log; 0 if none have.
-
-    Raises:
-        SeamRefused: the log's seam cannot be understood.
-        LogUnavailable: the log cannot be read now.
-    """
-    text = log.settings().get(SEAM)
-    return 0 if text is None else read_seam(text).position
 
 
 def _versions(topic: str, state: bytes) -> Iterable[int]:

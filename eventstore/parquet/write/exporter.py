@@ -24,6 +24,7 @@ from msgspec import structs
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog
 from eventstore.log.name_erasure import NameErasure
+from eventstore.log.seam import seam_position
 from eventstore.log.tiles import TiledTree
 from eventstore.log.tree_head import origin_of
 from eventstore.log.verify import heads_not_in
@@ -51,7 +52,7 @@ from eventstore.parquet.write.compaction import (
     runs,
     without_erased_of,
 )
-from eventstore.parquet.write.erasing import GoneNames, contents_in, seam_position
+from eventstore.parquet.write.erasing import GoneNames, contents_in
 from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
