@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -297,6 +298,16 @@ async def test_a_page_of_public_events_waits_for_no_large_delivery_to_its_addres
 FEW = {"per_address_per_s": 40, "burst_s": 10}
 
 
+async def _take_turns(tasks: Sequence[asyncio.Task[Any]], clock: HandClock) -> None:
+    """Wait for large requests of one address: at most two have an answer before it has paid."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    _, waiting = await asyncio.wait(tasks, timeout=0.3)
+    assert len(waiting) >= len(tasks) - 2
+    while waiting:
+        clock.advance(60)
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+
 @pytest.mark.parametrize("settings", [{"rates": FEW}])
 async def test_an_address_reads_one_large_delivery_at_a_time_and_none_while_it_owes(
     network: WalletNetwork, clock: HandClock
@@ -307,12 +318,7 @@ async def test_an_address_reads_one_large_delivery_at_a_time_and_none_while_it_o
         bobs.append(await network.bob())
         await fill(network, bobs[-1], clock, MEGABYTES[:4])
     fetching = [asyncio.create_task(bob.wallet.fetch(4)) for bob in bobs]
-    await asyncio.wait(fetching, return_when=asyncio.FIRST_COMPLETED)
-    _, waiting = await asyncio.wait(fetching, timeout=0.3)
-    assert len(waiting) >= len(bobs) - 2
-    while waiting:
-        clock.advance(60)
-        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await _take_turns(fetching, clock)
     assert [len(await messages) for messages in fetching] == [4] * len(bobs)
 
 
@@ -421,11 +427,6 @@ async def test_an_address_changes_many_keys_in_one_message_at_a_time_and_none_wh
     """Each update of 150 keys takes 300 of 400 tokens."""
     bobs = await network.bobs(4)
     updating = [asyncio.create_task(bob.wallet.update_keylist(add=list(keys(150)))) for bob in bobs]
-    await asyncio.wait(updating, return_when=asyncio.FIRST_COMPLETED)
-    _, waiting = await asyncio.wait(updating, timeout=0.3)
-    assert len(waiting) >= len(bobs) - 2
-    while waiting:
-        clock.advance(60)
-        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await _take_turns(updating, clock)
     for results in [await task for task in updating]:
         assert {each.result for each in results} == {"success"}

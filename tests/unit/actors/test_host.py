@@ -37,6 +37,8 @@ from actors.core.replies import (
     WaitingContractRequest,
     WaitingMessage,
 )
+from actors.core.submissions import Submission
+from actors.host.host import Host
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
@@ -309,12 +311,18 @@ def test_what_was_in_time_for_the_edge_but_is_late_here_is_refused(log: EventLog
     assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]
 
 
-def test_a_clock_that_jumps_an_hour_ahead_and_back_lets_no_nonce_in_again(log: EventLog) -> None:
-    clock = HandClock()
-    owner = host(log, clock=clock)
+def _answered(owner: Host) -> Submission:
+    """A command that has used its nonce."""
     run(owner, submission(ME, registration(ME, NOW_S + 10_000)))
     sent = submission(ME, QueryMessages(ALL))
     assert run(owner, sent) == [MessagesPage([], 0)]
+    return sent
+
+
+def test_a_clock_that_jumps_an_hour_ahead_and_back_lets_no_nonce_in_again(log: EventLog) -> None:
+    clock = HandClock()
+    owner = host(log, clock=clock)
+    sent = _answered(owner)
     clock.now_ms += 3_600_000
     owner.run_housekeeping()
     clock.now_ms -= 3_600_000
@@ -330,9 +338,7 @@ def test_a_host_that_starts_a_day_ahead_refuses_nothing_once_the_clock_is_right(
 ) -> None:
     clock = HandClock()
     first = host(log, clock=clock)
-    run(first, submission(ME, registration(ME, NOW_S + 10_000)))
-    sent = submission(ME, QueryMessages(ALL))
-    assert run(first, sent) == [MessagesPage([], 0)]
+    sent = _answered(first)
     clock.now_ms += 86_400_000
     host(log, clock=clock)
     clock.now_ms -= 86_400_000
@@ -364,9 +370,7 @@ def test_an_owner_whose_clock_is_behind_takes_no_nonce_that_the_last_one_forgot(
     ahead, right = HandClock(), HandClock()
     window_ms = HostLimits().timestamp_window_ms
     first = host(log, clock=ahead)
-    run(first, submission(ME, registration(ME, NOW_S + 10_000)))
-    sent = submission(ME, QueryMessages(ALL))
-    assert run(first, sent) == [MessagesPage([], 0)]
+    sent = _answered(first)
     right.now_ms += window_ms
     ahead.now_ms += window_ms + 60_000
     first.run_housekeeping()

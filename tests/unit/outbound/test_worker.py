@@ -326,13 +326,19 @@ async def test_a_batch_that_takes_too_long_makes_room_for_others(
     assert network.identities().counts[ReleaseLeases] == 2
 
 
-async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
-    network: DeliveryNetwork, agents: AgentHost
-) -> None:
+async def _behind_a_wallet(network: DeliveryNetwork, agents: AgentHost) -> DeliveryWorkers:
+    """Let the deliverer wait for the first of two messages, which another session has leased."""
     await network.connect(ALICE, agents.url(), queued=envelopes(2))
     await network.lease(ALICE, "a wallet", 1)
     workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
     await network.identities().answered(QueryQueue, 3)
+    return workers
+
+
+async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    workers = await _behind_a_wallet(network, agents)
     network.now_ms += 15_000
     await idle(workers)
     assert agents.received == envelopes(1, first=1)
@@ -341,10 +347,7 @@ async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
 async def test_patience_with_another_session_ends_though_the_clock_is_set_back(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
-    await network.connect(ALICE, agents.url(), queued=envelopes(2))
-    await network.lease(ALICE, "a wallet", 1)
-    workers = network.workers(agents.lookup, retry_s_min=0.01, timeout_s=1, wakes=ALICE)
-    await network.identities().answered(QueryQueue, 3)
+    workers = await _behind_a_wallet(network, agents)
     network.now_ms -= DAY_MS
     looked = network.identities().counts[QueryQueue]
     await network.identities().answered(QueryQueue, looked + 3)
