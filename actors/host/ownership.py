@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from actors.core.placement_table import first_id
 from actors.host import owned_partition as partitions
@@ -17,6 +18,9 @@ from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 
 _LOG = logging.getLogger(__name__)
+_WINDOW: Final = "nonce_window"
+"""A mark in the log: the timestamp window for which seals are read, in milliseconds, and the time
+until which a wider one than the hosts' own counts, or 0."""
 
 
 class Ownership:
@@ -134,9 +138,10 @@ class Ownership:
     def _claim(self, names: Sequence[str]) -> None:
         """Read partitions from the log and claim them; give up those with another owner."""
         now_ms = self._clock()
+        window_ms = self._window_to_read_ms(now_ms)
         claimed: list[OwnedPartition] = []
         for name in names:
-            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=self._window_ms)
+            partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms)
             if self._is_others(partition):
                 self.give_up(name)
             else:
@@ -152,6 +157,23 @@ class Ownership:
             self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
             del self._claims_tried[partition.name]
         self._tell()
+
+    def _window_to_read_ms(self, now_ms: int) -> int:
+        """The timestamp window for which the nonces of a partition are read.
+
+        A command may be stamped a window ahead and is in time for one more. So after the window has
+        become narrower, the former one counts for twice its length: seals under the narrower one,
+        too old to matter by then, would hide the older ones under the wider one from ``load``.
+        """
+        mark = self._log.settings().get(_WINDOW, "0 0")
+        widest_ms, until_ms = map(int, mark.split())
+        if widest_ms <= self._window_ms or 0 < until_ms < now_ms:
+            widest_ms, until_ms = self._window_ms, 0
+        elif not until_ms:
+            until_ms = now_ms + 2 * widest_ms
+        if (wanted := f"{widest_ms} {until_ms}") != mark:
+            self._log.mark(_WINDOW, wanted)
+        return widest_ms
 
     def _is_others(self, loaded: OwnedPartition) -> bool:
         """Has another host claimed a partition since this host owned it?

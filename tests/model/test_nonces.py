@@ -39,7 +39,6 @@ from tests.unit.actors.given import NOW_MS, contract
 
 SHARD: Final = "shard-0"
 WINDOW_MS: Final = 300_000
-LIMITS: Final = HostLimits(timestamp_window_ms=WINDOW_MS, unproven_nonces_max=6)
 ALICE, STRANGER = "did:x:alice", "did:x:stranger"
 FAR_S: Final = NOW_MS // 1000 + 10**9
 
@@ -62,6 +61,7 @@ class NonceMachine(RuleBasedStateMachine):
         self.host_ms = [NOW_MS, NOW_MS]
         self.edge_ms = [NOW_MS, NOW_MS]
         self.owner = 0
+        self.window_ms = WINDOW_MS
         self.commands: list[Submission] = []
         self.accepted: dict[bytes, int] = {}
         self.ids = map(str, itertools.count())
@@ -73,7 +73,7 @@ class NonceMachine(RuleBasedStateMachine):
         made = Host(
             f"host-{which}",
             self.log,
-            LIMITS,
+            HostLimits(timestamp_window_ms=self.window_ms, unproven_nonces_max=6),
             secret=b"secret",
             clock=lambda: self.host_ms[which],
             new_id=lambda: next(self.ids),
@@ -104,7 +104,7 @@ class NonceMachine(RuleBasedStateMachine):
     def send(self, submission: Submission, edge: int) -> Reply | None:
         """What an edge does with a command, and what the model says to its answer."""
         assert submission.claim is not None
-        if abs(self.edge_ms[edge] - submission.claim.timestamp_ms) > WINDOW_MS:
+        if abs(self.edge_ms[edge] - submission.claim.timestamp_ms) > self.window_ms:
             return None
         ((reply,), _) = self.host.execute([(f"edge-{edge}", submission)])
         is_done = not isinstance(reply, Refused) and submission.command is not None
@@ -202,6 +202,23 @@ def test_no_command_takes_effect_twice_and_junk_leaves_no_row() -> None:
 @pytest.mark.thorough
 def test_no_command_takes_effect_twice_in_many_more_histories() -> None:
     run_state_machine_as_test(NonceMachine, settings=LARGE)
+
+
+def test_a_nonce_outlives_any_number_of_starts_under_a_narrower_window() -> None:
+    machine = NonceMachine()
+    machine.register()
+    machine.command(0, WINDOW_MS, is_stranger=False, is_query=True)
+    machine.window_ms = WINDOW_MS // 10
+    for ahead_ms in (0, WINDOW_MS, WINDOW_MS, WINDOW_MS + 1):
+        machine.restart()
+        machine.host_ms[0] = machine.edge_ms[0] = NOW_MS + ahead_ms
+        refused = machine.send(machine.commands[-1], 0)
+        assert refused in {None, Refused(Refusal.DUPLICATE_NONCE)}
+    assert machine.log.settings()["nonce_window"].startswith(f"{WINDOW_MS} ")
+    machine.host_ms[0] += 2 * WINDOW_MS
+    machine.restart()
+    assert machine.log.settings()["nonce_window"] == f"{WINDOW_MS // 10} 0"
+    machine.teardown()
 
 
 def never_remember_what_was_forgotten(patch: pytest.MonkeyPatch) -> None:
