@@ -163,10 +163,7 @@ class SeenDids:
         if did.startswith(FETCHED):
             found = None if self._fetched is None else self._fetched(did)
             return None if isinstance(found, Fetch) else found
-        if not is_short(did):
-            return resolve_document(did)
-        with self._lock:
-            return self._seen.get(did)
+        return self._seen_as(did) if is_short(did) else resolve_document(did)
 
     def is_to_learn(self, did: str) -> bool:
         """Say whether an unknown DID can be learned, from the account that stored it or the web."""
@@ -180,19 +177,27 @@ class SeenDids:
         If the endpoint is a DID, it is a mediator's: the DID goes before the routing keys, and the
         mediator's own service has the URL. Only one such step is taken.
         """
-        document = self.resolve(did)
-        services = () if document is None else document.services
+        services = self._services(did)
         return next((found for each in services if (found := self._reached(each))), None)
 
     def mediator_to_learn(self, did: str) -> str:
         """Return the mediator's DID to learn before the agent can be reached; empty for none."""
-        document = self.resolve(did)
-        for service in () if document is None else document.services:
+        for service in self._services(did):
             if self._reached(service) is not None:
                 return ""
             if service.uri.startswith(FETCHED) and self.is_to_learn(service.uri):
                 return service.uri
         return ""
+
+    def _services(self, did: str) -> Sequence[MessagingService]:
+        """Return the services of a DID; the long did:peer:4 of a seen agent is not read again."""
+        seen = self._seen_as(peer4_short(did))
+        document = seen if seen is not None and seen.did == did else self.resolve(did)
+        return () if document is None else document.services
+
+    def _seen_as(self, short: str) -> AgentDocument | None:
+        with self._lock:
+            return self._seen.get(short)
 
     def _reached(self, service: MessagingService) -> MessagingService | None:
         if is_url(service.uri):
