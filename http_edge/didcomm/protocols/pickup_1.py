@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -73,7 +74,8 @@ class Pickup1:
             "problem_report": no_answer,
         }
         roles = ("message_holder", "batch_sender")
-        return Family("messagepickup", 1, (0,), roles, handlers, with_route(_unexpected))
+        unexpected = with_route(partial(_unexpected, ", ".join(handlers)))
+        return Family("messagepickup", 1, (0,), roles, handlers, unexpected)
 
     async def _status(self, request: Request) -> Outcome:
         state = await self._queue.state(request)
@@ -132,8 +134,8 @@ class Pickup1:
         return await self._queue.deliver(request, size) if _nothing_yet(found) else found
 
 
-async def _unexpected(_request: Request) -> Outcome:
-    return _problem(INVALID_REQUEST, "Unknown request type")
+async def _unexpected(supported: str, _request: Request) -> Outcome:
+    return _problem(INVALID_REQUEST, f"Unknown request type; supported: {supported}")
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:

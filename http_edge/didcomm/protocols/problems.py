@@ -5,6 +5,7 @@ The message version writes the report (``envelopes.messages.ProblemReport``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Self
 
@@ -140,13 +141,15 @@ def problem_of(refusal: Refusal) -> Problem:
     return _BY_REFUSAL.get(refusal, Problem.INVALID_MESSAGE)
 
 
-def report_of(problem: Problem | InvalidMember, *, is_own: bool = False) -> ProblemReport:
+def report_of(
+    problem: Problem | InvalidMember, *, is_own: bool = False, supported: Sequence[str] = ()
+) -> ProblemReport:
     """Return the report of a problem; ``is_own`` as in the report.
 
     The comment names a member that breaks a rule, and the rule, but never the value: a report may
-    end up in the logs of others.
+    end up in the logs of others. It names what is ``supported`` instead of what was sent.
     """
-    comment = ""
+    comment = f"; supported: {', '.join(supported)}" if supported else ""
     if isinstance(problem, InvalidMember):
         comment = f": {problem.sentence}"
         problem = Problem.INVALID_MESSAGE

@@ -143,17 +143,18 @@ def refusal(
     may_wait: bool = True,
     explicit: bool = False,
     is_own: bool = False,
+    supported: Sequence[str] = (),
 ) -> Outcome:
     """Return the outcome of a refused message: a problem report, and its name for the operator.
 
-    The report names a member that breaks a rule, and the rule. ``is_own``: the report is a message
-    of the protocol itself.
+    The report names a member that breaks a rule, and the rule, or what is ``supported``.
+    ``is_own``: the report is a message of the protocol itself.
     """
     if isinstance(problem, Refusal):
         problem = problem_of(problem)
     known = problem if isinstance(problem, Problem) else Problem.INVALID_MESSAGE
     return Outcome(
-        reply=report_of(problem, is_own=is_own),
+        reply=report_of(problem, is_own=is_own, supported=supported),
         may_wait=may_wait,
         explicit=explicit,
         refused=known.refused,
@@ -203,3 +204,15 @@ class ProtocolTable:
             return Problem.VERSION_NOT_SUPPORTED if is_known else Problem.UNKNOWN_MESSAGE_TYPE
         handler = family.handlers.get(kind.name, family.otherwise)
         return Problem.UNKNOWN_MESSAGE_TYPE if handler is None else handler
+
+    def supported(self, kind: MessageType) -> Sequence[str]:
+        """Return the messages of the type's protocol; if its version is unknown, the known ones."""
+        family = self._families.get((kind.family, kind.major))
+        if family is not None:
+            return list(family.handlers)
+        return [
+            f"{known.name}/{known.major}.{minor}"
+            for known in self.families()
+            if known.name == kind.family
+            for minor in known.minors
+        ]

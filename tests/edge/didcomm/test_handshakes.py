@@ -155,6 +155,30 @@ async def test_an_unknown_version_or_protocol_is_reported(bob: Bob) -> None:
         assert report["description"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("didexchange/2.0/request", ["didexchange/1.0", "didexchange/1.1"]),
+        ("messagepickup/4.0/status-request", [f"messagepickup/{n}.0" for n in (1, 2, 3)]),
+        ("queue/1.0/fetch", ["status-request", "status-update-request", "fetch-request"]),
+        ("trust_ping/1.0/pong", ["ping", "ping_response"]),
+        ("basicmessage/1.0/message", []),
+    ],
+)
+async def test_a_report_of_an_unknown_type_names_those_of_its_protocol(
+    bob: Bob, kind: str, names: list[str]
+) -> None:
+    comment = (await answer_to(bob.wallet, kind))["description"]["en"]
+    said, _, supported = comment.partition("; supported: ")
+    assert said.endswith("is not supported")
+    assert supported == ", ".join(names)
+
+
+async def test_pickup_1_names_its_requests_to_the_sender_of_another(bob: Bob) -> None:
+    report = await answer_to(bob.wallet, "messagepickup/1.0/messages-received")
+    assert report["explain"].startswith("Unknown request type; supported: status-request, batch")
+
+
 async def test_a_protocol_of_another_document_is_reported_and_its_socket_goes_on(bob: Bob) -> None:
     lunch = "https://example.com/docs/lets_do_lunch/1.0"
     for prefix in (lunch, "did:sov:SiyXFUJ7rYgd5ApVReUatB;spec/lunch/0.1"):
