@@ -36,12 +36,21 @@ class NotAdmitted(Enum):
     """
 
     NO_DID = ("request_not_accepted", "The request names no DID (did, connection.DID).")
-    UNKNOWN_DID = ("request_not_accepted", "The DID is of no kind that is supported here.")
+    UNKNOWN_DID = (
+        "request_not_accepted",
+        "The DID is of no supported kind: did:peer 0, 1, 2 or 4, did:key, did:sov, or no method.",
+    )
     NO_DOCUMENT = (
         "request_not_accepted",
-        "The request has no document of its DID (did_doc, connection.DIDDoc).",
+        (
+            "The document of the request's DID (in the DID, did_doc~attach or connection.DIDDoc) "
+            "is missing, is of another DID, or has no usable Ed25519 key or service."
+        ),
     )
-    NOT_SIGNED = ("request_not_accepted", "The DID document is not signed by a key of its own.")
+    NOT_SIGNED = (
+        "request_not_accepted",
+        "The member did_doc~attach is no attachment, or is not signed by a key of its document.",
+    )
     NOT_PACKED = ("request_not_accepted", "The request is not packed by a key of the DID document.")
     LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
     NOT_OPEN = ("request_not_accepted", "This mediator does not take new connections from you.")

@@ -250,6 +250,26 @@ async def test_a_request_that_cannot_be_believed_is_refused_and_uses_nothing_up(
         assert inviter.agents.seen == []
 
 
+@pytest.mark.parametrize(
+    ("case", "hint"),
+    [
+        ("a did:web", "did:peer 0, 1, 2 or 4, did:key, did:sov"),
+        ("a did:peer:4 of another hash", "in the DID"),
+        ("no document", "did_doc~attach"),
+        ("the document of another DID", "of another DID"),
+        ("an attachment that is a list", "did_doc~attach is no attachment"),
+        ("a document signed by another", "signed by a key of its document"),
+    ],
+)
+async def test_a_refusal_tells_the_author_of_a_wallet_where_to_look(
+    tmp_path: Path, case: str, hint: str
+) -> None:
+    async with inviter_of(tmp_path) as inviter:
+        asks = message("didexchange/1.1/request", **BROKEN[case])
+        refused = await inviter.answer(request_of(asks, ALICE.key.public))
+        assert hint in str(refused["explain"])
+
+
 async def test_what_is_attached_to_a_did_that_holds_its_document_is_not_looked_at(
     tmp_path: Path,
 ) -> None:
