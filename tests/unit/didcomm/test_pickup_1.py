@@ -181,11 +181,21 @@ async def test_a_long_poll_ends_with_what_is_there_when_the_edge_goes_away(holde
     assert items(holder.reply_of(await answered(poll))) == envelopes([1])
 
 
-@pytest.mark.parametrize("delay", [0, -5, "3000", True, None, [3000]])
+@pytest.mark.parametrize("delay", [0, -5, "3000ms", True, None, [3000]])
 async def test_a_delay_that_is_none_is_no_delay(holder: Holder, delay: Any) -> None:
     members: Members = {"~timing": {"delay_milli": delay}}
     assert items(await holder.ask(ALICE, BATCH_PICKUP, batch_size=30, **members)) == []
     assert problem_code(await holder.ask(ALICE, NOOP, **members)) == "empty_queue"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "delay"), [("~timing", "20"), ("~timing", 20.1), ("~timings", 20)]
+)
+async def test_a_delay_is_honoured_however_wallets_write_it(
+    holder: Holder, decorator: str, delay: Any
+) -> None:
+    members: Members = {decorator: {"delay_milli": delay}}
+    assert problem_code(await holder.ask(ALICE, NOOP, **members)) == "timeout_occurred"
 
 
 @pytest.mark.parametrize("size", [None, "ten", -1, 1.5, True, [3], {}])

@@ -34,6 +34,7 @@ from http_edge.didcomm.envelopes.messages import (
     read_any_type,
     read_id,
     read_return_route,
+    read_whole,
 )
 from http_edge.didcomm.envelopes.signed import sign_member
 
@@ -74,7 +75,8 @@ def read_parsed(value: Json) -> Message | None:
     kind, message_id = _type(value.get("@type")), _message_id(value.get("@id"))
     if kind is None or message_id is None:
         return None
-    timing = _decorator(value, "~timing")
+    # The extension of RFC 0212 has ``~timing`` in its examples and ``~timings`` in its text.
+    timing = _decorator(value, "~timing") or _decorator(value, "~timings")
     expires_at_s = _time_s(timing.get("expires_time"))
     if (kind.family, kind.major, kind.name) == _FORWARD:
         # Most messages are forwards, in which none of the following decorators matters.
@@ -205,9 +207,8 @@ def _decorator(value: Json, name: str) -> Mapping[str, object]:
 
 
 def _delay_ms(delay: object) -> int | None:
-    if isinstance(delay, bool) or not isinstance(delay, int | float) or delay <= 0:
-        return None
-    return min(int(delay), _DELAY_MS_MAX)
+    delay_ms = int(delay) if isinstance(delay, float) else read_whole(delay)
+    return None if delay_ms is None or delay_ms <= 0 else min(delay_ms, _DELAY_MS_MAX)
 
 
 def _time_s(text: object) -> int | None:
