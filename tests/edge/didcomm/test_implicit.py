@@ -53,6 +53,23 @@ async def test_a_requested_answer_is_not_replaced_by_a_waiting_message(
     assert await bob.drained() == ["one"]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["notification/1.0/ack", "notification/1.0/problem-report", "didexchange/1.1/complete"],
+)
+async def test_a_message_without_an_answer_brings_none_unless_it_is_a_ping(
+    network: WalletNetwork, bob: Bob, kind: str
+) -> None:
+    await network.write(bob, "one")
+    answer = await network.say(bob.connection, kind, **routed())
+    assert (answer.status, answer.body) == (202, b"")
+    async with bob.wallet.socket() as socket:
+        await socket.say(fresh(**{"@type": NEW_PREFIX + kind, **routed()}))
+        with pytest.raises(NoAnswer):
+            await socket.receive(MOMENT_S)
+    assert await bob.drained() == ["one"]
+
+
 async def test_over_a_socket_everything_comes_and_keeps_coming_in_order(
     network: WalletNetwork, bob: Bob
 ) -> None:
