@@ -55,7 +55,10 @@ class NotAdmitted(Enum):
     LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
     NOT_OPEN = ("request_not_accepted", "This mediator does not take new connections from you.")
     """The mediator admits no new agents, or not this one; the answer does not say which."""
-    INVITATION_UNKNOWN = ("request_not_accepted", "An invitation of this mediator is needed.")
+    INVITATION_UNKNOWN = (
+        "request_not_accepted",
+        "An invitation of this mediator is needed, and its id as ~thread.pthid.",
+    )
     INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
     INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")
     TOO_MANY = (

@@ -298,7 +298,8 @@ async def test_a_refusal_has_the_form_of_the_rfc_and_the_form_that_agents_read(
 ) -> None:
     async with inviter_of(tmp_path, registration="invitation") as inviter:
         refused = await report(inviter, "unknown")
-        code, explanation = "request_not_accepted", "An invitation of this mediator is needed."
+        code = "request_not_accepted"
+        explanation = "An invitation of this mediator is needed, and its id as ~thread.pthid."
         assert refused == {
             "@type": f"{NEW}didexchange/1.1/problem_report",
             "@id": refused["@id"],
