@@ -359,7 +359,7 @@ class Inbound:
             return NOTHING
         handler = self._table.find(kind)
         if isinstance(handler, Problem):
-            return refusal(handler, may_wait=False, supported=self._table.supported(kind))
+            return refusal(handler, supported=self._table.supported(kind))
         return await handler(request)
 
     async def _back(self, request: Request, outcome: Outcome) -> bytes | RejectionReason | None:

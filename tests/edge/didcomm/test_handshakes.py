@@ -174,6 +174,16 @@ async def test_a_report_of_an_unknown_type_names_those_of_its_protocol(
     assert supported == ", ".join(names)
 
 
+async def test_the_report_of_an_unknown_type_waits_for_a_sender_without_a_return_route(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    answer = await network.say(bob.connection, "basicmessage/1.0/message")
+    assert (answer.status, answer.body) == (202, b"")
+    (picked,) = await bob.wallet.fetch(10)
+    report: Any = bob.connection.open(picked.envelope)
+    assert report["description"]["code"] == "unknown-message-type"
+
+
 async def test_pickup_1_names_its_requests_to_the_sender_of_another(bob: Bob) -> None:
     report = await answer_to(bob.wallet, "messagepickup/1.0/messages-received")
     assert report["explain"].startswith("Unknown request type; supported: status-request, batch")
