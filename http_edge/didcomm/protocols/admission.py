@@ -43,13 +43,13 @@ class NotAdmitted(Enum):
     NO_DOCUMENT = (
         "request_not_accepted",
         (
-            "The document of the request's DID (in the DID, did_doc~attach or connection.DIDDoc) "
-            "is missing, is of another DID, or has no usable Ed25519 key or service."
+            "The document of the request's DID (in the DID, the attachment did_doc, or "
+            "connection.DIDDoc) is missing, is of another DID, or has no usable key or service."
         ),
     )
     NOT_SIGNED = (
         "request_not_accepted",
-        "The member did_doc~attach is no attachment, or is not signed by a key of its document.",
+        "The attachment did_doc is malformed, or not signed by a key of its document.",
     )
     NOT_PACKED = ("request_not_accepted", "The request is not packed by a key of the DID document.")
     LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
@@ -57,7 +57,7 @@ class NotAdmitted(Enum):
     """The mediator admits no new agents, or not this one; the answer does not say which."""
     INVITATION_UNKNOWN = (
         "request_not_accepted",
-        "An invitation of this mediator is needed, and its id as ~thread.pthid.",
+        "An invitation of this mediator is needed, and its id as parent thread (pthid).",
     )
     INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
     INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")

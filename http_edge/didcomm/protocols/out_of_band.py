@@ -18,7 +18,7 @@ from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
 _OVER: Final = described(
-    "expired-invitation", "The invitation in ~thread.pthid is missing, unknown, used or expired."
+    "expired-invitation", "The invitation (pthid) is missing, unknown, used or expired."
 )
 """RFC 0434, "Errors": one code for expired, used, foreign and unknown invitations."""
 _STRANGER: Final = described("no_existing_connection", "There is no connection to reuse.")

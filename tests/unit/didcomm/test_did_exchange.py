@@ -255,9 +255,9 @@ async def test_a_request_that_cannot_be_believed_is_refused_and_uses_nothing_up(
     [
         ("a did:web", "did:peer 0, 1, 2 or 4, did:key, did:sov"),
         ("a did:peer:4 of another hash", "in the DID"),
-        ("no document", "did_doc~attach"),
+        ("no document", "the attachment did_doc"),
         ("the document of another DID", "of another DID"),
-        ("an attachment that is a list", "did_doc~attach is no attachment"),
+        ("an attachment that is a list", "attachment did_doc is malformed"),
         ("a document signed by another", "signed by a key of its document"),
     ],
 )
@@ -299,7 +299,9 @@ async def test_a_refusal_has_the_form_of_the_rfc_and_the_form_that_agents_read(
     async with inviter_of(tmp_path, registration="invitation") as inviter:
         refused = await report(inviter, "unknown")
         code = "request_not_accepted"
-        explanation = "An invitation of this mediator is needed, and its id as ~thread.pthid."
+        explanation = (
+            "An invitation of this mediator is needed, and its id as parent thread (pthid)."
+        )
         assert refused == {
             "@type": f"{NEW}didexchange/1.1/problem_report",
             "@id": refused["@id"],

@@ -97,7 +97,7 @@ async def test_an_invitation_that_is_over_and_one_that_never_was_look_the_same(
             answer = await inviter.answer(asks)
             answers.append({**answer, "@id": "", "~thread": {}})
         assert answers == 4 * [answers[0]]
-        assert "in ~thread.pthid is missing, unknown, used or expired" in str(answers[0])
+        assert "(pthid) is missing, unknown, used or expired" in str(answers[0])
 
 
 async def test_a_single_use_invitation_is_used_up_by_reuse(tmp_path: Path) -> None:
