@@ -362,7 +362,8 @@ def _publish(request: CommandRequest, payload: PublishPublicEventPayload) -> Val
 
 
 _EVENT_NOT_SIGNED: Final = Rejected(
-    Refusal.INVALID_SIGNATURE, "payload.event_signature: does not verify over the event"
+    Refusal.INVALID_SIGNATURE,
+    "payload.event_signature: does not verify over channel_id, event, tags and timestamp",
 )
 
 
@@ -384,7 +385,7 @@ def _delete_public(request: CommandRequest, payload: DeletePublicEventPayload) -
     if ids is None:
         one = payload.event_id if payload.public_event_id is None else payload.public_event_id
         if one is None:
-            raise PayloadInvalid("payload.event_ids: is missing")
+            raise PayloadInvalid("payload.public_event_id: is missing")
         ids = [one]
     return request.own(DeletePublicEvents(ids, payload.channel_id))
 

@@ -101,6 +101,13 @@ class CommandEndpoint:
         self._let_go = let_go
         self._did_bytes_max = settings.limits.did_bytes_max
         self._window_ms = settings.protocol.timestamp_window_ms
+        self._out_of_range = reject(
+            Rejected(
+                Refusal.TIMESTAMP_OUT_OF_RANGE,
+                f"header.timestamp: is more than {self._window_ms} ms from the mediator's clock, "
+                "in Unix milliseconds",
+            )
+        )
         self._validator = validator
         self._resolver = resolver
         self._gateway = gateway
@@ -122,7 +129,7 @@ class CommandEndpoint:
         read_s = perf_counter() - started_s
         now_ms = self._clock()
         if abs(now_ms - command.timestamp_ms) > self._window_ms:
-            return self._counted(refuse(Refusal.TIMESTAMP_OUT_OF_RANGE), command)
+            return self._counted(self._out_of_range, command)
         sender_did = command.sender_did
         key = command_key(sender_did, command.nonce)
         shard = self._gateway.placement.nonce_partition_of(sender_did)

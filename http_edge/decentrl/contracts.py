@@ -17,7 +17,9 @@ from actors.core.commands import (
     StoreContract,
 )
 from actors.core.refusals import Refusal
+from http_edge.crypto.encoding import b64decode_exactly
 from http_edge.crypto.invitation_ids import InvitationTerms
+from http_edge.crypto.key_agreement import KEY_BYTES
 from http_edge.decentrl.answers import Rejected, always, invalid, success
 from http_edge.decentrl.payloads import REQUEST_BYTES
 from http_edge.decentrl.validator import CommandRequest, ValidatedCommand
@@ -25,6 +27,7 @@ from http_edge.dids import contract_profile, decentrl
 from http_edge.dids.contract_profile import ContractRejection, VerifiedContract
 
 _REQUEST = "payload.encrypted_contract_request"
+_EPHEMERAL_KEY = "payload.requestor_ephemeral_public_key"
 _SIGNED = "payload.signed_communication_contract"
 _UNREGISTERED = Rejected(
     Refusal.RECIPIENT_NOT_REGISTERED, f"{_SIGNED}: names another party that is not registered here"
@@ -64,6 +67,8 @@ def request_contract(
 
 def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedCommand | Rejected:
     settings, sender = request.mediator.settings, request.envelope.sender_did
+    if b64decode_exactly(payload.requestor_ephemeral_public_key, KEY_BYTES) is None:
+        return invalid(f"{_EPHEMERAL_KEY}: is not base64 of {KEY_BYTES} bytes")
     accepted = contract_profile.open_registration(
         payload.encrypted_contract_request,
         payload.requestor_ephemeral_public_key,
@@ -113,16 +118,16 @@ def respond_contract(
     sender, named = request.envelope.sender_did, request.envelope.recipient_did
     mediator_did = request.mediator.settings.mediator_did
     parties = contract_profile.participants(payload.signed_communication_contract)
+    contract = _contract_of(request, payload)
     if parties is None or sender not in parties or parties[0] == parties[1]:
-        rejection = invalid(f"{_SIGNED}: is not between the sender and another DID")
+        assert isinstance(contract, Rejected), "it is not between the sender and another DID"
         if named == mediator_did:
-            return rejection
+            return contract
         # Refused anyway; but first the header's recipient must be registered (6.2 step 4).
         return ValidatedCommand(
-            named, StoreContract(rejection.code), request.answer, rejection=rejection
+            named, StoreContract(contract.code), request.answer, rejection=contract
         )
     other = parties[1] if parties[0] == sender else parties[0]
-    contract = _contract_of(request, payload)
     rejection_or_none = contract if isinstance(contract, Rejected) else None
     stored = contract.code if isinstance(contract, Rejected) else contract
     return ValidatedCommand(
@@ -146,7 +151,7 @@ def save_contract(request: CommandRequest, payload: SignedContract) -> Validated
 def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract | Rejected:
     signed = payload.signed_communication_contract
     parties = contract_profile.participants(signed)
-    if parties is None or request.envelope.sender_did not in parties:
+    if parties is not None and request.envelope.sender_did not in parties:
         return invalid(f"{_SIGNED}: does not name the sender")
     contract = contract_profile.verify_signed_contract(
         signed, request.now_s, request.mediator.resolver.known
@@ -160,9 +165,8 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
 
 
 def _rejected(member: str, rejection: ContractRejection) -> Rejected:
-    not_signed = rejection is ContractRejection.NOT_SIGNED
-    code = Refusal.INVALID_SIGNATURES if not_signed else Refusal.INVALID_COMMAND
-    return Rejected(code, f"{member}: {rejection.value}")
+    code = Refusal.INVALID_SIGNATURES if rejection.unsigned else Refusal.INVALID_COMMAND
+    return Rejected(code, f"{member}: {rejection.rule}")
 
 
 def _stored(contract: VerifiedContract) -> Contract:

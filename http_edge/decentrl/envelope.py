@@ -9,8 +9,8 @@ import msgspec
 
 from http_edge.crypto import strict_json
 from http_edge.crypto.canonical_json import NotCanonical, canonical
+from http_edge.crypto.json_rules import rule_of, rule_of_text
 from http_edge.decentrl.answers import Rejected, invalid
-from http_edge.decentrl.payloads import rule_of
 
 _MEMBERS: Final = ("header", "payload", "signature")
 CHANNELS: Final = frozenset({"DIRECT_AUTHENTICATED", "TWO_WAY_PRIVATE", "ONE_WAY_PUBLIC"})
@@ -64,8 +64,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     try:
         value, has_floats = strict_json.parse_and_look(body)
     except strict_json.JsonRefused as error:
-        rule = error.reason if error.reason in strict_json.RULES else "is not JSON in UTF-8"
-        return invalid(f"body: {rule}")
+        return invalid(f"body: {rule_of_text(error)}")
     if not isinstance(value, dict):
         return invalid("body: is not an object")
     # By hand, because msgspec would copy the header and check the whole payload.

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from actors.core.commands import Page
+from http_edge.crypto.json_rules import rule_of
 from http_edge.settings.settings import Limits
 
 PAGE_OFFSET_MAX: Final = 2**53 - 1
@@ -91,33 +92,18 @@ def page_of(pagination: PageRequest | None, limits: Limits) -> Page:
         PayloadInvalid: no such page can exist.
     """
     given = pagination or PageRequest()
-    number = _count(given.page, "page", 0)
-    size = _count(given.page_size, "page_size", limits.page_size_default)
-    if not 1 <= size <= limits.page_size_max:
+    number, size = given.page or 0, given.page_size
+    if size is None:
+        size = limits.page_size_default
+    if number != int(number) or number < 0:
+        raise PayloadInvalid("payload.pagination.page: is not a whole number from 0")
+    if size != int(size) or not 1 <= size <= limits.page_size_max:
         raise PayloadInvalid(
-            f"payload.pagination.page_size: is not from 1 to {limits.page_size_max}"
+            f"payload.pagination.page_size: is not a whole number from 1 to {limits.page_size_max}"
         )
     if number * size > PAGE_OFFSET_MAX:
         raise PayloadInvalid("payload.pagination.page: is beyond any record")
-    return Page(number, size, limits.page_bytes_max)
-
-
-def _count(value: float | None, name: str, default: int) -> int:
-    if value is None:
-        return default
-    if value != int(value) or value < 0:
-        raise PayloadInvalid(f"payload.pagination.{name}: is not a whole number from 0")
-    return int(value)
-
-
-def rule_of(error: msgspec.ValidationError, root: str) -> str:
-    """Msgspec's message as ``<member>: <rule>``; it contains names and types, never a value."""
-    rule, _, path = str(error).partition(" - at `$")
-    member = root + path.rstrip("`")
-    missing = rule.removeprefix("Object missing required field `")
-    if missing != rule:
-        return f"{member}.{missing.rstrip('`')}: is missing"
-    return f"{member}: {rule[0].lower()}{rule[1:]}"
+    return Page(int(number), int(size), limits.page_bytes_max)
 
 
 # ---- bounds of the settings

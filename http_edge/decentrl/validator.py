@@ -140,11 +140,19 @@ class CommandValidator:
         resolver = self._mediator.resolver
         document = resolver.known(command.sender_did)
         if document is None:
-            return Rejected(Refusal.SENDER_NOT_FOUND)
+            rule = resolver.why_unknown(command.sender_did)
+            return Rejected(Refusal.SENDER_NOT_FOUND, f"header.sender_did: {rule}")
         public_key = document.signing_keys.get(command.sender_signing_key_id)
         if public_key is None:
             return Rejected(Refusal.SENDER_SIGNING_KEY_NOT_FOUND)
-        if not _is_signed(command, public_key):
+        # The cheap check first: the sender has proven nothing yet.
+        signature = b64decode_exactly(command.signature, SIGNATURE_BYTES)
+        if signature is None:
+            return Rejected(
+                Refusal.INVALID_SIGNATURE, f"signature: is not base64 of {SIGNATURE_BYTES} bytes"
+            )
+        signed = command.signed_bytes()
+        if signed is None or not verify(public_key, signed, signature):
             return Rejected(Refusal.INVALID_SIGNATURE)
         try:
             row = self._row(command)
@@ -152,7 +160,8 @@ class CommandValidator:
             if row.addressee is Addressee.RESOLVED and (
                 resolver.known(command.recipient_did) is None
             ):
-                return Rejected(Refusal.RECIPIENT_NOT_FOUND)
+                rule = resolver.why_unknown(command.recipient_did)
+                return Rejected(Refusal.RECIPIENT_NOT_FOUND, f"header.recipient_did: {rule}")
             request = CommandRequest(command, public_key, now_s, row.answer, self._mediator)
             # All rules of the payload come before authorization, those of the row's own included.
             result = row.validate(request, payload)
@@ -177,10 +186,3 @@ class CommandValidator:
         if row is None:
             raise PayloadInvalid("payload.type: is not a command of this channel")
         return row
-
-
-def _is_signed(command: CommandEnvelope, public_key: bytes) -> bool:
-    # The cheap check first: the sender has proven nothing yet.
-    signature = b64decode_exactly(command.signature, SIGNATURE_BYTES)
-    signed = None if signature is None else command.signed_bytes()
-    return signature is not None and signed is not None and verify(public_key, signed, signature)

@@ -16,14 +16,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from http_edge.crypto import aes_gcm, key_agreement
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
+from http_edge.crypto.json_rules import rule_of, rule_of_text
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.crypto.signatures import sign_object, verify_object
+from http_edge.crypto.signatures import SIGNATURE_BYTES, sign_object, verify_object
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.dids.document import DidDocument, signing_key_id
 
@@ -44,18 +46,35 @@ _EPHEMERAL_KEYS: Final[Mapping[Role, tuple[str, str]]] = {
 """Both names are read; the first one is written."""
 
 
-class ContractRejection(Enum):
-    """Why a request or a contract is rejected: the member and the rule."""
+@dataclass(frozen=True, slots=True)
+class ContractRejection:
+    """Why a request or a contract is rejected: the member and the rule, never a value.
 
-    NOT_OPENED = "does not decrypt to a JSON object"
-    MALFORMED = "communication_contract: lacks a member or has one of another type"
-    ONE_DID_TWICE = "communication_contract: requestor_did and recipient_did are the same"
-    EXPIRED = "communication_contract.expires_at: has passed"
-    TOO_LATE = "communication_contract.expires_at: is too late to be in Unix seconds"
-    RECIPIENT_KEY_GIVEN = "communication_contract: a request names the recipient's ephemeral key"
-    OTHER_REQUESTOR = "communication_contract.requestor_did: is not the sender"
-    OTHER_RECIPIENT = "communication_contract: names another recipient or another key of it"
-    NOT_SIGNED = "communication_contract: a party's DID, key or signature does not verify"
+    ``unsigned`` says that a DID does not resolve, a key is missing or a signature is invalid; all
+    other rejections mean that the request or the contract is malformed or expired.
+    """
+
+    rule: str
+    unsigned: bool = False
+
+
+class _Terms(msgspec.Struct):
+    """The members of a contract that have a meaning here."""
+
+    requestor_did: str
+    recipient_did: str
+    expires_at: Seconds
+    requestor_signing_key_id: str | None = None
+    recipient_signing_key_id: str | None = None
+
+
+class _Requested(msgspec.Struct):
+    communication_contract: _Terms
+    requestor_signature: str
+
+
+class _Signed(_Requested):
+    recipient_signature: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +140,17 @@ def open_registration(  # noqa: PLR0913, PLR0917 - each is a fact of the one com
     )
     if isinstance(request, ContractRejection):
         return request
-    named_key = request.contract.get("recipient_signing_key_id")
     if request.requestor_did != sender_did:
-        return ContractRejection.OTHER_REQUESTOR
-    if request.recipient_did != mediator_did or named_key not in {
-        None,
-        signing_key_id(mediator_did),
-    }:
-        return ContractRejection.OTHER_RECIPIENT
-    if not verify_request(request, resolver):
-        return ContractRejection.NOT_SIGNED
+        return ContractRejection(f"{CONTRACT}.requestor_did: is not the sender")
+    if request.recipient_did != mediator_did:
+        return ContractRejection(f"{CONTRACT}.recipient_did: is not this mediator")
+    if _key_id(request, "recipient") != signing_key_id(mediator_did):
+        return ContractRejection(
+            f"{CONTRACT}.recipient_signing_key_id: is not this mediator's signing key"
+        )
+    unsigned = _unsigned(request, "requestor", resolver)
+    if unsigned is not None:
+        return unsigned
     signed = accept_request(request, keys.signing_seed, key_agreement.new_key_pair().public)
     return RegistrationAccepted(signed, _stored(signed, request))
 
@@ -138,25 +158,15 @@ def open_registration(  # noqa: PLR0913, PLR0917 - each is a fact of the one com
 def verify_signed_contract(
     value: object, now_s: float, resolve: Resolve
 ) -> VerifiedContract | ContractRejection:
-    """Check a contract that both parties signed (DCTRL-0003 section 8).
-
-    ``NOT_SIGNED`` means that a DID does not resolve, a key is missing or a signature is invalid;
-    all other rejections mean that the contract is malformed or expired.
-    """
-    request = _read(value, now_s)
+    """Check a contract that both parties signed (DCTRL-0003 section 8)."""
+    request = _read(value, _Signed, now_s)
     if isinstance(request, ContractRejection):
         return request
-    recipient_signature = request.signed.get("recipient_signature")
-    if not isinstance(recipient_signature, str):
-        return ContractRejection.MALFORMED
-    recipient_key = _signing_key(request, "recipient", resolve)
-    if (
-        recipient_key is None
-        or not verify_request(request, resolve)
-        or not verify_object(recipient_key, request.contract, recipient_signature)
-    ):
-        return ContractRejection.NOT_SIGNED
-    return _stored(request.signed, request)
+    return (
+        _unsigned(request, "requestor", resolve)
+        or _unsigned(request, "recipient", resolve)
+        or _stored(request.signed, request)
+    )
 
 
 def participants(value: object) -> tuple[str, str] | None:
@@ -212,32 +222,38 @@ def open_request(
     ``requestor_ephemeral_public_key`` need not be the key that the contract names.
     """
     try:
-        secret = key_agreement.shared_secret(pre_private, b64decode(requestor_ephemeral_public_key))
         sealed = b64decode(encrypted_request)
-        plaintext = None if secret is None else aes_gcm.open_sealed(secret, sealed)
-        value = None if plaintext is None else parse(plaintext)
-    except (ValueError, JsonRefused):
-        return ContractRejection.NOT_OPENED
+    except ValueError:
+        return ContractRejection("is not base64")
+    key = b64decode_exactly(requestor_ephemeral_public_key, key_agreement.KEY_BYTES)
+    secret = None if key is None else key_agreement.shared_secret(pre_private, key)
+    plaintext = None if secret is None else aes_gcm.open_sealed(secret, sealed)
+    if plaintext is None:
+        return ContractRejection(
+            "does not decrypt with the X25519 secret of the requestor's ephemeral key and the "
+            "recipient's pre-key"
+        )
+    try:
+        value = parse(plaintext)
+    except JsonRefused as error:
+        return ContractRejection(f"plaintext: {rule_of_text(error)}")
     if not isinstance(value, dict):
-        return ContractRejection.NOT_OPENED
+        return ContractRejection("plaintext: is not an object")
     if CONTRACT not in value:  # the bare form, the signature inside
         bare = {name: member for name, member in value.items() if name != "requestor_signature"}
         value = {CONTRACT: bare, "requestor_signature": value.get("requestor_signature")}
-    request = _read(value, now_s)
+    request = _read(value, _Requested, now_s)
     if isinstance(request, ContractRequest) and any(
         name in request.contract for name in _EPHEMERAL_KEYS["recipient"]
     ):
-        return ContractRejection.RECIPIENT_KEY_GIVEN  # which the requestor cannot know
+        # The requestor cannot know it.
+        return ContractRejection(f"{CONTRACT}: a request names the recipient's ephemeral key")
     return request
 
 
 def verify_request(request: ContractRequest, resolve: Resolve) -> bool:
     """Whether the requestor signed the request."""
-    key = _signing_key(request, "requestor", resolve)
-    signature = request.signed["requestor_signature"]
-    return key is not None and any(
-        verify_object(key, terms, signature) for terms in _requestor_terms(request.contract)
-    )
+    return _unsigned(request, "requestor", resolve) is None
 
 
 def accept_request(
@@ -282,30 +298,22 @@ def contract_id(signed: JsonObject) -> str:
 # ---- both
 
 
-def _read(value: object, now_s: float) -> ContractRequest | ContractRejection:
-    """The well-formed request in ``value``; members that the recipient adds are not checked."""
-    match value:
-        case {
-            "communication_contract": {
-                "requestor_did": str(requestor),
-                "recipient_did": str(recipient),
-                "expires_at": int(expires_at_s) | float(expires_at_s),
-            } as contract,
-            "requestor_signature": str(),
-        } if (
-            isinstance(value, dict)
-            and isinstance(contract.get("requestor_signing_key_id"), str | None)
-            and isinstance(contract.get("recipient_signing_key_id"), str | None)
-        ):
-            if requestor == recipient:
-                return ContractRejection.ONE_DID_TWICE
-            if not expires_at_s <= EXPIRES_AT_S_MAX:  # in this form NaN is too late
-                return ContractRejection.TOO_LATE
-            if expires_at_s <= now_s:
-                return ContractRejection.EXPIRED
-            return ContractRequest(requestor, recipient, expires_at_s, value)
-        case _:
-            return ContractRejection.MALFORMED
+def _read(
+    value: object, schema: type[_Requested], now_s: float
+) -> ContractRequest | ContractRejection:
+    """The well-formed request in ``value``, which has the members of ``schema``."""
+    try:
+        terms = msgspec.convert(value, schema).communication_contract
+    except msgspec.ValidationError as error:
+        return ContractRejection(rule_of(error))
+    assert isinstance(value, dict), "the schema is an object"
+    if terms.requestor_did == terms.recipient_did:
+        return ContractRejection(f"{CONTRACT}: requestor_did and recipient_did are the same")
+    if not terms.expires_at <= EXPIRES_AT_S_MAX:  # in this form NaN is too late
+        return ContractRejection(f"{CONTRACT}.expires_at: is too late to be in Unix seconds")
+    if terms.expires_at <= now_s:
+        return ContractRejection(f"{CONTRACT}.expires_at: has passed")
+    return ContractRequest(terms.requestor_did, terms.recipient_did, terms.expires_at, value)
 
 
 def _key_id(request: ContractRequest, role: Role) -> str:
@@ -314,9 +322,30 @@ def _key_id(request: ContractRequest, role: Role) -> str:
     return signing_key_id(did) if named is None else named
 
 
-def _signing_key(request: ContractRequest, role: Role, resolve: Resolve) -> bytes | None:
+def _unsigned(request: ContractRequest, role: Role, resolve: Resolve) -> ContractRejection | None:
+    """Why a party's signature does not hold, or None if it does."""
     document = resolve(request.requestor_did if role == "requestor" else request.recipient_did)
-    return None if document is None else document.signing_keys.get(_key_id(request, role))
+    if document is None:
+        return ContractRejection(f"{CONTRACT}.{role}_did: does not resolve", unsigned=True)
+    key = document.signing_keys.get(_key_id(request, role))
+    if key is None:
+        return ContractRejection(
+            f"{CONTRACT}.{role}_signing_key_id: is not a signing key in the {role}'s document",
+            unsigned=True,
+        )
+    signature = request.signed[f"{role}_signature"]
+    if b64decode_exactly(signature, SIGNATURE_BYTES) is None:
+        return ContractRejection(
+            f"{role}_signature: is not base64 of {SIGNATURE_BYTES} bytes", unsigned=True
+        )
+    if role == "recipient":
+        terms, what = iter([request.contract]), "the whole communication_contract"
+    else:
+        terms = _requestor_terms(request.contract)
+        what = "communication_contract without what the recipient adds"
+    if any(verify_object(key, signed, signature) for signed in terms):
+        return None
+    return ContractRejection(f"{role}_signature: does not verify over {what}", unsigned=True)
 
 
 def _requestor_terms(contract: JsonObject) -> Iterator[JsonObject]:

@@ -43,24 +43,31 @@ def make_did(alias: str, signing_public: bytes, pre_public: bytes, mediator_did:
 
 def resolve(did: str) -> DidDocument | None:
     """The document that ``did`` encodes, or None if it is malformed."""
-    if len(did) > DID_CHARS_MAX or not did.startswith(PREFIX):
-        return None
-    parts = did[len(PREFIX) :].split(":")
-    if len(parts) != 4:  # noqa: PLR2004 - alias, signing key, pre-key, mediator DID
-        return None
+    found = read(did)
+    return found if isinstance(found, DidDocument) else None
+
+
+def read(did: str) -> DidDocument | str:
+    """The document that ``did`` encodes, or which rule of the method ``did`` breaks."""
+    if len(did) > DID_CHARS_MAX:
+        return f"has more than {DID_CHARS_MAX} characters"
+    parts = did.removeprefix(PREFIX).split(":")
+    if not did.startswith(PREFIX) or len(parts) != 4:  # noqa: PLR2004 - as in the next line
+        return "is not did:decentrl:ALIAS:SIGNING:PRE:MEDIATOR"
     alias, signing_key, pre_key, mediator_did = parts
+    rule = f"has no alias of 1 to {ALIAS_BYTES_MAX} bytes of UTF-8, in base64"
     try:
         if not 0 < len(_text(alias).encode()) <= ALIAS_BYTES_MAX:
-            return None
+            return rule
+        rule = "does not end with the DID of a mediator, in base64"
         if not _text(mediator_did).startswith("did:"):
-            return None
-        return DidDocument(
-            did=did,
-            signing_keys={signing_key_id(did): multibase_decode(signing_key, ED25519_PREFIX)},
-            pre_key=multibase_decode(pre_key, X25519_PREFIX),
-        )
+            return rule
+        rule = "has no Ed25519 key in multibase (z6Mk) as its signing key"
+        signing_keys = {signing_key_id(did): multibase_decode(signing_key, ED25519_PREFIX)}
+        rule = "has no X25519 key in multibase (z6LS) as its pre-key"
+        return DidDocument(did, signing_keys, multibase_decode(pre_key, X25519_PREFIX))
     except ValueError:
-        return None
+        return rule
 
 
 def mediator_of(did: str) -> str | None:

@@ -63,6 +63,16 @@ class Resolver:
         found = self.resolve_now(did)
         return None if isinstance(found, Fetch) else found
 
+    def why_unknown(self, did: str) -> str:
+        """Which rule a DID breaks that is not known; for a reader, never with a part of it."""
+        if did.startswith(decentrl.PREFIX):
+            found = decentrl.read(did)
+            return found if isinstance(found, str) else "does not resolve"
+        if did.startswith(web.PREFIX) and self._web is None:
+            return "is a did:web, which this mediator does not resolve"
+        methods = (decentrl.PREFIX, key.PREFIX, web.PREFIX)
+        return "does not resolve" if did.startswith(methods) else "is not of a known DID method"
+
     async def resolve(self, did: str) -> DidDocument | Fetch | None:
         """The document, fetched over the network if necessary; None if there is none.
 

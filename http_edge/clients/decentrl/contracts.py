@@ -53,7 +53,7 @@ def verified(signed: Mapping[str, object], *others: DidDocument) -> Contract:
         received, _EVER, lambda did: known.get(did) or resolve(did)
     )
     if isinstance(found, ContractRejection):
-        raise NotAuthentic(f"a contract that does not verify: {found.value}")
+        raise NotAuthentic(f"a contract that does not verify: {found.rule}")
     return Contract(
         id=contract_profile.contract_id(received),
         requestor_did=found.requestor_did,
@@ -101,7 +101,7 @@ def opened_request(
         now_s,
     )
     if isinstance(request, ContractRejection):
-        raise NotAuthentic(f"contract request {waiting.id}: {request.value}")
+        raise NotAuthentic(f"contract request {waiting.id}: {request.rule}")
     parties = (request.requestor_did, request.recipient_did)
     if parties != (waiting.sender_did, identity.did):
         raise NotAuthentic(f"contract request {waiting.id} names other parties")

@@ -82,7 +82,12 @@ def _registered(request: Any) -> RegistrationAccepted:
 
 def is_invalid(outcome: object) -> bool:
     """Rejected for what it says, not for a signature: the protocol's INVALID_COMMAND."""
-    return isinstance(outcome, ContractRejection) and outcome is not ContractRejection.NOT_SIGNED
+    return isinstance(outcome, ContractRejection) and not outcome.unsigned
+
+
+def is_unsigned(outcome: object) -> bool:
+    """Rejected for a signature: the protocol's INVALID_SIGNATURES."""
+    return isinstance(outcome, ContractRejection) and outcome.unsigned
 
 
 # ---- registration
@@ -239,18 +244,18 @@ def test_a_request_without_a_signature_is_an_invalid_command(signature: object) 
 def test_no_sender_registers_another_identity() -> None:
     assert is_invalid(_register(_request(), sender=BOB))
     forged = new_request(BOB, MEDIATOR, EXPIRES_AT_S, ALICE_KEYS.signing_seed, bytes(32))
-    assert _register(forged, sender=BOB) is ContractRejection.NOT_SIGNED
+    assert is_unsigned(_register(forged, sender=BOB))
 
 
 @pytest.mark.parametrize("signature", ["", "!", b64encode(bytes(64)), b64encode(bytes(63))])
 def test_a_request_with_a_wrong_signature_is_refused_as_such(signature: str) -> None:
     request = _request() | {"requestor_signature": signature}
-    assert _register(request) is ContractRejection.NOT_SIGNED
+    assert is_unsigned(_register(request))
 
 
 def test_a_request_signed_by_a_key_that_is_not_in_the_document_is_refused() -> None:
     request = _resigned(_request(), requestor_signing_key_id=ALICE + "#prekey")
-    assert _register(request) is ContractRejection.NOT_SIGNED
+    assert is_unsigned(_register(request))
 
 
 @pytest.mark.parametrize(
@@ -405,14 +410,15 @@ def test_a_contract_that_either_party_did_not_sign_is_refused_as_such(
     change: Callable[[JsonObject], object],
 ) -> None:
     outcome = verify_signed_contract(_changed(change), NOW_S, resolve)
-    assert outcome is ContractRejection.NOT_SIGNED
+    assert is_unsigned(outcome)
 
 
 def test_a_party_that_does_not_resolve_makes_the_signatures_invalid() -> None:
-    for known in ([ALICE], [BOB], []):
+    for known, party in (([ALICE], "recipient"), ([BOB], "requestor"), ([], "requestor")):
         documents = {did: resolve(did) for did in known}
+        rule = f"communication_contract.{party}_did: does not resolve"
         outcome = verify_signed_contract(CONTRACT, NOW_S, documents.get)
-        assert outcome is ContractRejection.NOT_SIGNED
+        assert outcome == ContractRejection(rule, unsigned=True)
 
 
 def test_members_beside_the_contract_are_not_kept_since_no_party_signed_them() -> None:
