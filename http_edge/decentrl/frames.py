@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import msgspec
 import orjson
@@ -18,6 +18,7 @@ from actors.core.replies import (
     Notice,
 )
 from http_edge.crypto import strict_json
+from http_edge.crypto.json_rules import rule_of, rule_of_text
 
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
@@ -47,10 +48,33 @@ class AuthFailure(Enum):
     no place to fetch the document of its DID."""
 
 
+DETAILS: Final[dict[AuthFailure, str]] = {
+    AuthFailure.AUTH_TIMEOUT: "message: does not arrive in time",
+    AuthFailure.TIMESTAMP_OUT_OF_RANGE: (
+        "message.timestamp: is too far from the mediator's clock, in Unix milliseconds"
+    ),
+    AuthFailure.SIGNING_KEY_NOT_FOUND: (
+        "message.signing_key_id: is not a signing key in the DID's document"
+    ),
+    AuthFailure.INVALID_SIGNATURE: (
+        "message.signature: does not verify over did, signing_key_id, timestamp and nonce"
+    ),
+    AuthFailure.NOT_REGISTERED: "message.did: is not registered here",
+}
+"""The detail of each failure when no check gives a more exact one (as in ``answers``)."""
+
+
+class AuthRejected(msgspec.Struct, frozen=True):
+    """Why a socket is not authenticated; an empty ``detail`` stands for that of ``DETAILS``."""
+
+    failure: AuthFailure
+    detail: str = ""
+
+
 class Authenticate(msgspec.Struct, frozen=True):
     """A well-formed AUTHENTICATE message (10.2), unverified; the timestamp is in milliseconds."""
 
-    type: Literal["AUTHENTICATE"]
+    type: str
     did: str
     signing_key_id: str
     timestamp: int | float
@@ -67,20 +91,33 @@ class Authenticate(msgspec.Struct, frozen=True):
         }
 
 
-def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | None:
-    """The AUTHENTICATE message in a text frame, or None if it is anything else.
+def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | AuthRejected:
+    """The AUTHENTICATE message in a text frame, or which rule the text breaks (INVALID_MESSAGE).
 
     A text too long for a DID of this length is not parsed.
     """
-    if len(text) > _ESCAPED_MAX * did_bytes_max + _BESIDE_DID_MAX:
-        return None
+    length_max = _ESCAPED_MAX * did_bytes_max + _BESIDE_DID_MAX
+    if len(text) > length_max:
+        return _invalid(f"message: has more than {length_max} characters")
     try:
         message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
-    except (strict_json.JsonRefused, UnicodeEncodeError, msgspec.ValidationError):
-        return None
-    if len(message.did.encode()) > did_bytes_max or not _UUID.fullmatch(message.nonce):
-        return None
+    except strict_json.JsonRefused as error:
+        return _invalid(f"message: {rule_of_text(error)}")
+    except UnicodeEncodeError:
+        return _invalid("message: is not JSON in UTF-8")
+    except msgspec.ValidationError as error:
+        return _invalid(rule_of(error, "message"))
+    if message.type != "AUTHENTICATE":
+        return _invalid("message.type: is not AUTHENTICATE")
+    if len(message.did.encode()) > did_bytes_max:
+        return _invalid(f"message.did: has more than {did_bytes_max} bytes")
+    if not _UUID.fullmatch(message.nonce):
+        return _invalid("message.nonce: is not a UUID")
     return message
+
+
+def _invalid(detail: str) -> AuthRejected:
+    return AuthRejected(AuthFailure.INVALID_MESSAGE, detail)
 
 
 def is_pong(text: str) -> bool:
@@ -98,9 +135,11 @@ AUTH_SUCCESS: Final = b'{"type":"AUTH_SUCCESS"}'
 _CONTRACTS_UPDATED: Final = b'{"type":"CONTRACTS_UPDATED"}'
 
 
-def auth_failed(failure: AuthFailure) -> bytes:
-    """The AUTH_FAILED message (10.2)."""
-    return orjson.dumps({"type": "AUTH_FAILED", "code": failure.name})
+def auth_failed(rejected: AuthRejected) -> bytes:
+    """The AUTH_FAILED message (10.2); ``detail`` is an extension, as in ``answers``."""
+    failed = {"type": "AUTH_FAILED", "code": rejected.failure.name}
+    detail = rejected.detail or DETAILS.get(rejected.failure)
+    return orjson.dumps({**failed, "detail": detail} if detail else failed)
 
 
 def ping(now_ms: int) -> bytes:

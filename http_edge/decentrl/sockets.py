@@ -23,7 +23,7 @@ from actors.host.clock import Clock
 from http_edge.crypto.canonical_json import NotCanonical
 from http_edge.crypto.signatures import verify_object
 from http_edge.decentrl import frames
-from http_edge.decentrl.frames import Authenticate, AuthFailure
+from http_edge.decentrl.frames import Authenticate, AuthFailure, AuthRejected
 from http_edge.dids.document import Fetch
 from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway
@@ -129,12 +129,12 @@ class SocketEndpoint:
             message = await self._authenticate(socket, peer_of(request))
         finally:
             self._unauthenticated.discard(socket)
-        if isinstance(message, AuthFailure):
+        if isinstance(message, AuthRejected):
             await self._refuse(socket, message)
             return socket
         session = await self._begin(message.did, outgoing)
         if isinstance(session, AuthFailure):
-            await self._refuse(socket, session, message.did)
+            await self._refuse(socket, AuthRejected(session), message.did)
             return socket
         outgoing.put_first(frames.AUTH_SUCCESS)
         writing = asyncio.get_running_loop().create_task(outgoing.run())
@@ -147,34 +147,35 @@ class SocketEndpoint:
 
     async def _authenticate(
         self, socket: web.WebSocketResponse, client: Peer
-    ) -> Authenticate | AuthFailure:
+    ) -> Authenticate | AuthRejected:
         """Authenticate the client: return its verified message, or why it failed (10.2)."""
         frames_taken = self._frame_rate()
         try:
             async with asyncio.timeout(self._protocol.socket_auth_s):
                 frame = await _first_message(socket, frames_taken)
         except TimeoutError:
-            return AuthFailure.AUTH_TIMEOUT
+            return AuthRejected(AuthFailure.AUTH_TIMEOUT)
         if frame is None:
-            return AuthFailure.RATE_LIMITED
+            return AuthRejected(AuthFailure.RATE_LIMITED)
         _handled(frame, client)
         if frame.type is not WSMsgType.TEXT:
-            return AuthFailure.INVALID_MESSAGE
+            return AuthRejected(AuthFailure.INVALID_MESSAGE, "message: is not a text frame")
         message = frames.read_authenticate(frame.data, did_bytes_max=self._limits.did_bytes_max)
-        if message is None:
-            return AuthFailure.INVALID_MESSAGE
+        if isinstance(message, AuthRejected):
+            return message
         if abs(self._clock() - message.timestamp) > self._protocol.timestamp_window_ms:
-            return AuthFailure.TIMESTAMP_OUT_OF_RANGE
+            return AuthRejected(AuthFailure.TIMESTAMP_OUT_OF_RANGE)
         document = await self._resolver.resolve(message.did)
         if document is Fetch.NEEDED:
-            return AuthFailure.TEMPORARILY_UNAVAILABLE
+            return AuthRejected(AuthFailure.TEMPORARILY_UNAVAILABLE)
         if document is None or isinstance(document, Fetch):
-            return AuthFailure.DID_NOT_FOUND
+            rule = self._resolver.why_unknown(message.did)
+            return AuthRejected(AuthFailure.DID_NOT_FOUND, f"message.did: {rule}")
         public_key = document.signing_keys.get(message.signing_key_id)
         if public_key is None:
-            return AuthFailure.SIGNING_KEY_NOT_FOUND
+            return AuthRejected(AuthFailure.SIGNING_KEY_NOT_FOUND)
         if not _is_signed(message, public_key):
-            return AuthFailure.INVALID_SIGNATURE
+            return AuthRejected(AuthFailure.INVALID_SIGNATURE)
         return message
 
     async def _begin(self, did: str, outgoing: Outgoing) -> _Session | AuthFailure:
@@ -193,19 +194,19 @@ class SocketEndpoint:
         return session
 
     async def _refuse(
-        self, socket: web.WebSocketResponse, failure: AuthFailure, did: str = ""
+        self, socket: web.WebSocketResponse, rejected: AuthRejected, did: str = ""
     ) -> None:
         """Send AUTH_FAILED, then the close frame with its code, in this order (10.2).
 
         ``did`` is the client's, empty unless it is proven.
         """
         if not socket.closed:  # a client that went away was not refused
-            self._refusals.count(DECENTRL, _AUTHENTICATE, failure.name, did)
+            self._refusals.count(DECENTRL, _AUTHENTICATE, rejected.failure.name, did)
             if not did:
                 charge_unproven(0)
             with contextlib.suppress(ConnectionError):
-                await socket.send_frame(frames.auth_failed(failure), WSMsgType.TEXT)
-                await socket.close(code=failure.value)
+                await socket.send_frame(frames.auth_failed(rejected), WSMsgType.TEXT)
+                await socket.close(code=rejected.failure.value)
 
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host, and update the end of the registration."""
@@ -265,8 +266,8 @@ class SocketEndpoint:
 
 def _end(outgoing: Outgoing) -> None:
     """End a socket whose client is no longer registered."""
-    failure = AuthFailure.NOT_REGISTERED
-    outgoing.close(failure.value, frames.auth_failed(failure))
+    rejected = AuthRejected(AuthFailure.NOT_REGISTERED)
+    outgoing.close(rejected.failure.value, frames.auth_failed(rejected))
 
 
 async def _take(message: WSMessage, outgoing: Outgoing, session: _Session) -> None:

@@ -294,7 +294,7 @@ def test_random_frames_close_a_socket_before_it_is_authenticated(target: Target)
                     await socket.raw.send_bytes(frame)
                 else:
                     await socket.raw.send_str(frame)
-                assert await socket.hear() == {"type": "AUTH_FAILED", "code": "INVALID_MESSAGE"}
+                assert (await socket.hear())["code"] == "INVALID_MESSAGE"
                 assert await socket.closing() == 4002
 
         target.run(play)

@@ -6,6 +6,7 @@ A detail is an extension of DCTRL-0004 11.1: ``<member>: <rule that it breaks>``
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any, Final
 
 import base58
@@ -192,6 +193,10 @@ async def test_a_did_that_does_not_resolve_is_said_to_break_which_rule(
     answer = await mediator.send(ALICE, "hi", to=did, channel="TWO_WAY_PRIVATE")
     assert answer.refusal == (404, "RECIPIENT_NOT_FOUND")
     assert answer.json["detail"] == f"header.recipient_did: {rule}"
+    async with mediator.upgrade() as socket:
+        await socket.say(mediator.authenticate(ALICE, did=did))
+        refused = {"code": "DID_NOT_FOUND", "detail": f"message.did: {rule}"}
+        assert await socket.hear() == {"type": "AUTH_FAILED", **refused}
 
 
 async def test_a_timestamp_in_seconds_is_reminded_of_milliseconds(mediator: Mediator) -> None:
@@ -222,3 +227,46 @@ async def test_an_event_to_withdraw_is_named_by_the_documented_member(mediator: 
     withdraw = {"type": "DELETE_PUBLIC_EVENT"}
     answer = await mediator.send(ALICE, withdraw, channel="ONE_WAY_PUBLIC")
     assert answer.json["detail"] == "payload.public_event_id: is missing"
+
+
+def _with(**members: Any) -> Callable[[Json], Json]:
+    return lambda message: message | members
+
+
+MESSAGES: Final[list[tuple[Callable[[Json], Json | str | bytes], str]]] = [
+    (lambda _: b"{}", "message: is not a text frame"),
+    (lambda _: "hello", "message: is not JSON in UTF-8"),
+    (lambda _: '{"did":"a","did":"b"}', "message: duplicate key"),
+    (lambda _: "[]", "message: expected `object`, got `array`"),
+    (lambda _: {"type": "AUTHENTICATE"}, "message.did: is missing"),
+    (_with(type="authenticate"), "message.type: is not AUTHENTICATE"),
+    (_with(timestamp="1"), "message.timestamp: expected `int | float`, got `str`"),
+    (_with(nonce="1"), "message.nonce: is not a UUID"),
+    (_with(did="x" * 2049), "message.did: has more than 2048 bytes"),
+    (lambda _: " " * 20_000, "message: has more than 16384 characters"),
+    (
+        _with(timestamp=NOW_S),
+        "message.timestamp: is too far from the mediator's clock, in Unix milliseconds",
+    ),
+    (
+        _with(signing_key_id="#signing"),
+        "message.signing_key_id: is not a signing key in the DID's document",
+    ),
+    (
+        lambda message: message | {"signature": ALICE.sign(message)},
+        "message.signature: does not verify over did, signing_key_id, timestamp and nonce",
+    ),
+    (
+        lambda message: message,
+        "message.did: is not registered here",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mistake", "detail"), MESSAGES, ids=[d for _, d in MESSAGES])
+async def test_a_socket_that_is_refused_is_given_the_member_and_the_rule(
+    mediator: Mediator, mistake: Callable[[Json], Json | str | bytes], detail: str
+) -> None:
+    async with mediator.upgrade() as socket:
+        await socket.say(mistake(mediator.authenticate(ALICE)))
+        assert (await socket.hear())["detail"] == detail

@@ -21,7 +21,7 @@ ALICE, BOB, STRANGER = Identity("alice"), Identity("bob"), Identity("stranger")
 async def refused(socket: Socket) -> tuple[str, int]:
     """The code in AUTH_FAILED and the close code, which come in this order."""
     message = await socket.hear()
-    assert set(message) == {"type", "code"}
+    assert set(message) - {"detail"} == {"type", "code"}
     assert message["type"] == "AUTH_FAILED"
     return message["code"], await socket.closing()
 
@@ -302,7 +302,7 @@ async def test_a_message_beyond_the_bound_closes_the_socket(mediator: Mediator) 
 async def test_a_message_of_the_largest_size_is_read(mediator: Mediator) -> None:
     async with mediator.upgrade() as socket:
         await socket.say("x" * 4096)
-        assert await socket.hear() == {"type": "AUTH_FAILED", "code": "INVALID_MESSAGE"}
+        assert (await socket.hear())["code"] == "INVALID_MESSAGE"
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,16 @@ def test_what_is_longer_than_any_message_of_a_client_is_not_parsed() -> None:
     text = orjson.dumps(message).decode()
     for padding, is_read in (("", True), (" " * 5_000, False)):
         read = frames.read_authenticate(text + padding, did_bytes_max=100)
-        assert (read is not None) is is_read
+        assert isinstance(read, frames.Authenticate) is is_read
 
 
 def test_the_did_of_a_socket_is_bounded_in_bytes() -> None:
     message = {"did": "did:x:" + "\N{EURO SIGN}" * 90, "signing_key_id": "a", "timestamp": 1}
     message |= {"type": "AUTHENTICATE", "nonce": str(UUID(int=1)), "signature": "s" * 88}
     text = orjson.dumps(message).decode()
-    assert frames.read_authenticate(text, did_bytes_max=300)
-    assert frames.read_authenticate(text, did_bytes_max=100) is None
+    for bytes_max, is_read in ((300, True), (100, False)):
+        read = frames.read_authenticate(text, did_bytes_max=bytes_max)
+        assert isinstance(read, frames.Authenticate) is is_read
 
 
 async def test_a_ping_is_answered_at_any_time(mediator: Mediator) -> None:
