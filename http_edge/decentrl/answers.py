@@ -227,17 +227,23 @@ _REFUSALS: Final = {
 
 def rejection_body(reason: str) -> bytes:
     """The error object of a request that the listener rejects (``listener.routes.ErrorBody``)."""
-    if reason == Rejection.TOO_BUSY.value:
-        return error_body(Refusal.TEMPORARILY_UNAVAILABLE.value)
-    detail = _INVALID.get(reason)
-    return error_body(reason) if detail is None else error_body("INVALID_COMMAND", detail)
+    code, detail = _REJECTIONS.get(reason, (reason, None))
+    return error_body(code, detail)
 
 
-_INVALID: Final = {
-    Rejection.MALFORMED.value: "request: is not HTTP, or has a header line that is too long",
-    Rejection.BODY_INCOMPLETE.value: "body: ends early",
-    Rejection.BODY_TIMEOUT.value: "body: does not arrive in time",
-    Rejection.BODY_TOO_LARGE.value: "body: has more bytes than this mediator accepts",
-    Rejection.BODY_ENCODED.value: "body: has a Content-Encoding",
+_INVALID: Final = Refusal.INVALID_COMMAND.value
+_REJECTIONS: Final[dict[str, tuple[str, str | None]]] = {
+    Rejection.MALFORMED.value: (
+        _INVALID,
+        "request: is not HTTP, or has a header line that is too long",
+    ),
+    Rejection.BODY_INCOMPLETE.value: (_INVALID, "body: ends early"),
+    Rejection.BODY_TIMEOUT.value: (_INVALID, "body: does not arrive in time"),
+    Rejection.BODY_TOO_LARGE.value: (_INVALID, "body: has more bytes than this mediator accepts"),
+    Rejection.BODY_ENCODED.value: (_INVALID, "body: has a Content-Encoding"),
+    Rejection.NOT_FOUND.value: ("NOT_FOUND", "path: is unknown; a slash at its end counts"),
+    Rejection.METHOD_NOT_ALLOWED.value: ("METHOD_NOT_ALLOWED", "method: is not one of Allow"),
+    Rejection.UPGRADE_REQUIRED.value: ("UPGRADE_REQUIRED", "request: upgrades to no WebSocket"),
+    Rejection.TOO_BUSY.value: (Refusal.TEMPORARILY_UNAVAILABLE.value, None),
 }
-"""Details of the listener's reasons that are INVALID_COMMAND; its other reasons are codes."""
+"""Codes and details of the listener's reasons; each other reason is a code without a detail."""

@@ -229,6 +229,21 @@ async def test_an_event_to_withdraw_is_named_by_the_documented_member(mediator: 
     assert answer.json["detail"] == "payload.public_event_id: is missing"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "detail"),
+    [
+        ("POST", "//", "path: is unknown; a slash at its end counts"),
+        ("GET", "/health/", "path: is unknown; a slash at its end counts"),
+        ("PUT", "/", "method: is not one of Allow"),
+        ("GET", "/ws", "request: upgrades to no WebSocket"),
+    ],
+)
+async def test_a_request_that_reaches_no_endpoint_names_its_part_that_is_wrong(
+    mediator: Mediator, method: str, path: str, detail: str
+) -> None:
+    assert (await mediator.request(method, path)).json["detail"] == detail
+
+
 def _with(**members: Any) -> Callable[[Json], Json]:
     return lambda message: message | members
 
