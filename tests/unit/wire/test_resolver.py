@@ -84,6 +84,8 @@ async def test_a_foreign_did_web_is_off_by_default(host: HttpsHost) -> None:
     resolver = Resolver(OWN, KEYS)
     assert resolver.resolve_now(host.did) is None
     assert await resolver.resolve(host.did) is None
+    why = "is a did:web, which this mediator does not resolve"
+    assert resolver.why_unknown(host.did) == why
 
 
 async def test_a_foreign_did_web_is_fetched_where_it_is_switched_on(host: HttpsHost) -> None:
@@ -94,6 +96,7 @@ async def test_a_foreign_did_web_is_fetched_where_it_is_switched_on(host: HttpsH
     assert found is not None
     assert resolver.resolve_now(host.did) == resolver.known(host.did) == found
     assert len(host.requests) == 1
+    assert resolver.why_unknown(f"{host.did}:other") == "does not resolve"
 
 
 def test_a_flood_of_dids_is_remembered_only_up_to_the_limit() -> None:
