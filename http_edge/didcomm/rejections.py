@@ -60,6 +60,7 @@ UNPACK_REFUSALS: Final = {
     UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
     UnpackRefusal.NOT_FOR_US: RejectionReason.NOT_AN_ENVELOPE,
     UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
+    UnpackRefusal.NOT_A_MESSAGE: RejectionReason.NOT_A_MESSAGE,
 }
 REPORTED: Final = {
     RejectionReason.NOT_A_MESSAGE: Problem.INVALID_MESSAGE,

@@ -362,7 +362,10 @@ class UnpackRefusal(Enum):
     NOT_FOR_US = auto()
     """None of its recipients is a key of ours."""
     UNDECRYPTABLE = auto()
-    """It names a key of ours, but was made for another key, was changed, or is incomplete."""
+    """It names a key or a DID of ours, but was made for another key, was changed, or is incomplete.
+    """
+    NOT_A_MESSAGE = auto()
+    """It was opened, and does not contain a JSON object."""
 
 
 def read_type(text: object) -> MessageType | None:

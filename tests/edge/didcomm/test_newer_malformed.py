@@ -177,9 +177,9 @@ def keys() -> Iterator[tuple[str, bytes]]:
 def contents() -> Iterator[tuple[str, bytes]]:
     """What is no message, too deep, or another's; the vectors of plaintext among it."""
     for content in (b"", b"\xff", b'"aaa"', b"[1]", b'{"id":"1","id":"2"}', b"{", b"{" * 5_000):
-        yield UNDECRYPTABLE, sealed(content)
+        yield NOT_A_MESSAGE, sealed(content)
     deep = orjson.dumps(WHOLE)[:-1] + b',"deep":' + nested(5_000) + b"}"
-    yield UNDECRYPTABLE, sealed(deep)
+    yield NOT_A_MESSAGE, sealed(deep)
     yield NOT_A_MESSAGE, sealed(b"{}")
     for name in ("id", "type", "from"):
         yield NOT_A_MESSAGE, said(**{name: None})

@@ -28,7 +28,7 @@ from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX, encode_peer4, p
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, write_multibase
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.envelopes.v1.envelope import pack as pack_v1
-from http_edge.didcomm.envelopes.v2.envelope import Recipient, seal
+from http_edge.didcomm.envelopes.v2.envelope import Recipient, Sender, seal
 from http_edge.didcomm.envelopes.v2.signed import write_signed
 from http_edge.didcomm.envelopes.versions import (
     Envelopes,
@@ -388,13 +388,17 @@ def test_what_may_not_stand_in_one_another_is_refused() -> None:
     assert read(ALICE.pack(inner, to, did)) is None
 
 
-@pytest.mark.parametrize("content", [b"5", b"null", b'"payload"', b"[]", b"{"])
+@pytest.mark.parametrize("content", [b"5", b"null", b'"payload"', b"[]", b"{", b'{"n":9e999}'])
 def test_what_is_no_object_in_an_envelope_or_a_signature_is_refused(content: bytes) -> None:
-    did = ALICE.dids.did_key
+    did, to = ALICE.dids.did_key, [recipient(OWN, OWN.peer2)]
+    packed = seal(content, to, Sender(ALICE.named(did).agreement_kid, ALICE.key), ALICE.secrets)
+    # The envelope opens, so its sender need not look for a fault in its cryptography.
+    for whole in (content, packed):
+        body = seal(whole, to, None, ALICE.secrets)
+        assert ENVELOPES.unpack(body) is UnpackRefusal.NOT_A_MESSAGE
     signed = write_signed(content, f"{did}#{did.split(':')[2]}", AGENT)
-    for whole in (content, orjson.dumps(signed)):
-        body = seal(whole, [recipient(OWN, OWN.peer2)], None, ALICE.secrets)
-        assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
+    body = seal(orjson.dumps(signed), to, None, ALICE.secrets)
+    assert ENVELOPES.unpack(body) is UnpackRefusal.UNDECRYPTABLE
 
 
 @pytest.mark.parametrize(
@@ -415,6 +419,26 @@ def test_an_envelope_with_a_member_twice_is_no_envelope() -> None:
     assert ENVELOPES.unpack(body.replace(b'{"protected"', b'{"tag":"eA","protected"', 1)) is (
         UnpackRefusal.NOT_AN_ENVELOPE
     )
+
+
+@pytest.mark.parametrize(
+    ("kids", "refusal"),
+    [
+        ([f"{OWN.peer2}#key-1"], UnpackRefusal.UNDECRYPTABLE),  # our key for signatures
+        ([f"{OWN.web}#key-9", f"{OWN.peer4_short}#key-3"], UnpackRefusal.UNDECRYPTABLE),
+        (["#key-2"], UnpackRefusal.NOT_AN_ENVELOPE),
+        (["key-2", ""], UnpackRefusal.NOT_AN_ENVELOPE),
+    ],
+)
+def test_a_sender_learns_that_its_key_id_is_none_of_ours_or_no_did(
+    kids: list[str], refusal: UnpackRefusal
+) -> None:
+    key = recipient(OWN, OWN.peer2).key
+    to = [Recipient(kid, key) for kid in kids]
+    assert ENVELOPES.unpack(seal(b"{}", to, None, ALICE.secrets)) is refusal
+    to.append(Recipient(f"{PEER4}#key-2", key))
+    found = ENVELOPES.unpack(seal(b"{}", to, None, ALICE.secrets))
+    assert found == ForOthers([canonical_name(PEER4) or ""], "v2")
 
 
 def test_an_envelope_for_others_names_them_once_whatever_their_spelling() -> None:

@@ -7,7 +7,7 @@ signature alone proves the author, but not the recipient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -131,7 +131,7 @@ class V2:
             return opened
         if opened.sender is None and envelope.is_envelope(opened.value):
             inner = self._open(opened.value)
-            if isinstance(inner, UnknownSender):
+            if isinstance(inner, UnknownSender) or inner is UnpackRefusal.NOT_A_MESSAGE:
                 return inner
             if not isinstance(inner, _Opened) or inner.sender is None:
                 # An inner envelope for others, or anonymous again, is not allowed.
@@ -250,8 +250,7 @@ class V2:
         ours = self._own.by_kid
         number = next((n for n, kid in enumerate(sealed.kids) if kid in ours), None)
         if number is None:
-            names = (canonical_name(kid) for kid in sealed.kids)
-            return ForOthers(list(dict.fromkeys(name for name in names if name is not None)))
+            return self._for_others(sealed.kids)
         own = ours[sealed.kids[number]]
         sender = self._sender(sealed.sender_kid) if sealed.sender_kid else None
         if sealed.sender_kid and sender is None:
@@ -263,7 +262,19 @@ class V2:
         if opened is None:
             return UnpackRefusal.UNDECRYPTABLE
         found = self._object(opened)
-        return UnpackRefusal.UNDECRYPTABLE if found is None else _Opened(found, opened, own, sender)
+        return UnpackRefusal.NOT_A_MESSAGE if found is None else _Opened(found, opened, own, sender)
+
+    def _for_others(self, kids: Sequence[str]) -> ForOthers | UnpackRefusal:
+        """Return whose envelope this is, if none of its key ids is one of ours.
+
+        A sender that took a wrong key of ours, or wrote no DID, has to learn it: no recipient can
+        have these names.
+        """
+        names = list(dict.fromkeys(filter(None, map(canonical_name, kids))))
+        others = [name for name in names if name not in self._own.names]
+        if others:
+            return ForOthers(others)
+        return UnpackRefusal.UNDECRYPTABLE if names else UnpackRefusal.NOT_AN_ENVELOPE
 
     def _sender(self, kid: str) -> _Sender | None:
         """Return the sender with this key id, if its DID is known and lists it for agreement."""
