@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 import msgspec
@@ -32,6 +33,8 @@ from http_edge.settings.settings import DidComm
 
 _DIDS_LEARNED_MAX: Final = 2
 """DIDs that the reader learns for one message: its sender's, and the sender's prior DID."""
+_DRAWN_BYTES: Final = 16
+"""So many bytes that each delay is drawn equally often."""
 
 
 class ForUs(msgspec.Struct, frozen=True):
@@ -124,9 +127,8 @@ class MessageReader:
             if forward is None:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
             if not any(version.is_own(name) for name in forward.recipients):
-                return ToForward(
-                    forward.recipients, self._to_queue(forward, version.generation), message
-                )
+                envelopes = self._to_queue(forward, version.generation, unpacked.plaintext)
+                return ToForward(forward.recipients, envelopes, message)
             # Opening an envelope costs key agreements: a forward may make us open only one.
             if len(forward.recipients) > 1 or len(forward.payloads) > 1:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
@@ -147,19 +149,24 @@ class MessageReader:
             case _:
                 return NotTaken(UNPACK_REFUSALS[found])
 
-    def _to_queue(self, forward: Forward, generation: int) -> QueueEnvelopes:
-        """Return what a forward asks for, within the limits of the settings.
+    def _to_queue(self, forward: Forward, generation: int, plaintext: bytes) -> QueueEnvelopes:
+        """Return what a forward with this plaintext asks for, within the limits of the settings.
 
-        A negative delay permits any delay up to its amount (routing 2.0): half is used here.
+        A negative delay asks for a random one up to its amount (routing 2.0), so that the times of
+        messages do not show which belong together. It is drawn from the plaintext, which only the
+        sender and this mediator know; a repeated message draws the same.
         """
-        wanted_ms = forward.delay_ms if forward.delay_ms >= 0 else -forward.delay_ms // 2
+        delay_ms = min(abs(forward.delay_ms), round(self._settings.forward_delay_s_max * 1000))
+        if forward.delay_ms < 0:
+            drawn = int.from_bytes(blake2b(plaintext, digest_size=_DRAWN_BYTES).digest(), "big")
+            delay_ms = drawn % (delay_ms + 1)
         expires_at_s = forward.expires_at_s
         return QueueEnvelopes(
             "",
             list(forward.payloads),
             generation,
             0 if expires_at_s is None else max(1, expires_at_s),  # 0 means never
-            min(wanted_ms, round(self._settings.forward_delay_s_max * 1000)),
+            delay_ms,
         )
 
 

@@ -322,10 +322,8 @@ async def test_a_delayed_forward_is_handed_out_after_its_delay(
     assert await drained(wallet, sender, recipient) == ["later"]
 
 
-@pytest.mark.parametrize(
-    ("wished_ms", "held_s"), [(10**9, 60), (-8_000, 4), (-(10**9), 60), (0, 0), (True, 0)]
-)
-async def test_a_delay_is_bounded_and_a_random_one_is_half_of_it(
+@pytest.mark.parametrize(("wished_ms", "held_s"), [(10**9, 60), (8_000, 8), (0, 0), (True, 0)])
+async def test_a_delay_is_bounded(
     network: WalletNetwork, sender: Sender, wished_ms: int, held_s: int
 ) -> None:
     wallet, clock = await connected(network), network.mediator.clock
