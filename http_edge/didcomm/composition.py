@@ -35,7 +35,7 @@ from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
 from http_edge.didcomm.protocols.invitations import INVITATION_PATH, Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
-from http_edge.didcomm.protocols.out_of_band import OutOfBand
+from http_edge.didcomm.protocols.out_of_band import OUT_OF_BAND_2, OutOfBand
 from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
 from http_edge.didcomm.protocols.protocol import ProtocolTable
@@ -243,6 +243,7 @@ def _table(
         Connections(handshake, documents, key, clock=clock).family(),
         DidExchange(handshake, documents, key).family(),
         OutOfBand(admission).family(),
+        OUT_OF_BAND_2,
         *trust_ping.families(),
         *features.families(),
         *notifications.families(),

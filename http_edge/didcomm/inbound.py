@@ -31,6 +31,7 @@ from http_edge.didcomm.envelopes.messages import (
     DidRotation,
     Message,
     OpenReport,
+    ProblemReport,
     Reply,
 )
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
@@ -309,6 +310,8 @@ class Inbound:
         request, outcome = handled
         account = request.sender
         outcome = acknowledged(message, outcome)
+        if message.is_prior_unproven:
+            outcome = _with_unproven_prior(outcome)
         if outcome.refused:
             self._refusals.count(DIDCOMM, name, outcome.refused, account.did)
             limited = self._reports.limited(account.did, outcome, self._clock() / 1000)
@@ -418,3 +421,15 @@ class Inbound:
 
     def _pack(self, answer: Answer, question: Message, to: AgentAccount) -> bytes:
         return self._envelopes.answer(question, answer, to, self._new_id())
+
+
+def _with_unproven_prior(outcome: Outcome) -> Outcome:
+    """Return the outcome of a message whose ``from_prior`` proves nothing.
+
+    A sender that is not connected learns this, because it may expect the account of its prior DID.
+    """
+    report = outcome.reply
+    if outcome.refused != Problem.NOT_CONNECTED.refused or not isinstance(report, ProblemReport):
+        return outcome
+    comment = f"{report.comment}; the from_prior of this message proves nothing"
+    return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(report, comment=comment))

@@ -25,6 +25,11 @@ _STRANGER: Final = described("no_existing_connection", "There is no connection t
 """The code that ACA-Py understands; the RFC defines none."""
 
 
+OUT_OF_BAND_2: Final = Family("out-of-band", 2, (0,), ("sender",), {})
+"""Out-of-band 2.0: agents find that our invitations are of it, and have no message of it to send.
+"""
+
+
 class OutOfBand:
     """Answers the messages of out-of-band 1.x."""
 

@@ -53,14 +53,18 @@ class Problem(Enum):
     VERSION_NOT_SUPPORTED = (
         "version-not-supported",
         "e.p.msg.unsupported",
-        "This version of the protocol is not supported",
+        "This version of the protocol is not supported; discover-features lists those that are",
     )
     INVALID_MESSAGE = (
         "invalid-message",
         f"e.p.msg.{QUESTION_TYPE}",
         "A part of the message is missing or invalid",
     )
-    NOT_CONNECTED = "not-connected", "e.p.req.not_enroll", "There is no connection with this key"
+    NOT_CONNECTED = (
+        "not-connected",
+        "e.p.req.not_enroll",
+        "The sender is not connected; in DIDComm v2 a mediate-request connects it",
+    )
     ROTATED = "did-rotated", "e.p.did-rotated", "This DID was replaced by another DID"
     NOT_MEDIATED = "mediation_not_granted", "e.p.req.not_enroll", "Mediation has not been granted"
     UNKNOWN_RECIPIENT = (

@@ -209,9 +209,11 @@ async def test_a_wallet_discovers_both_generations(network: WalletNetwork) -> No
         "messagepickup/1.0", "messagepickup/2.0", "messagepickup/3.0", "message-pickup/4.0",
         "coordinate-mediation/1.0", "coordinate-mediation/2.0", "coordinate-mediation/3.0",
         "routing/1.0", "routing/2.0", "trust_ping/1.0", "trust-ping/2.0", "empty/1.0",
-        "report-problem/2.0", "out-of-band/1.1", "discover-features/2.0",
+        "report-problem/2.0", "out-of-band/1.1", "out-of-band/2.0", "discover-features/2.0",
     ):  # fmt: skip
         assert NEW_PREFIX + spoken in found, spoken
+    headers = {each.id for each in await bob.discover([("header", "*")])}
+    assert headers == {"expires_time", "from_prior", "please_ack", "return_route"}
     (size,) = await bob.discover([("constraint", "max_receive_bytes")])
     assert size.id == "max_receive_bytes"
 

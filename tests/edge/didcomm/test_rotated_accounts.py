@@ -230,6 +230,22 @@ async def test_a_wallet_of_v1_rotates_to_a_did_of_v2(network: WalletNetwork, bob
         await bob.wallet.query_keylist()
 
 
+async def test_a_newcomer_learns_that_its_proof_of_a_prior_did_proves_nothing(
+    network: WalletNetwork,
+) -> None:
+    old = await connected(network)
+    new = successor(network, old)
+    stranger = successor(network, old)
+    rotation = DidRotation(old.connection.did, new.connection.did, 1_000)
+    forged = write_from_prior(rotation, f"{old.connection.did}#key-1", new.connection.key)
+    for proof, proves in ((forged, False), (moved(stranger, new), True)):
+        kind = "coordinate-mediation/3.0/recipient-query"
+        report = (await say(new, kind, from_prior=proof))["description"]
+        assert report["code"] == "e.p.req.not_enroll"
+        assert ("proves nothing" in report["en"]) is not proves
+    assert len((await old.query_recipients()).dids) == 1
+
+
 async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
     network: WalletNetwork, sender: Sender
 ) -> None:

@@ -362,7 +362,7 @@ async def test_an_unknown_outcome_is_reported_and_nothing_is_handed_over(holder:
         (Refusal.RATE_LIMITED, "temporarily_unavailable", "Too many messages", "rate-limited"),
         (Refusal.INSUFFICIENT_STORAGE, "temporarily_unavailable", "disk", "insufficient-storage"),
         (Refusal.NOT_SPEAKING, "invalid_request", "replaced by another DID", "did-rotated"),
-        (Refusal.NOT_CONNECTED, "invalid_request", "no connection", "not-connected"),
+        (Refusal.NOT_CONNECTED, "invalid_request", "not connected", "not-connected"),
     ],
 )
 async def test_a_refusal_is_reported_with_its_own_reason(

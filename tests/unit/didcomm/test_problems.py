@@ -76,7 +76,7 @@ def test_a_protocol_with_reports_of_its_own_writes_the_newer_code() -> None:
         "~thread": {"thid": "message-1", "pthid": "message-1"},
         "description": {
             "code": "e.p.req.not_enroll",
-            "en": "There is no connection with this key",
+            "en": "The sender is not connected; in DIDComm v2 a mediate-request connects it",
         },
     }
 
