@@ -13,10 +13,10 @@ import orjson
 from http_edge.clients.didcomm import Wallet2, forward_2, post
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Json
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.attacks.attack import Attack
 from tests.attacks.target import ACCEPTED, SOURCES, Target
-from tests.unit.didcomm.v2_agent import write_from_prior
 
 _PATH: Final = "/didcomm"
 _WALLETS: Final = 45

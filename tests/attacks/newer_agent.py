@@ -15,9 +15,9 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v2 import envelope, signed
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from tests.attacks.changes import ODD, changed, written
 from tests.edge.didcomm.test_newer_bad_input import HEADERS, KINDS, MEMBERS
-from tests.unit.didcomm.v2_agent import write_from_prior
 
 _RECIPIENTS: Final = (2, 16, 64, 200)
 """Some envelopes have more than they may have."""

@@ -1,7 +1,7 @@
 """Converts messages of DIDComm v2 to flat ones and back: the library works with one form.
 
 A flat message has the form of DIDComm v1: ``@type``, ``@id``, the members of its protocol, and
-beside them ``~thread``, ``~transport`` and ``~attach``.
+beside them ``~thread``, ``~transport`` and ``~attach``; ``~from_prior`` is a header of v2 alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Final
 
 from http_edge.didcomm.envelopes.messages import Json, read_type
 
-_DECORATORS: Final = frozenset({"@type", "@id", "~thread", "~transport", "~attach", "~please_ack"})
+_DECORATORS: Final = frozenset(
+    {"@type", "@id", "~thread", "~transport", "~attach", "~please_ack", "~from_prior"}
+)
 _REPORT: Final = "problem-report"
 
 
@@ -26,6 +28,8 @@ def from_flat(message: Json) -> Json:
     written |= {name: transport[name] for name in _ROUTES if name in transport}
     if "~please_ack" in message:
         written["please_ack"] = [""]
+    if "~from_prior" in message:
+        written["from_prior"] = message["~from_prior"]
     attached = message.get("~attach")
     if isinstance(attached, list):
         written["attachments"] = [{"id": one["@id"], "data": one["data"]} for one in attached]

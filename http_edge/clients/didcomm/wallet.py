@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import aiohttp
 
@@ -36,8 +37,13 @@ from http_edge.clients.didcomm.protocol_session import check_registered
 from http_edge.clients.didcomm.queue_1 import SpeaksQueue1
 from http_edge.clients.didcomm.recipients import Recipient, Recipient2
 from http_edge.clients.didcomm.transport import post
+from http_edge.clients.sources import Sources
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.messages import Json
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Json
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
+
+_now_ms: Final = Sources().now_ms
+"""Returns the time at which a DID is given up."""
 
 
 class Wallet(SpeaksMediation, ConnectedWallet, SpeaksPickup1, SpeaksQueue1):
@@ -182,14 +188,8 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
             key or KeyPair.new(), did_method, endpoint or QUEUE, found.did, http_url, ws_url
         )
         asking = cls(connection, session=session, pickup=pickup, mediation=mediation)
-        granted = await asking.request_mediation(found.id)
-        return cls(
-            replace(connection, is_known=True),
-            session=session,
-            pickup=pickup,
-            mediation=mediation,
-            routing_did=granted,
-        )
+        asking.routing_did = await asking.request_mediation(found.id)
+        return asking._with(replace(connection, is_known=True))
 
     async def new_recipient(self, method: DidMethod2 = "peer4") -> Recipient2:
         """Register a fresh DID for one correspondent.
@@ -201,3 +201,43 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         results = await self.update_recipients(add=[recipient.did])
         check_registered("DID", [changed.result for changed in results])
         return recipient
+
+    # ---- its own DID
+
+    async def rotate(self, key: KeyPair | None = None) -> Wallet2:
+        """Let the DID of another key speak for this wallet's account; keylist and queue stay.
+
+        Return the wallet under its new DID, over HTTP; the mediator refuses the prior DID from then
+        on. ``key``, by default a fresh one, must not have an account. A caller that stored it can
+        repeat a rotation whose answer was lost.
+
+        Raises:
+            ProblemReported: the mediator refused the rotation, and this wallet stays as it is.
+        """
+        new = replace(self.connection, key=key or KeyPair.new(), is_known=False)
+        # What only an account gets: a mediator answers a ping whatever the proof is worth.
+        status = f"{self.pickup.protocol}/status-request"
+        await self._with(new).request(status, "status", **self._from_prior(new.did))
+        return self._with(replace(new, is_known=True))
+
+    async def end(self) -> None:
+        """End the account with its keylist and queue; to repeat it changes nothing."""
+        parting = {"@type": f"{NEW_PREFIX}empty/1.0/empty", **self._from_prior(None)}
+        await self.ask(parting, return_route="none")
+
+    def _from_prior(self, new_did: str | None) -> Json:
+        """Return the proof that this wallet's DID is given up, as a member of a message."""
+        did, key = self.connection.did, self.connection.key
+        own = self.connection.own.named(did)
+        assert own is not None
+        rotation = DidRotation(did, new_did, _now_ms() // 1000)
+        return {"~from_prior": write_from_prior(rotation, own.signing_kid, key)}
+
+    def _with(self, connection: Connection2) -> Wallet2:
+        return Wallet2(
+            connection,
+            session=self.session,
+            pickup=self.pickup,
+            mediation=self.mediation_version,
+            routing_did=self.routing_did,
+        )

@@ -19,12 +19,13 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation, Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids, own_services
 from http_edge.didcomm.envelopes.v2.envelope import Recipient
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE, V2
 from tests.edge.didcomm.newer_wallets import Sender, ask_of, connected
 from tests.edge.didcomm.wallet_network import SERVICE, WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import Answer, Mediator
-from tests.unit.didcomm.v2_agent import PING, V2Agent, write_from_prior
+from tests.unit.didcomm.v2_agent import PING, V2Agent
 from tests.unit.outbound.agent_host import agent_host
 from tests.unit.wire.did_log import DidLog, approval_of, multikey
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host

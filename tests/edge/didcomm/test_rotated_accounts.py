@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 import pytest
 
 from actors.core.partitioning import host_name
-from http_edge.clients.didcomm import Recipient2, Wallet2
+from http_edge.clients.didcomm import (
+    PICKUP_2,
+    PICKUP_3,
+    PICKUP_4,
+    DidMethod2,
+    PickupVersion,
+    Recipient2,
+    Wallet2,
+)
 from http_edge.clients.didcomm.connection import Connection2, agreement_key
 from http_edge.clients.didcomm.documents import QUEUE
 from http_edge.clients.didcomm.errors import ProblemReported, WalletError
@@ -18,12 +27,12 @@ from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation
 from http_edge.didcomm.envelopes.v2 import envelope
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Json
 from tests.edge.mediator import HandClock
-from tests.unit.didcomm.v2_agent import write_from_prior
 
 _IDS: Final = itertools.count(1)
 
@@ -228,6 +237,29 @@ async def test_a_wallet_of_v1_rotates_to_a_did_of_v2(network: WalletNetwork, bob
     assert bob.texts([each async for each in new.drain(100)]) == ["waits", "after"]
     with pytest.raises(ProblemReported, match="did-rotated"):
         await bob.wallet.query_keylist()
+
+
+@pytest.mark.parametrize("pickup", [PICKUP_2, PICKUP_3, PICKUP_4], ids=lambda each: each.protocol)
+@pytest.mark.parametrize("method", ["peer4", "peer2", "key"])
+async def test_a_wallet_of_the_library_rotates_as_often_as_it_likes_and_ends(
+    network: WalletNetwork, sender: Sender, method: DidMethod2, pickup: PickupVersion
+) -> None:
+    old = await connected(network, did_method=method, pickup=pickup)
+    recipient = await old.new_recipient()
+    await sender.write(recipient, "before")
+    key = KeyPair.new()
+    await old.rotate(key)  # and its answer may have been lost
+    new = await old.rotate(key)
+    assert new.connection == replace(old.connection, key=key)
+    newest = await new.rotate()
+    await sender.write(recipient, "after")
+    assert await drained(newest, sender, recipient) == ["before", "after"]
+    assert await refused(old) == await refused(new) == "e.p.did-rotated"
+    with pytest.raises(ProblemReported, match="not connected"):
+        await old.rotate()
+    for _ in range(2):
+        await newest.end()
+    assert await refused(newest) == "e.p.req.not_enroll"
 
 
 async def test_a_newcomer_learns_that_its_proof_of_a_prior_did_proves_nothing(

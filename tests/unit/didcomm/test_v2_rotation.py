@@ -17,8 +17,12 @@ from http_edge.didcomm.envelopes.messages import (
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.envelopes.v2.signed import FROM_PRIOR_CHARS_MAX, read_from_prior
-from tests.unit.didcomm.v2_agent import V2Agent, recipient, write_from_prior
+from http_edge.didcomm.envelopes.v2.signed import (
+    FROM_PRIOR_CHARS_MAX,
+    read_from_prior,
+    write_from_prior,
+)
+from tests.unit.didcomm.v2_agent import V2Agent, recipient
 from tests.unit.didcomm.v2_mediator import ALICE, OTHER, OWN, PEER4, message, read
 
 PRIOR = V2Agent(OTHER).dids

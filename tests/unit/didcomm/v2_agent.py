@@ -6,8 +6,6 @@ from typing import Any
 
 import orjson
 
-from http_edge.crypto.encoding import b64encode
-from http_edge.crypto.signatures import sign
 from http_edge.didcomm.envelopes.did_documents import (
     AgentDocument,
     read_agent_document,
@@ -15,7 +13,7 @@ from http_edge.didcomm.envelopes.did_documents import (
 )
 from http_edge.didcomm.envelopes.key_agreement import PrivateKey, StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, DidRotation
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
 from http_edge.didcomm.envelopes.v2.envelope import (
     Recipient,
@@ -82,13 +80,3 @@ def recipient(own: OwnDids, did: str, *, kid: str | None = None) -> Recipient:
     keys = keys_of(own, did)
     fragment = next(iter(keys.agreement))
     return Recipient(f"{did}#{fragment}" if kid is None else kid, keys.agreement[fragment])
-
-
-def write_from_prior(rotation: DidRotation, kid: str, key: KeyPair) -> str:
-    """The ``from_prior`` of a rotation, signed with a key ``kid`` of the prior DID."""
-    header = {"typ": "JWT", "alg": "EdDSA", "crv": "Ed25519", "kid": kid}
-    claims: dict[str, Any] = {"iss": rotation.prior_did, "iat": rotation.issued_at_s}
-    if rotation.new_did is not None:
-        claims["sub"] = rotation.new_did
-    signed = f"{b64encode(orjson.dumps(header))}.{b64encode(orjson.dumps(claims))}"
-    return f"{signed}.{b64encode(sign(key.seed, signed.encode()))}"

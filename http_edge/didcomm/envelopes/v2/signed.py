@@ -177,6 +177,16 @@ def write_signed(payload: bytes, kid: str, key: KeyPair) -> Json:
     }
 
 
+def write_from_prior(rotation: DidRotation, kid: str, key: KeyPair) -> str:
+    """Return the ``from_prior`` of a rotation, signed with a key ``kid`` of the prior DID."""
+    header = {"typ": "JWT", "alg": "EdDSA", "crv": "Ed25519", "kid": kid}
+    claims: Json = {"iss": rotation.prior_did, "iat": rotation.issued_at_s}
+    if rotation.new_did is not None:
+        claims["sub"] = rotation.new_did
+    signed = f"{b64encode(orjson.dumps(header))}.{b64encode(orjson.dumps(claims))}"
+    return f"{signed}.{b64encode(sign(key.seed, signed.encode()))}"
+
+
 def _verified(
     text: str, payload: bytes, signature: Signature, seen: SeenDids
 ) -> SignedMessage | None:
