@@ -278,6 +278,8 @@ class Inbound:
             rotated = await self._accounts.rotate(message.rotation, sender, message, command)
             if rotated in TO_RETRY:
                 return MessageRejection(self.refused(reason_of(rotated), name), message, sender)
+            if rotated is not None and rotated is not Refusal.NOT_CONNECTED:
+                message = msgspec.structs.replace(message, is_prior_unproven=True)
         return await self._answer_account(message, sender, command, transport, name)
 
     async def _end(
@@ -424,12 +426,12 @@ class Inbound:
 
 
 def _with_unproven_prior(outcome: Outcome) -> Outcome:
-    """Return the outcome of a message whose ``from_prior`` proves nothing.
+    """Return the outcome of a message whose ``from_prior`` was not accepted.
 
     A sender that is not connected learns this, because it may expect the account of its prior DID.
     """
     report = outcome.reply
     if outcome.refused != Problem.NOT_CONNECTED.refused or not isinstance(report, ProblemReport):
         return outcome
-    comment = f"{report.comment}; the from_prior of this message proves nothing"
+    comment = f"{report.comment}; the from_prior of this message was not accepted"
     return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(report, comment=comment))

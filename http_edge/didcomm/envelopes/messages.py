@@ -155,9 +155,9 @@ class Message(msgspec.Struct, frozen=True):
     ``whole_did`` is the long form of ``sender_did``, which contains its document, if the sender
     used the short form. After ``expires_at_s``, Unix seconds, the message must not be handled.
     ``rotation``: the sender has changed its DID; ``is_prior_unproven``: the sender claims a change
-    that is not proven; ``unknown_prior`` is the prior DID if it has to be learned before the change
-    can be verified. ``names_another``: the message names only other recipients, although our key
-    opens it.
+    that is not proven, or was refused; ``unknown_prior`` is the prior DID if it has to be learned
+    before the change can be verified. ``names_another``: the message names only other recipients,
+    although our key opens it.
     """
 
     version: str

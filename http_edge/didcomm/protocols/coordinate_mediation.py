@@ -156,7 +156,7 @@ class CoordinateMediation:
     async def _request(self, request: Request) -> Outcome:
         """Grant mediation, any number of times; deny it to an agent that may not have it."""
         refused = await self._enrolment.grant(request)
-        if isinstance(refused, Problem):
+        if isinstance(refused, Problem | InvalidMember):
             return _report(refused)
         if isinstance(refused, NotEnrolled):
             return Outcome(

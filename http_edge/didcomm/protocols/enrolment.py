@@ -11,7 +11,7 @@ Every operation can be repeated, and changes nothing the second time.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,7 @@ from actors.core.commands import Connection, GrantMediation
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.didcomm.envelopes.did_documents import MessagingService
-from http_edge.didcomm.envelopes.messages import Message
+from http_edge.didcomm.envelopes.messages import InvalidMember, Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY, Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
@@ -30,6 +30,11 @@ from http_edge.didcomm.protocols.protocol import Request
 
 Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
 """Returns the service of a message's sender, as far as its document is known."""
+
+
+_NO_PRIOR: Final = InvalidMember(
+    "from_prior", "was not accepted; a mediate-request without it gets another account"
+)
 
 
 class NotEnrolled(msgspec.Struct, frozen=True):
@@ -57,9 +62,17 @@ class Enrolment:
         self._services = services
         self._own = own
 
-    async def grant(self, request: Request) -> NotEnrolled | Problem | None:
-        """Grant mediation to the sender; return None, or the reason for the denial."""
+    async def grant(self, request: Request) -> NotEnrolled | Problem | InvalidMember | None:
+        """Grant mediation to the sender; return None, or the reason for the denial.
+
+        A sender that claims the account of a prior DID in vain gets none of its own: with that, the
+        mediator would refuse the valid proof that may follow.
+        """
         did = request.message.sender_did
+        if request.message.is_prior_unproven:
+            known = await self._admission.connection_of(request)
+            if known is Refusal.NOT_CONNECTED:
+                return _NO_PRIOR
         granted = await (self._enrol(request, did) if did else self._grant(request))
         return _not_granted(granted) if isinstance(granted, Refusal) else granted
 

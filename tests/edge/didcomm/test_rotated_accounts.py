@@ -43,6 +43,12 @@ def moved(old: Wallet2, new: Wallet2 | None, at_s: int = 1_000) -> str:
     return write_from_prior(rotation, f"{old.connection.did}#key-1", old.connection.key)
 
 
+def forged(old: Wallet2, new: Wallet2) -> str:
+    """A proof that the key of the old DID has not signed."""
+    rotation = DidRotation(old.connection.did, new.connection.did, 1_000)
+    return write_from_prior(rotation, f"{old.connection.did}#key-1", new.connection.key)
+
+
 def successor(network: WalletNetwork, old: Wallet2, key: KeyPair | None = None) -> Wallet2:
     """A wallet with a DID of its own at the same mediator."""
     known = old.connection
@@ -262,20 +268,40 @@ async def test_a_wallet_of_the_library_rotates_as_often_as_it_likes_and_ends(
     assert await refused(newest) == "e.p.req.not_enroll"
 
 
-async def test_a_newcomer_learns_that_its_proof_of_a_prior_did_proves_nothing(
+async def test_a_newcomer_learns_that_its_proof_of_a_prior_did_was_not_accepted(
     network: WalletNetwork,
 ) -> None:
     old = await connected(network)
-    new = successor(network, old)
-    stranger = successor(network, old)
-    rotation = DidRotation(old.connection.did, new.connection.did, 1_000)
-    forged = write_from_prior(rotation, f"{old.connection.did}#key-1", new.connection.key)
-    for proof, proves in ((forged, False), (moved(stranger, new), True)):
-        kind = "coordinate-mediation/3.0/recipient-query"
+    new, stranger = successor(network, old), successor(network, old)
+    kind = "coordinate-mediation/3.0/recipient-query"
+    for proof, is_accepted in ((forged(old, new), False), (moved(stranger, new), True)):
         report = (await say(new, kind, from_prior=proof))["description"]
         assert report["code"] == "e.p.req.not_enroll"
-        assert ("proves nothing" in report["en"]) is not proves
+        assert ("from_prior" in report["en"]) is not is_accepted
     assert len((await old.query_recipients()).dids) == 1
+
+
+async def test_a_wallet_whose_proof_was_not_accepted_gets_no_account_that_shuts_out_its_own(
+    network: WalletNetwork, sender: Sender
+) -> None:
+    """It repeats the proof with each message; the next one may be valid, or its host be back."""
+    old = await connected(network)
+    recipient = await old.new_recipient()
+    await sender.write(recipient, "waits")
+    new, kind = successor(network, old), "coordinate-mediation/3.0/mediate-request"
+    report = (await say(new, kind, from_prior=forged(old, new)))["description"]
+    assert report["code"] == f"e.p.msg.{NEW_PREFIX}{kind}"
+    assert "from_prior was not accepted" in report["en"]
+    granted = await say(new, kind, from_prior=moved(old, new))
+    assert granted["@type"] == f"{NEW_PREFIX}coordinate-mediation/3.0/mediate-grant"
+    assert await drained(new, sender, recipient) == ["waits"]
+    # A wallet with an account is answered; so is a stranger whose prior DID has none.
+    stranger, newcomer = successor(network, old), successor(network, old)
+    for wallet, proof in ((new, forged(old, new)), (newcomer, moved(stranger, newcomer))):
+        assert str((await say(wallet, kind, from_prior=proof))["@type"]).endswith("-grant")
+    # A rotation that is refused is as good as none: this DID was given up already.
+    late = successor(network, old)
+    assert "description" in await say(late, kind, from_prior=moved(old, late))
 
 
 async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
