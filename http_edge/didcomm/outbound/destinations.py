@@ -28,7 +28,7 @@ from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
 from http_edge.didcomm.envelopes.versions import media_type_of
-from http_edge.didcomm.outbound.places import Places, Responsiveness, Turn
+from http_edge.didcomm.outbound.places import Places, Turn
 from http_edge.dids.addresses import CheckedNames, Lookup, is_public, lookup_in_threads
 from http_edge.dids.bounded_answers import BoundedConnector
 from http_edge.settings.settings import Outbound
@@ -51,8 +51,6 @@ _ADDRESSES_MAX: Final = 4
 """Addresses of one name that are tried; each has bounds of its own."""
 _ANSWER_BYTES_MAX: Final = 16_384
 """Bytes read of one answer, head and frames included: its status, or one frame that closes."""
-_LOOKUPS_MAX: Final = 8
-"""Look-up threads for quick endpoints, and as many for others; a look-up blocks its thread."""
 _REFUSALS: Final = frozenset(
     {
         HTTPStatus.BAD_REQUEST,
@@ -202,11 +200,9 @@ class Destinations:
         self._settings = settings
         self._headers = {**_HEADERS, hdrs.VIA: f"1.1 {via}"} if via else _HEADERS
         self._permitted = permitted or self._is_allowed
-        # Look-ups for unknown endpoints must not block the threads that known endpoints need.
-        known = lookup or lookup_in_threads("known-names", _LOOKUPS_MAX)
-        others = lookup or lookup_in_threads("other-names", _LOOKUPS_MAX)
-        self._known_names = CheckedNames(known, self._permitted)
-        self._other_names = CheckedNames(others, self._permitted)
+        # As many threads as places: no look-up waits for the thread of another one.
+        threads_max = settings.in_flight_max + settings.in_flight_slow_max
+        self._lookup = lookup or lookup_in_threads("endpoint-names", threads_max)
         self._tls = tls or trusted_by_this_machine()
         self._places = Places(settings)
 
@@ -233,10 +229,9 @@ class Destinations:
                 hostname=host, host=host, port=port, family=family, proto=0, flags=0
             )
             return [itself] if self._permitted(host) else []
-        names = (
-            self._known_names if turn.responsiveness is Responsiveness.QUICK else self._other_names
-        )
         await turn.take()
+        lookup = asyncio.ensure_future(self._lookup(host, port))
+        names = CheckedNames(lambda *_: asyncio.shield(lookup), self._permitted)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 found = await turn.timed(names.resolve(host, port))
@@ -246,7 +241,8 @@ class Destinations:
                 turn.timed_out()
             return []
         finally:
-            turn.give_back()
+            # Its thread cannot be stopped: the name service may answer long after the time limit.
+            turn.give_back_after(lookup)
 
     def _is_allowed(self, address: str) -> bool:
         if is_public(address):

@@ -118,11 +118,6 @@ class Turn:
         self._held: list[asyncio.Semaphore] = []
         self._late = False
 
-    @property
-    def responsiveness(self) -> Responsiveness:
-        """The endpoint's responsiveness when the turn began, or slow if it has become slow."""
-        return self._responsiveness
-
     async def take(self, addresses: Collection[str] = ()) -> None:
         """Wait for places for these addresses, or only in the pool if no address is known yet."""
         self._addresses = addresses
@@ -132,9 +127,21 @@ class Turn:
 
     def give_back(self) -> None:
         """Give back all held places."""
-        for place in self._held:
+        held, self._held = self._held, []
+        for place in held:
             place.release()
-        self._held = []
+
+    def give_back_after(self, work: asyncio.Future[Any]) -> None:
+        """Give back all held places when ``work`` has ended, which nothing can stop."""
+        held, self._held = self._held, []
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            for place in held:
+                place.release()
+            if not work.cancelled():
+                work.exception()  # seen here, or a failure that no one waits for would be logged
+
+        work.add_done_callback(ended)
 
     async def timed(self, work: Coroutine[Any, Any, _R]) -> _R | None:
         """Run work for this endpoint and return its result; move slow work to a slow place.

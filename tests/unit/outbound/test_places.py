@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from typing import Final
 
 import pytest
 from yarl import URL
@@ -181,34 +182,92 @@ async def test_only_so_many_endpoints_are_remembered_and_the_used_ones_longest()
     ]
 
 
-async def test_a_name_service_that_hangs_for_a_stranger_answers_for_others(
-    agents: AgentHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hangs, requested = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    really = socket.getaddrinfo
+class HangingNames:
+    """A name service that never answers for one name, and for all others that it is this machine.
 
-    def ask(host: str, *rest: object, **options: object) -> object:
-        if host == "hangs.example":
-            loop.call_soon_threadsafe(requested.set)
-            asyncio.run_coroutine_threadsafe(hangs.wait(), loop).result()
+    ``hangs`` is that name; ``release`` lets its look-ups fail.
+    """
+
+    hangs: Final = "hangs.example"
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._released = asyncio.Event()
+        self._requested: asyncio.Queue[str] = asyncio.Queue()
+        self._really = socket.getaddrinfo
+
+    def ask(self, host: str, *rest: object, **options: object) -> object:
+        """Stand in for ``socket.getaddrinfo``, in a thread."""
+        if host == self.hangs:
+            self._loop.call_soon_threadsafe(self._requested.put_nowait, host)
+            asyncio.run_coroutine_threadsafe(self._released.wait(), self._loop).result()
             raise OSError
-        return really("127.0.0.1", *rest, **options)  # type: ignore[arg-type]
+        return self._really("127.0.0.1", *rest, **options)  # type: ignore[arg-type]
 
+    async def hold(self, lookups: int) -> None:
+        """Return when so many more look-ups hang."""
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(lookups):
+                await self._requested.get()
+
+    def release(self) -> None:
+        """Let every look-up that hangs fail."""
+        self._released.set()
+
+
+@pytest.fixture
+async def names(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HangingNames]:
+    """The name service of this machine."""
+    names = HangingNames()
+    monkeypatch.setattr(socket, "getaddrinfo", names.ask)
+    yield names
+    names.release()
+
+
+async def deliver(ways: Destinations, agent: str, url: str) -> DeliveryOutcome | None:
+    async with ways.to(URL(url), agent) as destination:
+        return None if destination is None else await destination.send(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("strangers", "known"),
+    [
+        (Responsiveness.NEW, Responsiveness.QUICK),
+        (Responsiveness.SLOW, Responsiveness.QUICK),
+        (Responsiveness.SLOW, Responsiveness.NEW),
+        (Responsiveness.QUICK, Responsiveness.QUICK),
+        (Responsiveness.QUICK, Responsiveness.NEW),
+    ],
+)
+async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
+    agents: AgentHost, names: HangingNames, strangers: Responsiveness, known: Responsiveness
+) -> None:
     ways = Destinations(Outbound(slow_s=60), permitted=lambda _: True)
-    monkeypatch.setattr(socket, "getaddrinfo", ask)
-
-    async def deliver(agent: str, url: str) -> DeliveryOutcome | None:
-        async with ways.to(URL(url), agent) as destination:
-            return None if destination is None else await destination.send(b"{}")
-
-    assert await deliver(ALICE, agents.url()) is DeliveryOutcome.ACCEPTED
-    strangers = [
-        asyncio.create_task(deliver(f"stranger {number}", "http://hangs.example/"))
-        for number in range(64)
-    ]
-    await asyncio.wait_for(requested.wait(), WAIT_S)
-    delivered = await asyncio.wait_for(deliver(ALICE, agents.url()), WAIT_S)
+    ways._places.remember(f"{ALICE} {agents.url()}", known)
+    url = f"http://{names.hangs}/"
+    waiting = []
+    for number in range(40):
+        ways._places.remember(f"stranger {number} {url}", strangers)
+        waiting.append(asyncio.create_task(deliver(ways, f"stranger {number}", url)))
+    await names.hold(8)
+    delivered = await asyncio.wait_for(deliver(ways, ALICE, agents.url()), WAIT_S)
     assert delivered is DeliveryOutcome.ACCEPTED
-    hangs.set()
-    assert await asyncio.gather(*strangers) == [None] * 64
+    names.release()
+    assert await asyncio.gather(*waiting) == [None] * 40
+
+
+async def test_a_look_up_that_is_given_up_holds_its_place_until_the_name_service_has_answered(
+    agents: AgentHost, names: HangingNames
+) -> None:
+    bounds = Outbound(slow_s=0.05, in_flight_new_max=1, in_flight_slow_max=1, timeout_s=120)
+    ways = Destinations(bounds, permitted=lambda _: True)
+    url = f"http://{names.hangs}/"
+    slow = asyncio.create_task(deliver(ways, "first", url))
+    await names.hold(1)
+    # It waits until the first one is in the only slow place, and finds none when it is late too.
+    assert await asyncio.wait_for(deliver(ways, "second", url), WAIT_S) is None
+    assert all(place.locked() for place in ways._places.of(Responsiveness.SLOW, ()))
+    assert ways._places.of(Responsiveness.NEW, ())[0].locked()
+    names.release()
+    assert await asyncio.wait_for(deliver(ways, BOB, agents.url()), WAIT_S) is not None
+    assert await slow is None
