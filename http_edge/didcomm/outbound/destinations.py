@@ -206,6 +206,10 @@ class Destinations:
         self._tls = tls or trusted_by_this_machine()
         self._places = Places(settings)
 
+    def is_quick(self, endpoint: URL, agent: str) -> bool:
+        """Did an agent's endpoint answer quickly the last time?"""
+        return self._places.is_quick(agent, str(endpoint))
+
     @asynccontextmanager
     async def to(self, endpoint: URL, agent: str = "") -> AsyncIterator[Destination | None]:
         """Yield the destination at an agent's endpoint, None if it has no permitted address.

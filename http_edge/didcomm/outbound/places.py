@@ -55,7 +55,7 @@ class Places:
 
         The turn begins without places: see ``Turn.take``.
         """
-        turn = Turn(self, f"{agent} {endpoint}")
+        turn = Turn(self, _name(agent, endpoint))
         try:
             yield turn
         finally:
@@ -64,6 +64,10 @@ class Places:
     def responsiveness(self, name: str) -> Responsiveness:
         """Return the responsiveness of an endpoint by the name under which it is remembered."""
         return self._known.get(name, Responsiveness.NEW)
+
+    def is_quick(self, agent: str, endpoint: str) -> bool:
+        """Did an agent's endpoint answer quickly the last time?"""
+        return self.responsiveness(_name(agent, endpoint)) is Responsiveness.QUICK
 
     def remember(self, name: str, responsiveness: Responsiveness) -> None:
         """Remember an endpoint's responsiveness; forget the longest unused if too many."""
@@ -183,6 +187,11 @@ class Turn:
         self._held = [*wanted]
         self._responsiveness = Responsiveness.SLOW
         return True
+
+
+def _name(agent: str, endpoint: str) -> str:
+    """Return the name under which an agent's endpoint is remembered."""
+    return f"{agent} {endpoint}"
 
 
 def _network(address: str) -> str:

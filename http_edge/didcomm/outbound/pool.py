@@ -28,12 +28,13 @@ class DeliveryWorkers:
     def wake(self, did: str) -> None:
         """Start or wake the worker of agent ``did``, who may have messages. Never waits.
 
-        If there are too many workers, one that waits for its next try is stopped.
+        If there are too many workers, one that waits for its next try is stopped, or one that
+        waits for a place and whose endpoint has not answered quickly.
         """
         worker = self._agents.get(did)
         if worker is not None:
             worker.wake()
-        elif self._has_room() or self._stop_one_in_pause():
+        elif self._has_room() or self._stop_one_that_waits():
             self._start(did)
 
     def sender_seen(self, did: str) -> None:
@@ -80,13 +81,13 @@ class DeliveryWorkers:
     def _has_room(self) -> bool:
         return len(self._agents) < self._queue.settings.agents_max
 
-    def _stop_one_in_pause(self) -> bool:
-        worker = next(iter(self._queue.paused), None)
+    def _stop_one_that_waits(self) -> bool:
+        waiting = self._queue.waiting
+        worker = next(iter(waiting), None)
         if worker is None:
             return False
-        del self._queue.paused[worker]
+        waiting.pop(worker).cancel()
         self._agents.pop(worker.did, None)
-        worker.end()
         return True
 
     def _start(self, did: str) -> None:

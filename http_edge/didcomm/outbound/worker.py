@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
@@ -95,8 +96,9 @@ class DeliveryQueue:
     """Fetcher of mediators' DID documents, if the operator allows fetching."""
     counts: Counter[str] = field(default_factory=Counter)
     failure_lines: LinePace = field(default_factory=LinePace)
-    paused: dict[DeliveryWorker, None] = field(default_factory=dict)
-    """The workers that wait for their next try, the longest paused first."""
+    waiting: dict[DeliveryWorker, asyncio.Task[None]] = field(default_factory=dict)
+    """The tasks of workers that lease nothing and may be cancelled for another agent; those that
+    have waited for longest first."""
 
     async def ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
         """Send a command to the agent's identity and return its reply."""
@@ -222,14 +224,20 @@ class DeliveryWorker:
         return True
 
     async def _sleep(self, until: asyncio.Event, seconds: float) -> None:
-        self._queue.paused[self] = None
-        try:
+        with self._may_be_stopped(), suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await until.wait()
-        except TimeoutError:
-            pass
+
+    @contextmanager
+    def _may_be_stopped(self) -> Iterator[None]:
+        """Let this worker be stopped within the block, where it only waits."""
+        task = asyncio.current_task()
+        assert task is not None, "a worker runs in a task"
+        self._queue.waiting[self] = task
+        try:
+            yield
         finally:
-            self._queue.paused.pop(self, None)
+            self._queue.waiting.pop(self, None)
 
     async def _round(self) -> _Round:
         connected, state = await asyncio.gather(
@@ -257,7 +265,12 @@ class DeliveryWorker:
             return self._failed("", "no endpoint")
         if not await self._queue.learn(connection.routing_keys):
             return self._failed("", "no document of a mediator")
-        async with self._queue.destinations.to(endpoint, self.did) as destination:
+        destinations = self._queue.destinations
+        is_quick = destinations.is_quick(endpoint, self.did)
+        async with AsyncExitStack() as turn:
+            # A stranger's endpoints may all be slow: what waits for them must not be all there is.
+            with nullcontext() if is_quick else self._may_be_stopped():
+                destination = await turn.enter_async_context(destinations.to(endpoint, self.did))
             if destination is None:
                 return self._failed(hostname_of(endpoint), "no permitted address")
             outcome = await self._batch(destination, connection)

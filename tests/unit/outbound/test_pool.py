@@ -2,17 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
 
 import pytest
 
 from actors.core.commands import (
     Connect,
     DeliverMessages,
+    QueryConnection,
     QueryQueue,
     QueueEnvelopes,
     ReleaseLeases,
 )
 from http_edge.didcomm.envelopes.keys import did_key
+from http_edge.didcomm.outbound.places import Responsiveness
+from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import BATCH_MESSAGES_MAX
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import (
@@ -23,6 +29,8 @@ from tests.unit.outbound.delivery_network import (
     idle,
     raw_key,
 )
+
+STRANGERS: Final = (did_key(raw_key(10)), did_key(raw_key(11)))
 
 
 async def test_switched_off_nothing_is_delivered(
@@ -163,6 +171,58 @@ async def test_an_agent_that_fails_makes_room_for_one_with_a_new_message(
         await idle(workers)
         assert agents.received == [BOB.encode()]
         assert await network.waiting(ALICE) == 1
+
+
+@asynccontextmanager
+async def one_in_line(
+    network: DeliveryNetwork, agents: AgentHost, strangers: Responsiveness
+) -> AsyncIterator[tuple[DeliveryWorkers, AgentHost, Gate]]:
+    """Workers of two strangers, for one of which there is a place, and no room for another agent.
+
+    Their endpoint answers once its gate is open. Alice has a message; her endpoint answered before.
+    """
+    async with agent_host() as silent:
+        await network.connect(ALICE, agents.url(), queued=envelopes(1))
+        workers = network.workers(
+            agents.lookup, agents_max=2, in_flight_per_host_max=1, slow_s=60, timeout_s=120
+        )
+        places = workers._queue.destinations._places
+        silent.answer = gate = Gate()
+        for did in STRANGERS:
+            await network.connect(did, silent.url(), queued=envelopes(1))
+            places.remember(f"{did} {silent.url()}", strangers)
+            workers.wake(did)
+        places.remember(f"{ALICE} {agents.url()}", Responsiveness.QUICK)
+        await silent.has(1)
+        await network.identities().answered(QueryConnection, len(STRANGERS))
+        # By the time of a later answer one is delivered to, and the other stands in line.
+        await network.state(ALICE)
+        yield workers, silent, gate
+
+
+async def test_an_agent_in_line_makes_room_for_one_whose_endpoint_answers_and_loses_nothing(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async with one_in_line(network, agents, Responsiveness.NEW) as (workers, silent, gate):
+        workers.wake(ALICE)
+        await agents.has(1)
+        gate.released.set()
+        await idle(workers)
+        assert silent.received == envelopes(1)
+        workers.found_waiting(STRANGERS)
+        await idle(workers)
+        assert silent.received == envelopes(1) * 2
+
+
+async def test_an_agent_in_line_whose_endpoint_answered_before_is_not_stopped_for_another(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    async with one_in_line(network, agents, Responsiveness.QUICK) as (workers, silent, gate):
+        workers.wake(ALICE)
+        gate.released.set()
+        await idle(workers)
+        assert silent.received == envelopes(1) * 2
+    assert agents.received == []
 
 
 async def test_closing_lets_the_message_on_its_way_arrive_and_begins_no_other(
