@@ -3,7 +3,8 @@
 A message for an agent with a device starts its task. The task waits a little, so that a wallet in
 use fetches first, and then notifies the device if messages wait that no session is fetching. It
 goes on watching until none waits, and notifies again, after a pause, only of newer messages and
-while senders delay some.
+while senders delay some. Any agent may name any device, so that of one which several agents name
+rests for that pause whichever of them it was notified for.
 
 Notifications are best effort: nothing of a task is stored. After the end of an edge, the next
 message for the agent starts a task again.
@@ -17,6 +18,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Final, TypeVar
+
+import msgspec
 
 from actors.core.commands import (
     Command,
@@ -36,6 +39,17 @@ from http_edge.settings.settings import Push
 _LOG = logging.getLogger(__name__)
 RESULTS: Final = ("sent", "failed", "unregistered", "dropped")
 _R = TypeVar("_R", bound=Reply)
+
+
+class _Watch(msgspec.Struct):
+    """What is known of an agent whose queue is watched.
+
+    ``notified_ms`` is when the newest message that the device knows of was queued, in Unix ms;
+    ``resting`` is the device that was notified before the present pause, empty if none was.
+    """
+
+    notified_ms: int = 0
+    resting: str = ""
 
 
 class PushNotifier:
@@ -61,6 +75,8 @@ class PushNotifier:
         """By the agent that is watched; the longest watched first."""
         self._news: set[str] = set()
         """The agents for which a message came since their queue was looked at."""
+        self._resting: set[str] = set()
+        """The devices that were notified within the last pause."""
         self._counts: Counter[str] = Counter()
         self._closing = False
 
@@ -100,65 +116,66 @@ class PushNotifier:
         await self._gateway.close()
 
     async def _run(self, did: str) -> None:
-        notified_ms, pause_s = 0, self._settings.delay_s
+        watch, pause_s = _Watch(), self._settings.delay_s
         try:
             while True:
                 await self._sleep(pause_s)
+                self._resting.discard(watch.resting)
+                watch.resting = ""
                 self._news.discard(did)
-                newest_ms = await self._step(did, notified_ms)
-                if newest_ms is not None:
-                    notified_ms = newest_ms
-                elif did not in self._news:
+                if not await self._step(did, watch) and did not in self._news:
                     return
                 pause_s = self._settings.interval_s
         except Exception:  # noqa: BLE001 - one agent's failure is not another's
             _LOG.exception("a push notification failed")
         finally:
+            self._resting.discard(watch.resting)
             # In one step with the end of the task, so that no news is given to an ended task.
             if self._tasks.get(did) is asyncio.current_task():
                 del self._tasks[did]
                 self._news.discard(did)
 
-    async def _step(self, did: str, notified_ms: int) -> int | None:
-        """Notify if there is reason to.
-
-        ``notified_ms`` is when the newest message that the device knows of was queued, in Unix ms.
-        Return its new value, or None if there is nothing to watch any more.
-        """
+    async def _step(self, did: str, watch: _Watch) -> bool:
+        """Notify if there is reason to; return whether there is still something to watch."""
         found, state = await asyncio.gather(
             self._ask(did, QueryPushDevice(), PushDeviceFound),
             self._ask(did, QueryQueue(), QueueState),
         )
         if isinstance(found, Refusal) or isinstance(state, Refusal):
-            return None if Refusal.NOT_CONNECTED in (found, state) else notified_ms
+            return Refusal.NOT_CONNECTED not in (found, state)
         device = found.device
         if device is None or device.channel not in self.channels or not state.messages:
-            return None
+            return False
         if state.live or not state.available:
-            return notified_ms  # a session is fetching the messages
-        if state.newest_ms <= notified_ms:
-            return None
-        return await self._notify(did, device, state, notified_ms)
+            return True  # a session is fetching the messages
+        if state.newest_ms <= watch.notified_ms:
+            return False
+        name = device.token.lower()  # tokens of APNs are hexadecimal
+        if name in self._resting:
+            return True
+        self._resting.add(name)
+        watch.resting = name
+        return await self._notify(did, device, state, watch)
 
-    async def _notify(
-        self, did: str, device: PushDevice, state: QueueState, notified_ms: int
-    ) -> int | None:
+    async def _notify(self, did: str, device: PushDevice, state: QueueState, watch: _Watch) -> bool:
         match await self._gateway.send(Notification(device, state.messages)):
             case PushOutcome.SENT:
                 self._counts["sent"] += 1
                 # What senders delay cannot be fetched yet, and is older by then than what can.
-                return notified_ms if state.held_back else state.newest_ms
+                if not state.held_back:
+                    watch.notified_ms = state.newest_ms
+                return True
             case PushOutcome.UNAVAILABLE:
                 self._counts["failed"] += 1
-                return notified_ms
+                return True
             case PushOutcome.REFUSED:
                 self._counts["failed"] += 1
-                return None
+                return False
             case PushOutcome.UNREGISTERED:
                 self._counts["unregistered"] += 1
                 forget = SetPushDevice(None, instead_of=device.token)
                 await self._ask(did, forget, PushDeviceFound)
-                return None
+                return False
 
     async def _ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
         return await self._identities.ask(did, command, command_key(did, self._new_id()), reply)

@@ -424,6 +424,25 @@ async def test_a_message_that_comes_during_a_notification_is_announced_by_the_ne
     assert [each["waiting"] for each in await push.notifications(2)] == [1, 2]
 
 
+async def test_a_device_that_several_agents_name_is_notified_for_one_of_them_in_an_interval(
+    network: WalletNetwork, push: AgentHost, pauses: Pauses
+) -> None:
+    bobs = await network.bobs(2)
+    devices = ("token", "iOS"), ("TOKEN", "Android")
+    for device, bob in zip(devices, bobs, strict=True):
+        await bob.wallet.set_push_device(*device)
+        await network.write(bob, "one")
+    for _ in bobs:
+        await pauses.end_next()
+    _, other = await pauses.begun()
+    _, notified = await pauses.begun()
+    assert len(push.received) == 1
+    notified.set()  # first, so that the device rests no longer
+    other.set()
+    both = await push.notifications(2)
+    assert {(each["device_token"], each["device_platform"]) for each in both} == set(devices)
+
+
 @pytest.mark.parametrize("more", [{"agents_max": 1}])
 async def test_of_too_many_agents_the_one_watched_for_longest_makes_room(
     network: WalletNetwork, mediator: Mediator, push: AgentHost, pauses: Pauses
