@@ -142,6 +142,8 @@ class FetchedDids(Generic[_Document]):
         self._lock = Lock()
         self._under_way: dict[str, asyncio.Task[_Document | None]] = {}
         self._places: list[_Place] = []
+        self._line = asyncio.Lock()
+        self._freed = asyncio.Event()
 
     def known(self, did: str) -> _Document | Fetch | None:
         """The cached result for ``did``, ``Fetch.FAILED`` if its host did not answer.
@@ -160,17 +162,24 @@ class FetchedDids(Generic[_Document]):
         known = self.known(did)
         if known is not Fetch.NEEDED:
             return None if isinstance(known, Fetch) else known
-        fetch = self._under_way.get(did)
-        if fetch is None:
-            place = _Place(_host(self._url(did)), self._caller.address())
-            if not self._has_room(place):
-                return None
-            self._places.append(place)
-            fetch = asyncio.create_task(self._fetch_and_remember(did, place))
-            fetch.add_done_callback(lambda _: self._ended(did, place))
-            self._under_way[did] = fetch
+        fetch = self._begun(did)
         # Others may wait for the same fetch: a cancelled waiter must not end it for them.
-        return await asyncio.shield(fetch)
+        return None if fetch is None else await asyncio.shield(fetch)
+
+    async def resolve_in_turn(self, did: str) -> _Document | None:
+        """Like ``resolve``, but wait in line while the caller's address has its share of fetches.
+
+        For the mediator's own work, which has one share for all agents that it is done for: any of
+        them could take it again and again.
+        """
+        if self.known(did) is Fetch.NEEDED:
+            async with self._line:
+                while self._has_its_share(self._caller.address()):
+                    self._freed.clear()
+                    await self._freed.wait()
+                if self.known(did) is Fetch.NEEDED:
+                    self._begun(did)
+        return await self.resolve(did)
 
     async def close(self) -> None:
         """End the fetches under way."""
@@ -180,25 +189,45 @@ class FetchedDids(Generic[_Document]):
             each.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
+    def _begun(self, did: str) -> asyncio.Task[_Document | None] | None:
+        """The fetch of ``did``, begun if there is a place; None if there is none."""
+        fetch = self._under_way.get(did)
+        if fetch is None:
+            place = _Place(_host(self._url(did)), self._caller.address())
+            if not self._has_room(place):
+                return None
+            self._places.append(place)
+            fetch = asyncio.create_task(self._fetch_and_remember(did, place))
+            fetch.add_done_callback(lambda _: self._ended(did, place))
+            self._under_way[did] = fetch
+        return fetch
+
     def _has_room(self, new: _Place) -> bool:
         limits = self._limits
         of_host = sum(place.host == new.host for place in self._places)
-        of_address = sum(place.address == new.address for place in self._places)
         return (
             len(self._places) < limits.fetches_max
             and of_host < limits.fetches_per_host_max
-            and (new.address is None or of_address < limits.fetches_per_address_max)
+            and not self._has_its_share(new.address)
         )
+
+    def _has_its_share(self, address: str | None) -> bool:
+        of_address = sum(place.address == address for place in self._places)
+        return address is not None and of_address >= self._limits.fetches_per_address_max
 
     def _ended(self, did: str, place: _Place) -> None:
         del self._under_way[did]
         if place.lookup is None:
-            self._places.remove(place)
+            self._free(place)
         else:
             place.lookup.add_done_callback(lambda lookup: self._answered(lookup, place))
 
-    def _answered(self, lookup: asyncio.Future[Sequence[str]], place: _Place) -> None:
+    def _free(self, place: _Place) -> None:
         self._places.remove(place)
+        self._freed.set()
+
+    def _answered(self, lookup: asyncio.Future[Sequence[str]], place: _Place) -> None:
+        self._free(place)
         if not lookup.cancelled():
             lookup.exception()  # seen here, or a failure after the time limit would be logged
 

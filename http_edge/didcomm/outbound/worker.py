@@ -119,14 +119,14 @@ class DeliveryQueue:
     async def learn(self, routing_keys: Sequence[str]) -> bool:
         """Fetch the documents of mediators among ``routing_keys``, if fetching is allowed.
 
-        Return False if one may be fetched later: its host did not answer, or there was no place.
+        Return False if one may be fetched later: its host did not answer, or all places are taken.
         """
         fetched = self.fetched
         if fetched is None:
             return True
         dids = {key.partition("#")[0] for key in routing_keys}
         for did in dids:
-            await fetched.resolve(did)
+            await fetched.resolve_in_turn(did)
         return not any(isinstance(fetched.known(did), Fetch) for did in dids)
 
     async def release(self, did: str, session: str) -> None:
@@ -263,7 +263,9 @@ class DeliveryWorker:
         endpoint = read_endpoint(connection.endpoint)
         if endpoint is None:
             return self._failed("", "no endpoint")
-        if not await self._queue.learn(connection.routing_keys):
+        with self._may_be_stopped():
+            is_learned = await self._queue.learn(connection.routing_keys)
+        if not is_learned:
             return self._failed("", "no document of a mediator")
         destinations = self._queue.destinations
         is_quick = destinations.is_quick(endpoint, self.did)

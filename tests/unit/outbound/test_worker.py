@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -17,8 +18,8 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
 from http_edge.didcomm.outbound.pool import DeliveryWorkers
 from http_edge.didcomm.outbound.worker import _REFUSALS_MAX, ASIDE_MS, BATCH_MESSAGES_MAX
 from http_edge.didcomm.unknown_dids import methods
-from http_edge.dids.fetched import FetchedDids, WebLimits
-from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, status
+from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
+from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
 
 DAY_MS = 86_400_000
@@ -433,3 +434,28 @@ async def test_a_mediator_whose_document_may_come_later_has_refused_nothing(
     await network.identities().answered(QueryConnection, TRIES + 1)
     assert workers.figures()["failed"] == 0
     assert (await network.state(ALICE)).available == 1
+
+
+async def test_agents_whose_mediators_are_slow_keep_no_other_from_its_mediators_document(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    looked_up: asyncio.Queue[str] = asyncio.Queue()
+    answers = asyncio.Event()
+
+    async def lookup(host: str, _port: int) -> Sequence[str]:
+        looked_up.put_nowait(host)
+        await answers.wait()
+        raise OSError("no such name")
+
+    limits = WebLimits(fetches_per_address_max=1)
+    fetched = FetchedDids(methods(network.clock), limits, caller=Caller(lambda: ""), lookup=lookup)
+    workers = network.workers(agents.lookup, fetched=fetched)
+    for number, (did, mediator) in enumerate(((BOB, "slow"), (ALICE, "other")), 1):
+        await network.connect(did, agents.url(), [f"did:web:{mediator}.example"])
+        await network.queue(did, *envelopes(1))
+        workers.wake(did)
+        await network.identities().answered(QueryConnection, number)
+        await network.state(did)  # by the time of an answer the document is wanted
+    assert await asyncio.wait_for(looked_up.get(), WAIT_S) == "slow.example"
+    answers.set()
+    assert await asyncio.wait_for(looked_up.get(), WAIT_S) == "other.example"

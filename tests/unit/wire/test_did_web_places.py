@@ -7,6 +7,7 @@ import gc
 import logging
 import socket
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -59,6 +60,27 @@ async def test_one_client_address_does_not_take_all_places() -> None:
     names.released.set()
     assert (await first, await other) == (None, None)
     assert web_dids.known("did:web:other.example") is None, "it was asked for"
+
+
+async def test_who_waits_in_turn_is_not_refused_and_comes_before_who_comes_later() -> None:
+    names, looked_up = HeldNames(), list[str]()
+
+    async def lookup(host: str, port: int) -> Sequence[str]:
+        looked_up.append(host)
+        return await names(host, port)
+
+    web_dids = FetchedDids(
+        METHODS,
+        WebLimits(fetches_per_address_max=1),
+        caller=Caller(address=lambda: ""),
+        lookup=lookup,
+    )
+    hosts = [f"{name}.example" for name in ("first", "second", "third", "fourth")]
+    fetches = [asyncio.create_task(web_dids.resolve_in_turn(f"did:web:{host}")) for host in hosts]
+    await names.queried.wait()
+    names.released.set()
+    assert await asyncio.gather(*fetches) == [None] * 4
+    assert looked_up == hosts
 
 
 async def test_a_look_up_holds_its_place_until_the_name_service_has_answered() -> None:
