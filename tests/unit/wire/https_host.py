@@ -24,6 +24,7 @@ class HttpsHost:
     """Answers as it is set up and remembers its requests; reached by ``NAME`` at ``port``."""
 
     port: int
+    tls: ssl.SSLContext
     trust: ssl.SSLContext
     answer: Answer
     requests: list[web.Request] = field(default_factory=list)
@@ -63,7 +64,8 @@ async def https_host(folder: Path) -> AsyncIterator[HttpsHost]:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server_tls)
         await site.start()
         port = runner.addresses[0][1]
-        host = HttpsHost(port, ssl.create_default_context(cafile=certificate), not_found)
+        trust = ssl.create_default_context(cafile=certificate)
+        host = HttpsHost(port, server_tls, trust, not_found)
         yield host
     finally:
         await runner.cleanup()
