@@ -486,4 +486,5 @@ class BatchSealed(Event, frozen=True, kw_only=True):
 
 
 SEAL_TOPIC: Final = TOPIC_BY_TYPE[BatchSealed]
+SEAL_TYPE: Final = type_name(BatchSealed)
 TYPE_BY_TOPIC: Final = {topic: kind for kind, topic in TOPIC_BY_TYPE.items()}

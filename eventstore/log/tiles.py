@@ -46,14 +46,7 @@ class Tile(NamedTuple):
 
 
 ReadTile: TypeAlias = Callable[[Tile], bytes]
-"""The content of a tile: its hashes, one after the other, 32 bytes each."""
-
-
-class TileDamaged(Exception):
-    """A tile does not have the hashes that its place demands."""
-
-    def __init__(self, tile: Tile) -> None:
-        super().__init__(f"{tile.path} does not have {tile.hashes} hashes")
+"""The content of a tile, all of it: its hashes, one after the other, 32 bytes each."""
 
 
 def partial_folder(tile: Tile) -> str:
@@ -109,7 +102,7 @@ class TiledTree(NamedTuple):
             for start in range(0, len(hashes) - TILE_BYTES + 1, TILE_BYTES):
                 full = hashes[start : start + TILE_BYTES]
                 new[Tile(level, number + len(roots))] = full
-                roots.append(complete_root(_hashes(full)))
+                roots.append(complete_root(hashes_in(full)))
             rest = hashes[len(roots) * TILE_BYTES :]
             if rest and added:
                 new[Tile(level, number + len(roots), len(rest) // HASH_BYTES)] = rest
@@ -119,30 +112,22 @@ class TiledTree(NamedTuple):
 
     def root(self) -> bytes:
         """The root of the tree."""
-        frontiers = [Frontier().extended(_hashes(last)).hashes for last in reversed(self.edge)]
+        frontiers = [Frontier().extended(hashes_in(last)).hashes for last in reversed(self.edge)]
         return Frontier(self.size, tuple(found for part in frontiers for found in part)).root()
 
 
 def tree_at(size: int, read: ReadTile) -> TiledTree:
-    """Read the tree of this size from its last tiles, at most one for each level.
-
-    Raises:
-        TileDamaged: a tile has the wrong length.
-        Whatever ``read`` raises.
-    """
+    """Read the tree of this size from its last tiles, at most one for each level."""
     edge = [b""] * LEVELS
     for level in range(LEVELS):
         hashes = size >> (TILE_HEIGHT * level)
         if hashes % TILE_HASHES:
-            edge[level] = _checked(Tile(level, hashes // TILE_HASHES, hashes % TILE_HASHES), read)
+            edge[level] = read(Tile(level, hashes // TILE_HASHES, hashes % TILE_HASHES))
     return TiledTree(size, tuple(edge))
 
 
 def subtrees_of(size: int, read: ReadTile) -> Subtrees:
-    """The complete subtrees of a tree of this size; each tile is read once.
-
-    The function that this returns raises ``TileDamaged`` as ``tree_at`` does.
-    """
+    """The complete subtrees of a tree of this size; each tile is read once."""
     tiles: dict[tuple[int, int], bytes] = {}
 
     def subtree(height: int, index: int) -> bytes:
@@ -153,9 +138,9 @@ def subtrees_of(size: int, read: ReadTile) -> Subtrees:
         if content is None:
             hashes = (size >> (TILE_HEIGHT * level)) - number * TILE_HASHES
             tile = Tile(level, number, min(hashes, TILE_HASHES))
-            content = tiles[level, number] = _checked(tile, read)
+            content = tiles[level, number] = read(tile)
         start = first % TILE_HASHES * HASH_BYTES
-        return complete_root(_hashes(content[start : start + (HASH_BYTES << above)]))
+        return complete_root(hashes_in(content[start : start + (HASH_BYTES << above)]))
 
     return subtree
 
@@ -168,12 +153,6 @@ def _full_path(tile: Tile) -> str:
     return f"tile/{tile.level}/{'/'.join(reversed(digits))}"
 
 
-def _hashes(content: bytes) -> list[bytes]:
+def hashes_in(content: bytes) -> list[bytes]:
+    """The hashes in the content of a tile."""
     return [content[i : i + HASH_BYTES] for i in range(0, len(content), HASH_BYTES)]
-
-
-def _checked(tile: Tile, read: ReadTile) -> bytes:
-    content = read(tile)
-    if len(content) != tile.size_bytes:
-        raise TileDamaged(tile)
-    return content

@@ -27,9 +27,9 @@ from eventstore.parquet.manifest import (
     Pruned,
     Statement,
     Verify,
+    export_head,
     heads_of,
     is_manifest,
-    parse_head,
     parse_manifest,
     positions_of,
 )
@@ -244,7 +244,7 @@ def _is_named(place: ExportPlace, path: str) -> bool:
 
 def _head(place: ExportPlace, verify: Verify | None) -> ExportHead | None:
     try:
-        return parse_head(HEAD, place.read(HEAD), verify)
+        return export_head(place, verify)
     except FileMissing as error:
         if any(map(is_manifest, place.sizes(MANIFESTS))):
             raise ExportDamaged(HEAD, Damage.MISSING, "there are manifests beside it") from error

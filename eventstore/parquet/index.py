@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eventstore.log.events import BatchSealed, type_name
+from eventstore.log.events import SEAL_TYPE
 from eventstore.log.streams import ERASED, NAMESPACE, stream_of
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import INDEX, ExportPlace, FileMissing
@@ -50,7 +50,6 @@ _ENTRY_BYTES: Final = 8
 _CHILD: Final = struct.Struct("<Q32s")
 _KEY: Final = struct.Struct("<I")
 _STREAM_WORDS: Final = 4
-_SEAL: Final = type_name(BatchSealed)
 _NAME: Final = re.compile(rf"{INDEX}/(\d{{20}})-(\d{{20}})-[0-9a-f]{{16}}")
 
 
@@ -102,7 +101,7 @@ def entries_of(rows: pa.Table, first: int) -> pa.UInt64Array:
         rows: with the columns ``OF_ENTRIES``.
         first: at most the position of the first row.
     """
-    named = rows.select(list(OF_ENTRIES)).filter(pc.not_equal(rows["type"], _SEAL))
+    named = rows.select(list(OF_ENTRIES)).filter(pc.not_equal(rows["type"], SEAL_TYPE))
     named = named.combine_chunks()
     offsets = pc.subtract(named["position"], first)
     found = [(_stream_keys(named["stream"]), offsets)]

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import rfc8785
@@ -36,14 +36,13 @@ from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tiles import TiledTree
 from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import EVENTS, MANIFESTS
+from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT
 
 Sign: TypeAlias = Callable[[bytes], bytes]
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
 """Whether the second argument is the mediator's signature of the first."""
 
-_HEAD_FORMATS: Final = (FORMAT, TABLE_FORMAT)
 _DIGEST_LENGTH: Final = 16
 _SPAN: Final = r"(\d{20})-(\d{20})"
 _STEM: Final = rf"{_SPAN}(?:-r[1-9]\d*|-[0-9a-f]{{{_DIGEST_LENGTH}}})?"
@@ -55,6 +54,8 @@ _FILE_NAME: Final = re.compile(rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-{_STEM}
 class SignedStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A statement of an export, stored as canonical JSON; ``signature`` is over the rest of it."""
 
+    formats: ClassVar[Sequence[int]] = (FORMAT,)
+    """The values of ``format`` that this release knows."""
     format: int
     schema: int
     signature: str = ""
@@ -165,6 +166,7 @@ class Manifest(SignedStatement, frozen=True, kw_only=True):
 class ExportHead(SignedStatement, frozen=True, kw_only=True):
     """``export.json``: the owner of the export."""
 
+    formats: ClassVar[Sequence[int]] = (FORMAT, TABLE_FORMAT)
     mediator_did: str
     shards: int
     public_key: str
@@ -177,10 +179,13 @@ class Statement(NamedTuple):
     """
 
     manifest: Manifest
-    link: str
-    """The ``previous`` of the next manifest."""
     sha256: str
     """The SHA-256 of the stored manifest."""
+
+    @property
+    def link(self) -> str:
+        """The ``previous`` of the next manifest."""
+        return self.manifest.stands_for or self.sha256
 
 
 def digest_for(version: int, sha256: str) -> str:
@@ -236,18 +241,14 @@ def signed_manifest(manifest: Manifest, sign: Sign, version: int) -> tuple[Manif
     return signed(msgspec.structs.replace(manifest, digest=digest), sign)
 
 
-def parse_head(path: str, content: bytes, verify: Verify | None) -> ExportHead:
+def export_head(place: ExportPlace, verify: Verify | None) -> ExportHead:
     """Read ``export.json``.
 
     Raises:
-        ExportDamaged: the content is no head, of another format, or not signed by the mediator.
+        FileMissing: there is none.
+        ExportDamaged: it is no head, of another format, or not signed by the mediator.
     """
-    return verified_statement(path, content, ExportHead, verify, _HEAD_FORMATS)
-
-
-def read_head(path: str, content: bytes) -> ExportHead:
-    """Read ``export.json``, whichever key signed it. Raises as ``parse_head``."""
-    return parse_statement(path, content, ExportHead, _HEAD_FORMATS)
+    return verified_statement(HEAD, place.read(HEAD), ExportHead, verify)
 
 
 def parse_manifest(path: str, content: bytes, verify: Verify | None) -> Statement:
@@ -285,13 +286,7 @@ def read_manifest(
         if unknown:
             why = f"has {', '.join(unknown)}, which this release does not know"
             damages.append(ExportDamaged(file.path, Damage.UNKNOWN_EVENT, why))
-    return statement_of(manifest, content), damages
-
-
-def statement_of(manifest: Manifest, content: bytes) -> Statement:
-    """The ``Statement`` of a manifest that is stored with this content."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    return Statement(manifest, manifest.stands_for or sha256, sha256)
+    return Statement(manifest, hashlib.sha256(content).hexdigest()), damages
 
 
 def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
@@ -309,9 +304,7 @@ def heads_of(path: str, manifest: Manifest) -> dict[str, Head]:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "a head is not hexadecimal") from error
 
 
-def parse_statement(
-    path: str, content: bytes, kind: type[_S], formats: Sequence[int] = (FORMAT,)
-) -> _S:
+def parse_statement(path: str, content: bytes, kind: type[_S]) -> _S:
     """Read a signed statement, whichever key signed it.
 
     Raises:
@@ -322,8 +315,8 @@ def parse_statement(
         versions = (members.get("format"), members.get("schema"))
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, RecursionError) as error:
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, "not a JSON object") from error
-    if versions[0] not in formats or versions[1] != SCHEMA_VERSION:
-        known = " or ".join(map(str, formats))
+    if versions[0] not in kind.formats or versions[1] != SCHEMA_VERSION:
+        known = " or ".join(map(str, kind.formats))
         why = f"format {versions[0]!r} and schema {versions[1]!r}, this release knows {known} and 1"
         raise ExportDamaged(path, Damage.UNKNOWN_FORMAT, why)
     try:
@@ -334,15 +327,9 @@ def parse_statement(
     return statement
 
 
-def verified_statement(
-    path: str,
-    content: bytes,
-    kind: type[_S],
-    verify: Verify | None,
-    formats: Sequence[int] = (FORMAT,),
-) -> _S:
+def verified_statement(path: str, content: bytes, kind: type[_S], verify: Verify | None) -> _S:
     """Read a signed statement as ``parse_statement`` does, and check its signature, too."""
-    statement = parse_statement(path, content, kind, formats)
+    statement = parse_statement(path, content, kind)
     for damage in signature_damage(path, statement, content, verify):
         raise damage
     return statement

@@ -15,8 +15,8 @@ from eventstore.parquet.catalog import Catalog, catalog_of, read_data
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, SignedByAnother
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import DataFile, ExportHead, Verify, read_head
-from eventstore.parquet.tree import check_not_cut, published_note
+from eventstore.parquet.manifest import DataFile, ExportHead, Verify, parse_statement
+from eventstore.parquet.tree import CHECKPOINT, check_not_cut
 
 AsOf: TypeAlias = datetime | int | None
 """A time (with its zone) or a position of the log; None for all that is exported."""
@@ -243,7 +243,7 @@ def _check_complete(catalogs: Sequence[Catalog], at: datetime) -> None:
 def _opened(target: str, signer: PublicKey | None, hashes: FileHashes) -> DatabaseExport:
     place = open_place(target)
     # Read before the catalog: a head of more seals than the newest version has proves a cut export.
-    note = published_note(place)
+    note = place.read_if_there(CHECKPOINT)
     catalog = catalog_of(place, _verify_of(place, signer), is_listed=False)
     if catalog.head is None:
         why = "there is no export here" if place.exists() else "there is no such folder"
@@ -263,7 +263,7 @@ def _verify_of(place: ExportPlace, signer: PublicKey | None) -> Verify | None:
         SignedByAnother: the export names another key than that of ``signer``.
     """
     try:
-        named = read_public_key(read_head(HEAD, place.read(HEAD)).public_key)
+        named = read_public_key(parse_statement(HEAD, place.read(HEAD), ExportHead).public_key)
     except (FileMissing, ExportDamaged):
         return None if signer is None else signer.verify
     except PublicKeyRefused:

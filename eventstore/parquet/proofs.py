@@ -30,13 +30,8 @@ from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import parse_head
-from eventstore.parquet.tree import (
-    CHECKPOINT,
-    head_in,
-    proven_consistency,
-    published_note,
-)
+from eventstore.parquet.manifest import export_head
+from eventstore.parquet.tree import CHECKPOINT, head_in, proven_consistency
 
 
 def message_proof(
@@ -61,7 +56,7 @@ def message_proof(
         ExportDamaged: names the file and says why nothing can be proven with it.
         ExportUnavailable: the place cannot be read now, or has no head yet that covers these seals.
     """
-    note = published_note(place)
+    note = place.read_if_there(CHECKPOINT)
     if note is None:
         why = "there is no signed head yet: the next poste export makes one"
         raise ExportUnavailable(CHECKPOINT, why)
@@ -109,7 +104,7 @@ def consistency_in(
         older = verified_head(old, key)
     with _naming("newer"):
         newer = verified_head(new, key)
-    note = published_note(place)
+    note = place.read_if_there(CHECKPOINT)
     size = 0 if note is None else head_in(note, key).size
     if newer.size > size:
         raise NotConsistent(
@@ -148,7 +143,7 @@ def _place_of(target: str, origin: str) -> ExportPlace:
 
 def _own_key(place: ExportPlace) -> PublicKey:
     try:
-        return read_public_key(parse_head(HEAD, place.read(HEAD), None).public_key)
+        return read_public_key(export_head(place, None).public_key)
     except FileMissing as error:
         raise ExportDamaged(HEAD, Damage.MISSING, "every export has one") from error
 

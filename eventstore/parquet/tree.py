@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
-from eventstore.log.events import BatchSealed, type_name
+from eventstore.log.events import SEAL_TYPE
 from eventstore.log.merkle import Subtrees, consistency_proof, is_consistent
 from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
@@ -38,6 +38,7 @@ from eventstore.parquet.rows import read_table
 
 TREE: Final = "tree"
 CHECKPOINT: Final = f"{TREE}/checkpoint"
+"""The note of the newest signed head."""
 _OF_SEALS: Final = ("position", "version", "type", "state")
 
 
@@ -80,7 +81,7 @@ def seal_leaves(place: ExportPlace, manifest: Manifest) -> list[bytes]:
     tables = []
     for file in manifest.files:
         table = read_table(place, file, _OF_SEALS)
-        tables.append(table.filter(pc.equal(table["type"], type_name(BatchSealed))))
+        tables.append(table.filter(pc.equal(table["type"], SEAL_TYPE)))
     seals = pa.concat_tables(tables).sort_by("position")
     columns = (seals[name].to_pylist() for name in ("position", "version", "state"))
     try:
@@ -108,15 +109,6 @@ def tree_by_tiles(place: ExportPlace, said: ManifestTree) -> TiledTree | None:
     except ExportDamaged:
         return None
     return tree if tree_said(tree) == said else None
-
-
-def published_note(place: ExportPlace) -> bytes | None:
-    """Read the note of the newest head of an export; None if it has none.
-
-    Raises:
-        ExportUnavailable: it cannot be read now.
-    """
-    return place.read_if_there(CHECKPOINT)
 
 
 def head_in(note: bytes, key: PublicKey) -> TreeHead:

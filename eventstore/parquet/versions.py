@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -188,10 +188,4 @@ def _entry(statement: Statement) -> dict[str, Any]:
 def _statement(entry: dict[str, Any]) -> Statement:
     sha256 = entry.pop("sha256")
     manifest = msgspec.convert(entry | {"heads": {}}, Manifest)
-    return Statement(manifest, manifest.stands_for or sha256, sha256)
-
-
-def without_replaced(since: Mapping[str, str], statements: Sequence[Statement]) -> dict[str, str]:
-    """The manifests named one by one in ``since``, without those that no longer count."""
-    counting = {statement.manifest.path for statement in statements}
-    return {path: sha256 for path, sha256 in since.items() if path in counting}
+    return Statement(manifest, sha256)

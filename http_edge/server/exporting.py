@@ -26,7 +26,7 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportError, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
-from eventstore.parquet.tree import head_in, published_note
+from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import (
     Completeness,
     Exported,
@@ -199,7 +199,7 @@ class ContinuousExport:
     def _note_of_other(self) -> bytes | None:
         """The newest head at the place, None unless this mediator has signed it."""
         with contextlib.suppress(ExportError, KeyFileRefused, OSError):
-            note = published_note(open_place(self._target))
+            note = open_place(self._target).read_if_there(CHECKPOINT)
             key = PublicKey(load(self._settings.keys_path).signing_public)
             if note is not None and head_in(note, key):
                 return note

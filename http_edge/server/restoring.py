@@ -33,7 +33,7 @@ from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import parse_head
+from eventstore.parquet.manifest import export_head
 from eventstore.parquet.opening import AsOf
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.schema import SCHEMA
@@ -311,7 +311,7 @@ def _refuse_several(text: str) -> None:
 
 def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Source:
     try:
-        head = parse_head(HEAD, place.read(HEAD), verify=None)
+        head = export_head(place, None)
     except FileMissing:
         remedy = "Name the folder or URI that poste export wrote to with --from."
         raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy) from None

@@ -21,7 +21,7 @@ from eventstore.parquet.manifest import (
     Signer,
     is_data,
     is_manifest,
-    parse_head,
+    parse_statement,
     positions_of,
     signed,
 )
@@ -304,9 +304,9 @@ def test_without_hashes_and_signatures_only_names_sizes_and_order_are_checked(
 def test_a_number_that_json_cannot_carry_exactly_is_refused() -> None:
     head = ExportHead(format=1, schema=1, mediator_did="", shards=2**53 - 1, public_key="")
     _, stored = signed(head, lambda _: b"")
-    assert parse_head("export.json", stored, lambda _, __: True).shards == 2**53 - 1
+    assert parse_statement("export.json", stored, ExportHead).shards == 2**53 - 1
     with pytest.raises(ExportDamaged) as said:
-        parse_head("export.json", stored.replace(b"991", b"992"), lambda _, __: True)
+        parse_statement("export.json", stored.replace(b"991", b"992"), ExportHead)
     assert said.value.damage is Damage.BROKEN_MANIFEST
 
 

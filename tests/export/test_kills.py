@@ -19,7 +19,7 @@ from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.merkle import Frontier
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import EVENTS, TABLE_LOG, ExportPlace, open_place
-from eventstore.parquet.tree import head_in, published_note
+from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.versions import commit_path
 from eventstore.stores.open_log import open_log
@@ -101,7 +101,7 @@ def _assert_published_head_is_of(
     log: EventLog, place: ExportPlace, exported: Sequence[LogRow]
 ) -> None:
     """No head was signed of what is not in the log, or does not count in the export yet."""
-    note = published_note(place)
+    note = place.read_if_there(CHECKPOINT)
     if note is None:
         return
     head, leaves = head_in(note, SIGNED_BY), leaves_of(log)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
-from eventstore.parquet.manifest import Signer, read_head, signed
+from eventstore.parquet.manifest import ExportHead, Signer, parse_statement, signed
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
 from tests.export.forging import SampleExport, with_value
@@ -90,7 +90,7 @@ def test_a_manifest_that_overlaps_another_is_named_and_not_the_one_behind_it(
 
 
 def test_an_export_that_names_no_usable_key_is_signed_by_no_one(sample: SampleExport) -> None:
-    head = read_head(HEAD, sample.contents[HEAD])
+    head = parse_statement(HEAD, sample.contents[HEAD], ExportHead)
     forged = replace(head, public_key="no key", signature="")
     with sample.tampered():
         sample.put(HEAD, signed(forged, SIGNER.sign)[1])

@@ -22,10 +22,8 @@ from eventstore.log.merkle import (
 )
 from eventstore.log.tiles import (
     LEVELS,
-    TILE_BYTES,
     TILE_HASHES,
     Tile,
-    TileDamaged,
     TiledTree,
     subtrees_of,
     tile_of,
@@ -253,16 +251,6 @@ def test_a_path_names_one_tile(level: int, index: int, hashes: int) -> None:
 )
 def test_no_other_path_names_a_tile(path: str) -> None:
     assert tile_of(path) is None
-
-
-def test_a_tile_of_another_length_is_named() -> None:
-    tiles = Tiles(NUMBERED[:300])
-    tiles.tiles[Tile(0, 1, 44)] += b"x"
-    with pytest.raises(TileDamaged, match=r"tile/0/001.p/44 does not have 44 hashes"):
-        tree_at(300, tiles.read)
-    with pytest.raises(TileDamaged):
-        inclusion_proof(299, 300, tiles.subtree)
-    assert len(tiles.tiles[Tile(0, 0)]) == TILE_BYTES
 
 
 def test_a_leaf_and_a_node_are_never_the_same() -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import BatchSealed, type_name
+from eventstore.log.events import SEAL_TYPE
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
@@ -43,7 +43,6 @@ from eventstore.parquet.schema import SCHEMA
 
 Row = Mapping[str, Any]
 """A row by the columns of the export, without ``state`` and ``command``."""
-_SEAL_TYPE: Final = type_name(BatchSealed)
 _MS: Final = 1_000
 _NAMED_BY: Final = ("sender_did", "by_did", "owner_did")
 _OF_REST: Final = (
@@ -313,7 +312,7 @@ def recorded_ms(export: DatabaseExport, position: int) -> int:
 def _reached_in(place: ExportPlace, file: DataFile, at: datetime) -> int:
     rows = read_table(place, file, ("position", "type", "recorded_at"))
     until = pa.scalar(at, SCHEMA.field("recorded_at").type)
-    wanted = pc.and_(pc.equal(rows["type"], _SEAL_TYPE), pc.less_equal(rows["recorded_at"], until))
+    wanted = pc.and_(pc.equal(rows["type"], SEAL_TYPE), pc.less_equal(rows["recorded_at"], until))
     return pc.max(rows.filter(wanted)["position"]).as_py() or 0
 
 

@@ -25,7 +25,7 @@ from msgspec import UNSET
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, BatchSealed
 from eventstore.log.merkle import Subtrees, inclusion_proof, is_included
 from eventstore.log.tree_head import seal_leaf
 from eventstore.log.verify import is_seal_of
@@ -38,7 +38,6 @@ from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.tree import tiles_in
 
 _COLUMNS: Final = ("position", "stream", "identity", "version", "type", "type_version", "state")
-_SEAL_TYPE: Final = type_name(BatchSealed)
 _OF_SEALS_ALONE: Final = "epoch"
 """The column that all seals and no other rows fill: a group has as many seals as values."""
 _OPEN_MAX: Final = 4
@@ -295,7 +294,7 @@ def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
 
 
 def _chunk_of(table: pa.Table) -> _Chunk:
-    seals = pc.indices_nonzero(pc.equal(table["type"], _SEAL_TYPE))
+    seals = pc.indices_nonzero(pc.equal(table["type"], SEAL_TYPE))
     return _Chunk(table, _numbers(table["position"], "q"), _numbers(seals, "Q"))
 
 

@@ -41,8 +41,8 @@ from eventstore.parquet.manifest import (
     heads_of,
     is_data,
     is_manifest,
+    parse_statement,
     positions_of,
-    read_head,
     read_manifest,
     signature_damage,
 )
@@ -296,7 +296,7 @@ class _Reading:
         """Read ``export.json``; None if it is missing or damaged."""
         try:
             content = self._place.read(HEAD)
-            head = read_head(HEAD, content)
+            head = parse_statement(HEAD, content, ExportHead)
         except FileMissing:
             self._report(ExportDamaged(HEAD, Damage.MISSING, "every export has one"))
             return None

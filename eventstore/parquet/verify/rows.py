@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from eventstore.log.codec import content_fault, decode_or_none, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC, BatchSealed, type_name
+from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, BatchSealed
 from eventstore.log.name_check import NameCheck, missing_name
 from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
@@ -103,7 +103,6 @@ class Streams(NamedTuple):
 
 
 PAGE_ROWS: Final = 8_192
-_SEAL_TYPE: Final = type_name(BatchSealed)
 FINDINGS_MAX: Final = 100
 """The most findings about the rows of one manifest that are reported; others are counted."""
 
@@ -128,9 +127,9 @@ class CheckedPart(NamedTuple):
     """What the rows say about names that are gone; positions are row numbers."""
     nameless: Mapping[tuple[bytes, bytes], ExportFinding]
     """The findings about nameless rows, which hold unless the named identities were erased."""
-    leaves: bytes | None
-    """The leaf hashes of the seals (``eventstore.log.tree_head``), one after the other; None if
-    some rows are not those of the log."""
+    leaves: Sequence[bytes] | None
+    """The leaf hashes of the seals (``eventstore.log.tree_head``); None if some rows are not those
+    of the log."""
     entries: pa.UInt64Array | None
     """The index entries of the rows, counted from the first position; None as ``leaves``."""
 
@@ -296,13 +295,13 @@ class _PartCheck:
         )
         return Streams(table, self._rows.without_values())
 
-    def leaves(self) -> bytes | None:
+    def leaves(self) -> list[bytes] | None:
         """See ``CheckedPart``."""
         table = self._rows.table
-        seals = table.filter(pc.equal(table["type"], _SEAL_TYPE))
+        seals = table.filter(pc.equal(table["type"], SEAL_TYPE))
         columns = (seals[name].to_pylist() for name in ("position", "version"))
         try:
-            return b"".join([seal_leaf(*each) for each in zip(*columns, self._seals, strict=True)])
+            return [seal_leaf(*each) for each in zip(*columns, self._seals, strict=True)]
         except ValueError:
             return None  # a finding about the row says why
 

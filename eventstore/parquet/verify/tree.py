@@ -8,7 +8,7 @@ which a stopped exporter leaves, do not count, and are never read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -16,7 +16,15 @@ from msgspec import UNSET
 
 from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.public_key import PublicKey
-from eventstore.log.tiles import TILE_HASHES, Tile, TiledTree, full_tiles, tiles_of, tree_at
+from eventstore.log.tiles import (
+    TILE_HASHES,
+    Tile,
+    TiledTree,
+    full_tiles,
+    hashes_in,
+    tiles_of,
+    tree_at,
+)
 from eventstore.log.tree_head import TreeHead, is_origin_of
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -27,7 +35,6 @@ from eventstore.parquet.tree import (
     TREE,
     head_in,
     proven_consistency,
-    published_note,
     read_tile,
     tile_at,
     tile_path,
@@ -48,7 +55,7 @@ class TreeCheck:
             ExportUnavailable: the place cannot be read now.
         """
         self._place = place
-        self._note = published_note(place)
+        self._note = place.read_if_there(CHECKPOINT)
         self._listed = place.sizes(TREE)
         self._tree: TiledTree | None = TiledTree()
         self._has_tiles = False
@@ -61,7 +68,7 @@ class TreeCheck:
         """The tree over all seals joined so far; None if some of them are not known."""
         return None if self._tree is None else tree_said(self._tree)
 
-    def join(self, manifest: Manifest, leaves: bytes | None) -> Iterator[ExportFinding]:
+    def join(self, manifest: Manifest, leaves: Sequence[bytes] | None) -> Iterator[ExportFinding]:
         """Extend the tree by the seals of a manifest; ``leaves`` is None if they are unknown.
 
         Raises:
@@ -75,10 +82,7 @@ class TreeCheck:
         if leaves is None or self._tree is None:
             self._tree = None if said is None else tree_by_tiles(self._place, said)
             return
-        before = self._tree
-        self._tree, new = before.extended(
-            [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
-        )
+        self._tree, new = self._tree.extended(leaves)
         if said is None:
             return  # of a release without trees
         if said != tree_said(self._tree):
@@ -96,7 +100,7 @@ class TreeCheck:
         size = manifest.tree.size
         tiles = [tile for tile in tiles_of(size) if tile.level == 0]
         try:
-            leaves = b"".join(read_tile(self._place, tile) for tile in tiles)
+            leaves = [one for tile in tiles for one in hashes_in(read_tile(self._place, tile))]
         except ExportDamaged as error:
             self._is_damaged = True
             yield finding_of(error)
@@ -104,7 +108,7 @@ class TreeCheck:
             return
         yield from self.join(manifest, leaves)
 
-    def check_again(self, manifest: Manifest, leaves: bytes) -> Iterator[ExportFinding]:
+    def check_again(self, manifest: Manifest, leaves: Sequence[bytes]) -> Iterator[ExportFinding]:
         """Check that the seals of a manifest joined before are those in the tree.
 
         Raises as ``join``.
@@ -112,12 +116,11 @@ class TreeCheck:
         said = None if manifest.tree is UNSET else manifest.tree
         if said is None or self._tree is None:
             return  # of a release without trees, or reported already
-        hashes = [leaves[i : i + HASH_BYTES] for i in range(0, len(leaves), HASH_BYTES)]
         head = TreeHead("", said.size, bytes.fromhex(said.root))
         try:
-            size = said.size - len(hashes)
+            size = said.size - len(leaves)
             before = tree_at(size, lambda tile: read_tile(self._place, tile))
-            is_known = tree_said(before.extended(hashes)[0]) == said
+            is_known = tree_said(before.extended(leaves)[0]) == said
             is_known = is_known and self._is_beginning(head, self._tree)
         except ExportDamaged as error:
             yield finding_of(error)
@@ -154,7 +157,7 @@ class TreeCheck:
         The exporter signs a head after each step, so it may have been stopped before the last one.
         """
         is_old = self._tree is not None and head.size < self._signed_before
-        if is_old and published_note(self._place) == self._note:  # no exporter runs meanwhile
+        if is_old and self._place.read_if_there(CHECKPOINT) == self._note:  # no exporter runs
             why = f"a head of {head.size} seals, although {self._signed_before} were signed later"
             yield finding_of(ExportDamaged(CHECKPOINT, Damage.ROLLED_BACK, why))
 

@@ -26,7 +26,6 @@ from eventstore.parquet.manifest import (
     is_manifest,
     positions_of,
     signed_manifest,
-    statement_of,
 )
 from eventstore.parquet.schema import PARQUET_OPTIONS
 
@@ -84,7 +83,7 @@ def write_manifest(
     """
     complete, content = signed_manifest(manifest, signer.sign, version)
     place.write(complete.path, content)
-    return statement_of(complete, content)
+    return Statement(complete, hashlib.sha256(content).hexdigest())
 
 
 def removable(

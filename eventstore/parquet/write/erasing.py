@@ -27,7 +27,7 @@ from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
-from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, topics_of
+from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
     STREAM_BYTES,
@@ -141,14 +141,13 @@ COLUMNS_OF_NAMES: Final = (
     *(*_NAMED, *_LISTING, "refusals"),
 )
 """The columns that say which names rows have, and which the new states are made from."""
-_SEAL_TYPE: Final = SEAL_TOPIC.rpartition(".")[0]
 
 
 def rows_of(table: pa.Table, gone: GoneNames) -> set[int]:
     """The numbers of the rows, with ``COLUMNS_OF_NAMES``, in the streams of ``gone``."""
     own = pa.array(sorted(gone.identities | gone.streams), pa.binary(STREAM_BYTES))
     is_own = pc.is_in(table["stream"], value_set=own)
-    is_seal = pc.equal(table["type"], _SEAL_TYPE)
+    is_seal = pc.equal(table["type"], SEAL_TYPE)
     return set(pc.indices_nonzero(pc.and_not(is_own, is_seal)).to_pylist())
 
 

@@ -35,8 +35,8 @@ from eventstore.parquet.manifest import (
     ExportHead,
     Manifest,
     Signer,
+    export_head,
     heads_to_text,
-    parse_head,
     signed,
     tree_said,
 )
@@ -430,7 +430,7 @@ def _claim(log: EventLog, place: ExportPlace, owner: ExportOwner, signer: Signer
     ``export.json`` says that there is a table only once there is one (``Exporter._give_table``).
     """
     try:
-        head = parse_head(HEAD, place.read(HEAD), verify=None)
+        head = export_head(place, None)
     except FileMissing:
         if place.sizes(EVENTS) or place.sizes(MANIFESTS):
             raise ExportRefused(f"{place.address()} contains files but no {HEAD}") from None

@@ -53,7 +53,6 @@ from eventstore.parquet.versions import (
     is_torn,
     read_mark,
     version_of,
-    without_replaced,
 )
 
 Clock = Callable[[], int]
@@ -327,13 +326,13 @@ def _carried(
     statements: Sequence[Statement], before: Catalog | None
 ) -> tuple[dict[str, str], tuple[str, str], dict[str, str]]:
     """What a version takes over from the one before: manifests since, summary, checkpoint."""
+    counting = {s.manifest.path: s.sha256 for s in statements}
     if before is None:
-        return {s.manifest.path: s.sha256 for s in statements}, ("", ""), {}
+        return counting, ("", ""), {}
     said, mark = before.version, before.mark
     assert said is not None
-    known = {statement.manifest.path for statement in before.statements}
-    since = without_replaced(said.since, statements)
-    since |= {s.manifest.path: s.sha256 for s in statements if s.manifest.path not in known}
+    in_summary = {s.manifest.path for s in before.statements} - said.since.keys()
+    since = {path: sha256 for path, sha256 in counting.items() if path not in in_summary}
     checkpoint = dict(mark.checkpoint) if mark else {}
     return since, (said.summary, said.summary_sha256), checkpoint
 

@@ -23,7 +23,6 @@ from eventstore.parquet.tree import (
     TREE,
     head_in,
     proven_consistency,
-    published_note,
     seal_leaves,
     tile_path,
     tree_by_tiles,
@@ -108,7 +107,7 @@ class TreeWriter:
 
     def _take_published(self) -> None:
         """Read the last published head; a damaged one is ignored, and written anew later."""
-        self.note = published_note(self._place)
+        self.note = self._place.read_if_there(CHECKPOINT)
         if self.note is not None:
             with suppress(ExportDamaged):
                 self._published = head_in(self.note, self._key)
