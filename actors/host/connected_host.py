@@ -12,13 +12,12 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from actors.host.host_client import (
-    Content,
     HostClient,
     HostConnectionLost,
     QuestionFailed,
     connect_to_host,
 )
-from actors.host.host_connection import HostAddress, TakePushes
+from actors.host.host_connection import TakePushes
 from actors.host.host_finder import HostFinder
 from actors.host.port import (
     A,
@@ -89,11 +88,8 @@ class ConnectedHostPort:
         Pages may be large, so they have a connection of their own and no command waits behind one.
         """
         port = self._port_for_pages() if isinstance(question, ReadPages) else self
-        return decode_answer(question, await port.ask_packed(msgspec.msgpack.encode(question)))
-
-    async def ask_packed(self, question: bytes) -> Content:
-        """As ``ask``, with question and answer in msgpack. Raises: as ``submit``."""
-        return await self._call(lambda client: client.ask(question))
+        packed = msgspec.msgpack.encode(question)
+        return decode_answer(question, await port._call(lambda client: client.ask(packed)))  # noqa: SLF001 - its own class
 
     def _port_for_pages(self) -> ConnectedHostPort:
         if self._pages is None:
@@ -170,9 +166,8 @@ class ConnectedHostPort:
         if lease is None:
             self._reached()
             raise HostNotReached(self._name)
-        address = HostAddress(lease.address, lease.port, lease.token)
         try:
-            client = await connect_to_host(address, self._caller.name, self._caller.on_pushes)
+            client = await connect_to_host(lease, self._caller.name, self._caller.on_pushes)
         except HostConnectionLost as error:
             raise HostNotReached(self._name) from error
         except ConnectionRefusedError as error:

@@ -18,11 +18,11 @@ from actors.host.host_connection import (
     PUSH,
     QUESTION,
     Hello,
-    HostAddress,
     TakePushes,
     Welcome,
     keep_alive,
 )
+from eventstore.log.host_leases import HostLease
 
 _CONNECT_S_MAX: Final = 1.0
 """On one network a connection takes a millisecond; a much longer wait means a lost machine."""
@@ -187,8 +187,8 @@ class HostClient(asyncio.Protocol):
             self._on_pushes(msgspec.msgpack.encode(pushes))
 
 
-async def connect_to_host(address: HostAddress, edge: str, on_pushes: TakePushes) -> HostClient:
-    """Open a connection to the host at ``address``.
+async def connect_to_host(lease: HostLease, edge: str, on_pushes: TakePushes) -> HostClient:
+    """Open a connection to the host that has this lease.
 
     Raises:
         OSError: nothing listens there, or the machine did not answer in time.
@@ -197,7 +197,7 @@ async def connect_to_host(address: HostAddress, edge: str, on_pushes: TakePushes
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(_CONNECT_S_MAX):
         _, client = await loop.create_connection(
-            lambda: HostClient(Hello(address.token, edge), on_pushes), address.host, address.port
+            lambda: HostClient(Hello(lease.token, edge), on_pushes), lease.address, lease.port
         )
     try:
         async with asyncio.timeout(_CONNECT_S_MAX):

@@ -34,6 +34,7 @@ import msgspec
 
 from actors.core.replies import Push
 from actors.host.vital_thread import vital_thread
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG: Final = 128
@@ -81,18 +82,6 @@ Lost: TypeAlias = Callable[[str], None]
 """Called with an edge whose connection has ended; pushes on their way to it are lost."""
 TakePushes: TypeAlias = Callable[[bytes], None]
 """Receives the msgpack of ``list[Push]``."""
-
-
-class HostAddress(msgspec.Struct, frozen=True):
-    """Where a host listens for edges, and the token that opens a connection."""
-
-    host: str
-    port: int
-    token: bytes
-
-    def __repr__(self) -> str:
-        """Without the token: this may be printed."""
-        return f"HostAddress({self.host!r}, {self.port})"
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -235,8 +224,8 @@ class HostServer:
         self._listener: socket.socket | None = None
         self._has_stopped = False
 
-    def listen(self, address: str) -> HostAddress:
-        """Listen on a free port of this address; return address, port and token.
+    def listen(self, address: str, name: str, node: str, incarnation: str) -> HostLease:
+        """Listen on a free port of this address; return the lease to take for this process.
 
         Raises:
             OSError: the address does not belong to this machine.
@@ -247,7 +236,8 @@ class HostServer:
         listener.listen(_BACKLOG)
         self._listener = listener
         vital_thread("edge-accept", lambda: self._accept(listener)).start()
-        return HostAddress(address, listener.getsockname()[1], self._token)
+        port, token = listener.getsockname()[1], self._token
+        return HostLease(name, node, incarnation, address, port, token, protocol=NODE_PROTOCOL)
 
     def push(self, edge: str, pushes: list[Push]) -> None:
         """Send pushes to an edge; if it has no connection, its next ``Welcome`` says so.

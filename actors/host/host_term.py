@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from actors.host.host_connection import HostAddress
 from actors.host.vital_thread import vital_thread
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease, HostLeases
+from eventstore.log.host_leases import HostLease, HostLeases
 
 _LOG = logging.getLogger(__name__)
 _RENEWALS: Final = 4
@@ -50,13 +49,6 @@ class HostTerm:
     def ended(self) -> None:
         """End the term at once."""
         self._until_s = float("-inf")
-
-
-def lease_at(address: HostAddress, name: str, node: str, incarnation: str) -> HostLease:
-    """The lease of a process of this release that listens at ``address``."""
-    return HostLease(
-        name, node, incarnation, address.host, address.port, address.token, protocol=NODE_PROTOCOL
-    )
 
 
 class LeaseKeeper:

@@ -9,7 +9,7 @@ it was, and for identities the log does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -177,15 +177,16 @@ AnyQuestion: TypeAlias = (
 )
 
 QUESTIONS: Final = msgspec.msgpack.Decoder[AnyQuestion](AnyQuestion)
-_ANSWERS: Final[Mapping[type, msgspec.msgpack.Decoder[Any]]] = {
-    kind: msgspec.msgpack.Decoder(get_args(kind.__orig_bases__[0])[0])
-    for kind in get_args(AnyQuestion)
-}
+
+
+@cache
+def _answers_to(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(get_args(kind.__orig_bases__[0])[0])
 
 
 def decode_answer(question: HostQuestion[A], answer: bytes | memoryview) -> A:
     """Decode the answer to a question."""
-    found: A = _ANSWERS[type(question)].decode(answer)
+    found: A = _answers_to(type(question)).decode(answer)
     return found
 
 

@@ -21,9 +21,9 @@ from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import Caller, ConnectedHostPort, ignored
 from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
-from actors.host.host_connection import Answered, HostAddress, HostServer
+from actors.host.host_connection import Answered, HostServer
 from actors.host.host_finder import HostFinder
-from actors.host.host_term import HostTerm, lease_at
+from actors.host.host_term import HostTerm
 from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
@@ -106,7 +106,7 @@ class PlacerRole:
                 )
 
         server = HostServer(_no_batches, ask, ignored)
-        self._lease = lease_at(server.listen(address), PLACER, self._node, new_id())
+        self._lease = server.listen(address, PLACER, self._node, new_id())
         try:
             while True:
                 if not await self._looked(self._lease):
@@ -177,10 +177,9 @@ class PlacerRole:
             return False
         for other in await asyncio.to_thread(self._leases.living):
             if other.name == PLACER:
-                address = HostAddress(other.address, other.port, other.token)
                 try:
                     name = f"standby {self._node} {new_id()}"
-                    self._placing = await connect_to_host(address, name, ignored)
+                    self._placing = await connect_to_host(other, name, ignored)
                 except ConnectionRefusedError:
                     return True
                 except (HostConnectionLost, OSError) as error:
@@ -230,23 +229,20 @@ class PlacerLink(PlacerPort):
 
     async def table(self, known_version: int) -> PlacementTable:
         """See ``Placer.table``. Raises: PlacerUnavailable."""
-        return await self._ask(FollowTable(known_version), PlacementTable)
+        return await self._ask(FollowTable(known_version))
 
     @override
     async def places(self) -> Places:
-        return await self._ask(QueryPlaces(), Places)
+        return await self._ask(QueryPlaces())
 
     @override
     async def order(self, order: Order) -> Placed:
-        return await self._ask(order, Placed, _ORDER_S_MAX)
+        return await self._ask(order, _ORDER_S_MAX)
 
-    async def _ask(
-        self, question: HostQuestion[A], kind: type[A], seconds_max: float = _ANSWER_S_MAX
-    ) -> A:
+    async def _ask(self, question: HostQuestion[A], seconds_max: float = _ANSWER_S_MAX) -> A:
         try:
             async with asyncio.timeout(seconds_max):
-                answer = await self._port.ask_packed(msgspec.msgpack.encode(question))
-                return msgspec.msgpack.decode(answer, type=kind)
+                return await self._port.ask(question)
         except (HostUnavailable, TimeoutError) as error:
             # The process may hang, or have lost the role: look up the lease again.
             self._port.close()

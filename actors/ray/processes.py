@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
 from actors.host.host_connection import Answer, HostServer
-from actors.host.host_term import HostTerm, LeaseKeeper, lease_at
+from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
@@ -187,9 +187,8 @@ class RayIdentityHost(IdentityHost):
             # Without a placer no other host replaces it, so it need not stop.
             may_serve=term.is_running if options.is_placed else always,
         )
-        address = self._server.listen(options.address)
         self._lease = LeaseKeeper(
-            lease_at(address, options.name, options.node, self.incarnation),
+            self._server.listen(options.address, options.name, options.node, self.incarnation),
             options.open_leases(),
             term,
             options.lease_s,

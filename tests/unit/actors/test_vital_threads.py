@@ -82,8 +82,8 @@ def accept(_owner: Host, _log: EventLog, _: Path) -> None:
             accepted.close()
             fault()
 
-    address = Faulty(fault, fault, fault).listen("127.0.0.1")
-    socket.create_connection((address.host, address.port)).close()
+    lease = Faulty(fault, fault, fault).listen("127.0.0.1", "host", "", "")
+    socket.create_connection((lease.address, lease.port)).close()
 
 
 def test_a_host_ends_even_if_it_cannot_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,10 @@ from actors.host.host_connection import (
     Answered,
     EdgeConnection,
     Hello,
-    HostAddress,
     HostServer,
     Welcome,
 )
+from eventstore.log.host_leases import HostLease
 
 EDGE = "edge-0"
 WAIT_S = 10
@@ -58,7 +58,7 @@ class Host:
             unsent_bytes_max=unsent_bytes_max,
             monotonic=monotonic,
         )
-        self.address = self.server.listen("127.0.0.1")
+        self.address = self.server.listen("127.0.0.1", "host", "", "")
 
     def _from_thread(self, queue: asyncio.Queue[Any], item: object) -> None:
         with contextlib.suppress(RuntimeError):  # the test is over
@@ -158,7 +158,9 @@ async def test_an_edge_without_a_connection_gets_to_know_once_that_it_has_missed
 
 async def test_a_client_without_the_token_opens_no_connection(host: Host) -> None:
     with pytest.raises(HostConnectionLost):
-        await connect_to_host(HostAddress("127.0.0.1", host.address.port, bytes(32)), EDGE, nowhere)
+        await connect_to_host(
+            HostLease("host", "", "", "127.0.0.1", host.address.port, bytes(32)), EDGE, nowhere
+        )
     for hello in (b"", b"junk", msgspec.msgpack.encode(Hello(b"", EDGE)), bytes(10_000_000)):
         reader, writer = await asyncio.open_connection("127.0.0.1", host.address.port)
         writer.write(HEADER.pack(len(hello), PUSH) + hello[:2_000])
@@ -213,7 +215,7 @@ async def test_an_edge_that_connects_while_its_host_stops_is_not_kept_waiting() 
         return 0.0
 
     host = Host(monotonic=clock)
-    reader, writer = await asyncio.open_connection(host.address.host, host.address.port)
+    reader, writer = await asyncio.open_connection(host.address.address, host.address.port)
     async with asyncio.timeout(WAIT_S):
         await accepted.wait()
     host.server.stop()
@@ -261,7 +263,7 @@ async def test_a_host_without_another_thread_refuses_one_connection_and_accepts_
 
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", full)
-        reader, writer = await asyncio.open_connection(host.address.host, host.address.port)
+        reader, writer = await asyncio.open_connection(host.address.address, host.address.port)
         assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
         writer.close()
     assert not host.server._unproven
@@ -368,9 +370,9 @@ async def test_an_answer_whose_caller_has_given_up_disturbs_no_other(host: Host)
     client.close()
 
 
-def silent_edge(address: HostAddress) -> socket.socket:
+def silent_edge(address: HostLease) -> socket.socket:
     """An edge that opens a connection and reads nothing."""
-    connection = socket.create_connection((address.host, address.port))
+    connection = socket.create_connection((address.address, address.port))
     hello = msgspec.msgpack.encode(Hello(address.token, EDGE))
     connection.sendall(HEADER.pack(len(hello), PUSH) + hello + HEADER.pack(0, 1))
     return connection
@@ -422,7 +424,7 @@ async def test_no_connection_to_where_nothing_listens() -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
             await connect_to_host(
-                HostAddress("127.0.0.1", taken.getsockname()[1], b""), EDGE, nowhere
+                HostLease("host", "", "", "127.0.0.1", taken.getsockname()[1], b""), EDGE, nowhere
             )
 
 
