@@ -30,7 +30,6 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import Seam, Sum, row_entry, sign_seam, state_entry
-from eventstore.log.seam_check import archived_states
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import heads_of
@@ -130,7 +129,7 @@ def beginning_of(
 
 def _outdated(log: EventLog) -> Iterator[tuple[UUID, Snapshot]]:
     """The states of another layout; damaged ones are skipped, for a check to find them."""
-    for stream, state in archived_states(log):
+    for stream, state in log.archived_states():
         if state is not None and state.fold != FOLD:
             yield stream, state
 

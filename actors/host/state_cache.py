@@ -46,7 +46,6 @@ from eventstore.log.events import (
     SEAL_TOPIC,
     Event,
 )
-from eventstore.log.seam_check import archived_states
 from eventstore.log.streams import identity_stream
 
 _ROWS_PER_READ = 1_000
@@ -413,13 +412,10 @@ def wrong_snapshots(log: EventLog) -> Iterator[UUID]:
 
     Raises: as ``read_identity``.
     """
-    after = b""
-    while page := log.read_snapshots(after=after):
-        for stream, snapshot in page:
-            if snapshot is None or (snapshot.fold == FOLD and not _is_fold(log, stream, snapshot)):
-                yield stream
-        after = page[-1][0].bytes
-    yield from (stream for stream, state in archived_states(log) if state is None)
+    for stream, snapshot in log.snapshots():
+        if snapshot is None or (snapshot.fold == FOLD and not _is_fold(log, stream, snapshot)):
+            yield stream
+    yield from (stream for stream, state in log.archived_states() if state is None)
 
 
 def _is_fold(log: EventLog, stream: UUID, snapshot: Snapshot) -> bool:

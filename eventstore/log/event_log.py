@@ -330,9 +330,6 @@ class EventLog(Protocol):
             yield from page
             after = page[-1].position
 
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        """The row at version 1 of each of these streams (16 bytes each) that has one."""
-
     def position(self) -> int:
         """The position of the newest row; 0 for an empty log."""
 
@@ -398,10 +395,8 @@ class EventLog(Protocol):
     ) -> dict[UUID, list[StoredEvent]]:
         """For each stream the rows after its version in ``after``, in order, at most ``limit``."""
 
-    def read_snapshots(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        """Snapshots in the order of their streams (16 bytes); None for an altered one."""
+    def snapshots(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        """Yield all snapshots in the order of their streams; None for an altered one."""
 
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         """Replace the snapshots of these streams that are not newer; a lost one loses no data."""
@@ -412,10 +407,8 @@ class EventLog(Protocol):
     def load_archived_state(self, stream: UUID) -> Snapshot | None:
         """The state that replaces the rows that left a stream; None if missing or altered."""
 
-    def read_archived_states(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        """Archived states in the order of their streams (16 bytes); None for an altered one.
+    def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        """Yield all archived states in the order of their streams; None for an altered one.
 
         They are not a cache: the log has them nowhere else.
         """

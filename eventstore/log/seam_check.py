@@ -11,17 +11,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from typing import Final
-from uuid import UUID
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog, LogRow, Snapshot
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.seam import Seam, Sum, row_entry, state_entry
-
-_STATES_AT_ONCE: Final = 100
 
 
 class SeamCheck:
@@ -81,7 +77,7 @@ class SeamCheck:
                 why = f"some of the {seam.stayed.number} rows that stayed were changed"
             yield self._whole(Fault.WRONG_REST, why)
         found, states = Sum(), dict[bytes, int]()
-        for stream, state in archived_states(self._log):
+        for stream, state in self._log.archived_states():
             if state is not None:
                 found = found.plus([state_entry(stream, state)])
                 states[stream.bytes] = state.version
@@ -115,18 +111,6 @@ def older_than(seam: Seam, known: Mapping[str, Head]) -> dict[str, Head]:
         for name, head in known.items()
         if name in seam.heads and head.version < seam.heads[name].version
     }
-
-
-def archived_states(log: EventLog) -> Iterator[tuple[UUID, Snapshot | None]]:
-    """Yield all archived states in the order of their streams; None for an altered one.
-
-    Raises:
-        LogUnavailable: the log cannot be read.
-    """
-    after = b""
-    while page := log.read_archived_states(after=after, limit=_STATES_AT_ONCE):
-        yield from page
-        after = page[-1][0].bytes
 
 
 def check_before(log: EventLog, seam: Seam) -> Iterator[Finding]:

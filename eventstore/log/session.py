@@ -65,9 +65,6 @@ class LogSession(Session, Protocol):
     def rows_behind(self, after: Mapping[UUID, int], limit: int) -> dict[UUID, list[StoredEvent]]:
         """For each stream the stored rows after its version in ``after``, at most ``limit``."""
 
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        """The stored rows at version 1 of these streams, by stream."""
-
     def import_rows(self, rows: Sequence[LogRow]) -> None:
         """Store rows of another log, with contents, at the positions that they have there.
 

@@ -341,15 +341,6 @@ class _Session(LogSession):
         return rows
 
     @override
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        found = self.rows(
-            "SELECT originator_id, topic, state FROM stored_events WHERE originator_version = 1"
-            " AND originator_id = ANY(?)",
-            ([UUID(bytes=stream) for stream in streams],),
-        )
-        return {stream.bytes: StoredEvent(stream, 1, *row) for stream, *row in found}
-
-    @override
     def import_rows(self, rows: Sequence[LogRow]) -> None:
         with self._cursor.copy(
             "COPY stored_events"

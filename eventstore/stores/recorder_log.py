@@ -63,6 +63,7 @@ from eventstore.read_models.update import MADE
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
+_STATES_AT_ONCE: Final = 100
 _NO_LAYOUT: Final = 0
 """The layout of an empty snapshot; those of states begin with 1."""
 SET: Final = (
@@ -206,11 +207,6 @@ class RecorderLog(EventLog):
             return session.log_rows(after, rows_max, bytes_max)
 
     @override
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        with self._asking() as session:
-            return session.first_rows(streams)
-
-    @override
     def position(self) -> int:
         with unavailable():
             return self._store.recorder.max_notification_id() or 0
@@ -283,10 +279,8 @@ class RecorderLog(EventLog):
             return session.rows_behind(after, limit)
 
     @override
-    def read_snapshots(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        return self._page_of("snapshots", after, limit)
+    def snapshots(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        return self._all("snapshots")
 
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
@@ -303,10 +297,8 @@ class RecorderLog(EventLog):
         return self._load("archived_states", [stream]).get(stream)
 
     @override
-    def read_archived_states(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        return self._page_of("archived_states", after, limit)
+    def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        return self._all("archived_states")
 
     @override
     def let_leave(self, departure: Departure) -> None:
@@ -401,20 +393,20 @@ class RecorderLog(EventLog):
         checked = [(row[0], _checked(*row)) for row in found]
         return {stream: one for stream, one in checked if one is not None}
 
-    def _page_of(
-        self, table: str, after: bytes, limit: int
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        with self._reading() as session:
-            found = session.rows(
-                f"SELECT stream, version, fold, state FROM {table} WHERE stream > ?"  # noqa: S608 - own text
-                " ORDER BY stream LIMIT ?",
-                (after, limit),
-            )
-        streams = [UUID(bytes=bytes(stream)) for stream, *_ in found]
-        return [
-            (stream, _checked(stream, version, fold, bytes(state)))
-            for stream, (_, version, fold, state) in zip(streams, found, strict=True)
-        ]
+    def _all(self, table: str) -> Iterator[tuple[UUID, Snapshot | None]]:
+        find = (
+            f"SELECT stream, version, fold, state FROM {table} WHERE stream > ?"  # noqa: S608 - own text
+            " ORDER BY stream LIMIT ?"
+        )
+        reached = b""
+        while True:
+            with self._reading() as session:
+                found = session.rows(find, (reached, _STATES_AT_ONCE))
+            for reached, version, fold, state in found:
+                stream = UUID(bytes=bytes(reached))
+                yield stream, _checked(stream, version, fold, bytes(state))
+            if not found:
+                return
 
     @contextmanager
     def _asking(self) -> Iterator[LogSession]:

@@ -388,18 +388,6 @@ class _Session(LogSession):
         return found
 
     @override
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        found = self.rows(
-            "SELECT originator_id, topic, state FROM stored_events WHERE originator_version = 1"
-            " AND originator_id IN (SELECT value FROM json_each(?))",
-            (json.dumps([stream.hex() for stream in streams]),),
-        )
-        return {
-            bytes.fromhex(stream): StoredEvent(UUID(hex=stream), 1, topic, state)
-            for stream, topic, state in found
-        }
-
-    @override
     def import_rows(self, rows: Sequence[LogRow]) -> None:
         self._cursor.executemany(
             "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"

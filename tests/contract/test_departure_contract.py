@@ -33,7 +33,7 @@ def test_a_step_removes_its_rows_and_stores_its_states_and_its_seam(log: EventLo
     log.let_leave(Departure("one", "two", [first], [(OTHER, STATE), (OWNER, STATE)]))
     assert positions(log) == rest
     assert log.settings()[SEAM] == "two"
-    assert dict(log.read_archived_states()) == {OWNER: STATE, OTHER: STATE}
+    assert dict(log.archived_states()) == {OWNER: STATE, OTHER: STATE}
 
 
 @pytest.mark.parametrize("before", [None, "other"])

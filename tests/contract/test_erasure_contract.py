@@ -204,7 +204,7 @@ def test_all_that_an_identity_has_leaves_and_nothing_of_others(
     assert is_sound(log)
     assert names_in_queues(log_url) == {STAYS.encode()}
     assert not wrong(log_url)
-    assert not [row for row in log.read_snapshots() if row[1] and GONE.encode() in row[1].state]
+    assert not [row for row in log.snapshots() if row[1] and GONE.encode() in row[1].state]
     events = mediator.events(GONE)
     assert isinstance(events[-1], IdentityErased)
     assert [event.reason for event in events if isinstance(event, IdentityErasureBegun)] == [

@@ -383,7 +383,7 @@ def _of_earlier_release(log: EventLog) -> None:
     """Make the states that stand for rows what an earlier release would have written."""
     text = log.settings()[SEAM]
     seam = read_seam(text)
-    old = [(stream, state) for stream, state in log.read_archived_states(limit=1_000) if state]
+    old = [(stream, state) for stream, state in log.archived_states() if state]
     new = [(stream, Snapshot(s.version, FOLD - 1, b"another layout")) for stream, s in old]
     states = seam.states.minus([state_entry(*one) for one in old])
     states = states.plus([state_entry(*one) for one in new])

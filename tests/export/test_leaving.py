@@ -184,7 +184,7 @@ def test_a_stream_without_the_state_that_stands_for_its_rows_is_refused_and_not_
 ) -> None:
     played(log)
     leave(log, place)
-    states = log.read_archived_states(limit=1_000)
+    states = list(log.archived_states())
     run_sql(dsn, "DELETE FROM archived_states")
     run_sql(dsn, "DELETE FROM snapshots")
     assert set(faults_in(log)) == {"missing-state"}
@@ -198,7 +198,7 @@ def test_a_state_that_was_changed_is_named_and_its_stream_refused(
 ) -> None:
     played(log)
     leave(log, place)
-    ((stream, _), *_) = log.read_archived_states()
+    ((stream, _), *_) = log.archived_states()
     run_sql(dsn, "DELETE FROM snapshots")
     run_sql(dsn, f"UPDATE archived_states SET version = version + 1 WHERE stream = x'{stream.hex}'")
     assert set(faults_in(log)) == {"missing-state"}
@@ -215,7 +215,7 @@ def test_a_snapshot_that_is_older_than_the_rows_that_left_is_not_the_present(
     grown = [stream for stream in streams if read_identity(log, stream)[0].version > 1]
     former = {one: Snapshot(2, FOLD, to_snapshot(state_at(log, one, 2))) for one in grown}
     leave(log, place)
-    left = [stream for stream, _ in log.read_archived_states(limit=1_000)]
+    left = [stream for stream, _ in log.archived_states()]
     log.save_snapshots([(stream, former[stream]) for stream in left])
     assert list(wrong_snapshots(log)) == []
     assert states_of(log, streams) == states

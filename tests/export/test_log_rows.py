@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.streams import identity_stream
-from tests.export.samples import Growing, did
-from tests.log.samples import OTHER, OWNER, append, message
+from tests.export.samples import Growing
+from tests.log.samples import OWNER, append, message
 
 
 def test_rows_read_in_bulk_are_those_of_the_log(log: EventLog) -> None:
@@ -36,13 +35,3 @@ def test_a_bulk_of_rows_is_bounded_by_bytes_but_is_one_row_at_least(
     append(log, OWNER, *[message(bytes(900)) for _ in range(5)])
     found = log.read_rows(after=0, rows_max=9, bytes_max=bytes_max)
     assert [row.version for row in found] == list(range(1, rows + 1))
-
-
-def test_the_first_rows_of_streams_come_by_stream(log: EventLog) -> None:
-    append(log, OWNER, message(b"first"), message(b"second"))
-    append(log, OTHER, message(b"other"))
-    unknown = identity_stream(did(9)).bytes
-    found = log.first_rows([OWNER.bytes, OTHER.bytes, unknown])
-    assert set(found) == {OWNER.bytes, OTHER.bytes}
-    assert found[OWNER.bytes] == log.read_stream(OWNER)[0]
-    assert log.first_rows([]) == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -159,10 +159,6 @@ class FaultyLog(EventLog):
         return self._log.read_rows(after=after, rows_max=rows_max, bytes_max=bytes_max)
 
     @override
-    def first_rows(self, streams: Sequence[bytes]) -> dict[bytes, StoredEvent]:
-        return self._log.first_rows(streams)
-
-    @override
     def figures(self) -> LogFigures:
         return self._log.figures()
 
@@ -225,10 +221,8 @@ class FaultyLog(EventLog):
         return self._log.read_streams(after, limit=limit)
 
     @override
-    def read_snapshots(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        return self._log.read_snapshots(after=after, limit=limit)
+    def snapshots(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        return self._log.snapshots()
 
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
@@ -243,10 +237,8 @@ class FaultyLog(EventLog):
         return self._log.load_archived_state(stream)
 
     @override
-    def read_archived_states(
-        self, *, after: bytes = b"", limit: int = 100
-    ) -> Sequence[tuple[UUID, Snapshot | None]]:
-        return self._log.read_archived_states(after=after, limit=limit)
+    def archived_states(self) -> Iterator[tuple[UUID, Snapshot | None]]:
+        return self._log.archived_states()
 
     @override
     def nameless(self) -> Sequence[bytes]:

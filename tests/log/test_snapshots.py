@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from eventstore.log.event_log import Snapshot
+from eventstore.stores import recorder_log
 from eventstore.stores.open_log import open_log
 
 ONE, OTHER = UUID(int=1), UUID(int=2)
@@ -54,7 +55,7 @@ def test_no_column_of_a_snapshot_can_be_changed(path: Path, changed: str) -> Non
     change(path, f"UPDATE snapshots SET {changed} WHERE stream = ?", ONE.bytes)
     with closing(open_log(f"sqlite://{path}")) as log:
         assert log.load_snapshot(ONE) is None
-        assert [found is None for _, found in log.read_snapshots()] == [True, False]
+        assert [found is None for _, found in log.snapshots()] == [True, False]
 
 
 def test_no_stream_gets_the_snapshot_of_another(path: Path) -> None:
@@ -69,11 +70,13 @@ def test_no_stream_gets_the_snapshot_of_another(path: Path) -> None:
         assert log.load_snapshot(ONE) is None
 
 
-def test_snapshots_are_read_in_pages(path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+def test_snapshots_are_read_in_pages(
+    path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_log, "_STATES_AT_ONCE", at_once)
     with closing(open_log(f"sqlite://{path}")) as log:
-        assert log.read_snapshots(limit=1) == [(ONE, SAVED)]
-        assert log.read_snapshots(after=ONE.bytes) == [(OTHER, Snapshot(4, 7, b"another"))]
-        assert log.read_snapshots(after=OTHER.bytes) == []
+        assert list(log.snapshots()) == [(ONE, SAVED), (OTHER, Snapshot(4, 7, b"another"))]
 
 
 @pytest.mark.postgres

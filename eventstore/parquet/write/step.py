@@ -83,11 +83,11 @@ class IdentityNames:
             self._known = {}
         missing = [stream for stream in streams if stream not in self._known]
         for start in range(0, len(missing), IDENTITIES_AT_ONCE):
-            part = missing[start : start + IDENTITIES_AT_ONCE]
-            found = self._log.first_rows(part)
-            for stream in part:
-                row = found.get(stream)
-                named = None if row is None else identity_of(decode(row.topic, row.state), stream)
+            part = [UUID(bytes=stream) for stream in missing[start : start + IDENTITIES_AT_ONCE]]
+            for key, rows in self._log.read_streams(dict.fromkeys(part, 0), limit=1).items():
+                stream, named = key.bytes, None
+                if rows and rows[0].originator_version == 1:
+                    named = identity_of(decode(rows[0].topic, rows[0].state), stream)
                 self._known[stream] = self._name_again(stream, named)
         return self._known
 
