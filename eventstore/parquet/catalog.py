@@ -212,10 +212,7 @@ def read_data(place: ExportPlace, file: DataFile) -> bytes:
     Raises:
         ExportDamaged: the file is missing or has another SHA-256.
     """
-    try:
-        content = place.read(file.path)
-    except FileMissing as error:
-        raise ExportDamaged(file.path, Damage.MISSING, "a manifest names it") from error
+    content = place.read_named(file.path, "a manifest names it")
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise ExportDamaged(file.path, Damage.CHANGED, "its SHA-256 is not that of the manifest")
     return content

@@ -12,7 +12,7 @@ from typing import Final
 from eventstore.log.databases import databases_among, folder_name, folder_of_database
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import HEAD, FileMissing, open_place
+from eventstore.parquet.files import HEAD, open_place
 from eventstore.parquet.manifest import ExportHead
 
 _SHARD: Final = "shard-{}"
@@ -28,12 +28,10 @@ def exports_in(target: str) -> list[str]:
         ExportUnavailable: the place cannot be read now.
     """
     place = open_place(target)
-    try:
-        place.read(HEAD)
-    except FileMissing:
-        count = databases_among(place.folders())
-        return [folder_of_database(target, number) for number in range(count)]
-    return [target]
+    if place.read_if_there(HEAD) is not None:
+        return [target]
+    count = databases_among(place.folders())
+    return [folder_of_database(target, number) for number in range(count)]
 
 
 def check_one_log(catalogs: Sequence[Catalog]) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from eventstore.parquet.errors import ExportUnavailable
+from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 
 HEAD: Final = "export.json"
 EVENTS: Final = "events"
@@ -119,6 +119,13 @@ class ExportPlace:
             return self.read(path)
         except FileMissing:
             return None
+
+    def read_named(self, path: str, why: str) -> bytes:
+        """Read a file that another one names, as ``why`` says. Raises: ExportDamaged."""
+        content = self.read_if_there(path)
+        if content is None:
+            raise ExportDamaged(path, Damage.MISSING, why)
+        return content
 
     def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Read files; return their contents by path, without missing ones."""

@@ -29,8 +29,8 @@ from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.databases import exports_in
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
-from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
-from eventstore.parquet.manifest import export_head
+from eventstore.parquet.files import HEAD, ExportPlace, open_place
+from eventstore.parquet.manifest import ExportHead, verified_statement
 from eventstore.parquet.tree import CHECKPOINT, head_in, proven_consistency
 
 
@@ -142,10 +142,8 @@ def _place_of(target: str, origin: str) -> ExportPlace:
 
 
 def _own_key(place: ExportPlace) -> PublicKey:
-    try:
-        return read_public_key(export_head(place, None).public_key)
-    except FileMissing as error:
-        raise ExportDamaged(HEAD, Damage.MISSING, "every export has one") from error
+    content = place.read_named(HEAD, "every export has one")
+    return read_public_key(verified_statement(HEAD, content, ExportHead, None).public_key)
 
 
 def _proven(sealed: SealedRows, position: int, head: TreeHead) -> ProvenSeal:

@@ -32,7 +32,7 @@ from eventstore.log.tiles import (
 )
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, ManifestTree, tree_said
 from eventstore.parquet.rows import read_table
 
@@ -60,9 +60,8 @@ def read_tile(place: ExportPlace, tile: Tile) -> bytes:
         ExportUnavailable: it cannot be read now.
     """
     for wider in _wider(place, tile):
-        try:
-            content = place.read(tile_path(wider))
-        except FileMissing:
+        content = place.read_if_there(tile_path(wider))
+        if content is None:
             continue
         if len(content) != wider.size_bytes:
             why = f"{len(content)} bytes, a tile of {wider.hashes} hashes has {wider.size_bytes}"

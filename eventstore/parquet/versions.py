@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
+from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     Manifest,
@@ -115,11 +115,7 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     """
     if not said.summary:
         return []
-    try:
-        content = place.read(said.summary)
-    except FileMissing as error:
-        why = f"named by {commit_path(said.version)}"
-        raise ExportDamaged(said.summary, Damage.MISSING, why) from error
+    content = place.read_named(said.summary, f"named by {commit_path(said.version)}")
     if hashlib.sha256(content).hexdigest() != said.summary_sha256:
         why = f"its SHA-256 is not that of {commit_path(said.version)}"
         raise ExportDamaged(said.summary, Damage.CHANGED, why)
@@ -135,11 +131,7 @@ def read_version(
         ExportDamaged: the commit is missing, changed, or not the mediator's.
         ExportUnavailable: it cannot be read now.
     """
-    path = commit_path(version)
-    try:
-        content = place.read(path)
-    except FileMissing as error:
-        raise ExportDamaged(path, Damage.MISSING, "the table is at this version") from error
+    content = place.read_named(commit_path(version), "the table is at this version")
     return parse_version(version, content, verify), hashlib.sha256(content).hexdigest()
 
 

@@ -29,7 +29,6 @@ from eventstore.parquet.files import (
     SUMMARIES,
     TABLE_LOG,
     ExportPlace,
-    FileMissing,
 )
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
@@ -141,11 +140,8 @@ class Leftovers:
         if file.path in self._explained or file.path not in self._data:
             return
         self._explained.add(file.path)
-        try:
-            content = self._place.read(file.path)
-        except FileMissing:
-            return  # a compaction has just removed it
-        if hashlib.sha256(content).hexdigest() != file.sha256:
+        content = self._place.read_if_there(file.path)  # a compaction may have just removed it
+        if content is not None and hashlib.sha256(content).hexdigest() != file.sha256:
             why = "replaced, and not as it was then; the next export removes it"
             self._report(ExportDamaged(file.path, Damage.CHANGED, why))
 
@@ -295,11 +291,8 @@ class _Reading:
     def _head(self, verify: Verify | None) -> ExportHead | None:
         """Read ``export.json``; None if it is missing or damaged."""
         try:
-            content = self._place.read(HEAD)
+            content = self._place.read_named(HEAD, "every export has one")
             head = parse_statement(HEAD, content, ExportHead)
-        except FileMissing:
-            self._report(ExportDamaged(HEAD, Damage.MISSING, "every export has one"))
-            return None
         except ExportDamaged as error:
             self._report(error)
             return None

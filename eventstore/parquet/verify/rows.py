@@ -187,11 +187,9 @@ def require_part(place: ExportPlace, part: ManifestPart) -> None:
     Raises:
         ExportUnavailable: a compaction removed it meanwhile, so the file is not damaged.
     """
-    try:
-        place.read(part.manifest.path)
-    except FileMissing:
+    if place.read_if_there(part.manifest.path) is None:
         why = "put together with others while it was being checked; check again"
-        raise ExportUnavailable(part.manifest.path, why) from None
+        raise ExportUnavailable(part.manifest.path, why)
 
 
 class _PartCheck:

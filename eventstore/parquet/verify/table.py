@@ -260,10 +260,8 @@ class TableCheck:
         }  # fmt: skip
 
     def _digest(self, path: str) -> str:
-        try:
-            return hashlib.sha256(self._place.read(path)).hexdigest()
-        except FileMissing:
-            return ""
+        content = self._place.read_if_there(path)
+        return "" if content is None else hashlib.sha256(content).hexdigest()
 
     def _sha256(self, path: str) -> str:
         return hashlib.sha256(self._contents[path]).hexdigest()

@@ -28,7 +28,7 @@ from eventstore.log.tiles import (
 from eventstore.log.tree_head import TreeHead, is_origin_of
 from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, ManifestTree, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
@@ -222,23 +222,17 @@ class TreeCheck:
             elif tile.hashes < TILE_HASHES and tile not in last:
                 full = Tile(tile.level, tile.number)
                 is_full = tile.number < full_tiles(tree.size, tile.level)
-                newer = self._hashes(full) if is_full else edge.get((tile.level, tile.number), b"")
-                found = self._hashes(tile)
-                if None not in (newer, found) and not _agree(tile, found, newer):
+                newer: bytes | None = edge.get((tile.level, tile.number), b"")
+                # None: an exporter replaced it by the full tile, or it is reported.
+                newer = self._place.read_if_there(tile_path(full)) if is_full else newer
+                found = self._place.read_if_there(path)
+                if newer is not None and found is not None and not _agree(tile, found, newer):
                     why = "its hashes are not those of the tile that followed it"
                     yield finding_of(ExportDamaged(path, Damage.CHANGED, why))
 
-    def _hashes(self, tile: Tile) -> bytes | None:
-        try:
-            return self._place.read(tile_path(tile))
-        except FileMissing:
-            return None  # an exporter replaced it by the full tile, or it is reported
 
-
-def _agree(tile: Tile, found: bytes | None, newer: bytes | None) -> bool:
+def _agree(tile: Tile, found: bytes, newer: bytes) -> bool:
     """Whether a partial tile and the newer hashes at its place begin alike."""
-    assert found is not None
-    assert newer is not None
     length = min(len(newer), tile.size_bytes)
     return len(found) == tile.size_bytes and found[:length] == newer[:length]
 

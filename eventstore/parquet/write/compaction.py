@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import check_continues
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import ExportPlace, FileMissing
+from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import (
     DataFile,
     Manifest,
@@ -247,10 +247,8 @@ def _merged_files(
 def _read_again(rewriting: Rewriting, statement: Statement) -> Manifest:
     """Read a manifest again for its heads, which a summary leaves out."""
     path = statement.manifest.path
-    try:
-        found = parse_manifest(path, rewriting.place.read(path), rewriting.signer.key.verify)
-    except FileMissing as error:
-        raise ExportDamaged(path, Damage.MISSING, "the table names its files") from error
+    content = rewriting.place.read_named(path, "the table names its files")
+    found = parse_manifest(path, content, rewriting.signer.key.verify)
     if found.sha256 != statement.sha256:
         raise ExportDamaged(path, Damage.CHANGED, "not the manifest that was committed")
     return found.manifest
