@@ -9,13 +9,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from eventstore.log.databases import folder_name
+from eventstore.log.events import SEAL_TYPE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.parquet.catalog import Catalog, catalog_of, read_data
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, SignedByAnother
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import DataFile, ExportHead, Verify, parse_statement
+from eventstore.parquet.rows import read_table
+from eventstore.parquet.schema import TIME
 from eventstore.parquet.tree import CHECKPOINT, check_not_cut
 
 AsOf: TypeAlias = datetime | int | None
@@ -96,6 +102,43 @@ class DatabaseExport:
         """The data files with rows at ``after < position <= until``."""
         return [f for f in self.catalog.files if f.last > after and f.first <= until]
 
+    def position_at(self, as_of: AsOf) -> int:
+        """The position that the log had reached at ``as_of``: for a time, that of the last seal.
+
+        Raises:
+            ExportDamaged: a file is not the one that was signed.
+            ExportUnavailable: the place cannot be read now.
+        """
+        if as_of is None:
+            return self.catalog.last
+        if isinstance(as_of, int):
+            return as_of
+        day, reached = as_of.astimezone(UTC).date().isoformat(), 0
+        until = pa.scalar(as_of, TIME)
+        for file in sorted(self.catalog.files, key=lambda file: -file.last):
+            if file.last > reached and file.day <= day:
+                rows = self._read(file, "position", "type", "recorded_at")
+                is_by_then = pc.less_equal(rows["recorded_at"], until)
+                seals = rows.filter(pc.and_(pc.equal(rows["type"], SEAL_TYPE), is_by_then))
+                reached = max(reached, pc.max(seals["position"]).as_py() or 0)
+        return reached
+
+    def recorded_ms(self, position: int) -> int:
+        """When the events up to a position were recorded, Unix milliseconds; 0 for none.
+
+        This is the latest such time in the file that holds the position. Raises as ``position_at``.
+        """
+        files = self.files(0, position)
+        if not files:
+            return 0
+        rows = self._read(max(files, key=lambda file: file.first), "position", "recorded_at")
+        rows = rows.filter(pc.less_equal(rows["position"], position))
+        latest = pc.max(rows["recorded_at"]).as_py()
+        return 0 if latest is None else round(latest.timestamp() * _MS)
+
+    def _read(self, file: DataFile, *columns: str) -> pa.Table:
+        return read_table(self.place, file, columns, is_compared=not self.hashes.is_skipped)
+
     def is_whole(self, after: int, until: int) -> bool:
         """Whether those files have no rows outside of these positions."""
         return all(after < f.first and f.last <= until for f in self.files(after, until))
@@ -132,6 +175,19 @@ class OpenedExport:
     def last(self) -> Position:
         """The position at which the export ends."""
         return tuple(part.catalog.last for part in self.parts)
+
+    def position(self, as_of: AsOf) -> Position:
+        """The position that the log had reached at ``as_of``.
+
+        For a time, this is the last seal that was made until then in each database, so that
+        transactions are whole. Raises as ``require`` and ``DatabaseExport.position_at``.
+        """
+        self.require(as_of)
+        return tuple(part.position_at(as_of) for part in self.parts)
+
+    def at_ms(self, position: Position) -> int:
+        """When the events up to a position were recorded, Unix milliseconds; 0 for none."""
+        return max(part.recorded_ms(at) for part, at in zip(self.parts, position, strict=True))
 
     def types(self, after: Position, until: Position) -> frozenset[str]:
         """Event types that may occur at ``after < position <= until``; no others occur there."""

@@ -25,15 +25,19 @@ _ROWS_AT_ONCE: Final = 16_384
 
 
 def read_table(
-    place: ExportPlace, file: DataFile, columns: Sequence[str] = SCHEMA.names
+    place: ExportPlace,
+    file: DataFile,
+    columns: Sequence[str] = SCHEMA.names,
+    *,
+    is_compared: bool = True,
 ) -> pa.Table:
-    """Read columns of a data file, after comparing its content with its manifest.
+    """Read columns of a data file, after comparing its content as ``read_data`` does.
 
     Raises:
         ExportDamaged: the file is missing, changed, or not of this schema.
         ExportUnavailable: the file cannot be read now.
     """
-    content = read_data(place, file)
+    content = read_data(place, file, is_compared=is_compared)
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(
             columns=list(columns), use_threads=False

@@ -17,9 +17,6 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-
 from actors.archive.archive_check import sections_to
 from actors.archive.archived_states import beginning_of
 from eventstore.log.codec import decode
@@ -31,12 +28,11 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, seam_of
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.databases import exports_in
-from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
-from eventstore.parquet.files import EVENTS, HEAD, ExportPlace, FileMissing, open_place
+from eventstore.parquet.errors import RowsPruned
+from eventstore.parquet.files import HEAD, ExportPlace, FileMissing, open_place
 from eventstore.parquet.manifest import export_head
-from eventstore.parquet.opening import AsOf
+from eventstore.parquet.opening import AsOf, DatabaseExport
 from eventstore.parquet.rows import exported_sections
-from eventstore.parquet.schema import SCHEMA
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
@@ -226,7 +222,7 @@ def _log_source(
             yield _both_sources(name, constants, log, place, keys, until)
             return
         if isinstance(until, datetime):
-            until = _until(name, _sealed_in(log_sections(log)), until)
+            until = _until(name, _reached_in(log_sections(log), until), until)
         yield Source(name, log_sections(log), constants, log.position(), until)
 
 
@@ -269,7 +265,7 @@ def _both_sources(
     name = f"{name} with {place.address()}"
     _check_not_pruned(name, catalog, until)
     if isinstance(until, datetime):
-        until = _until(name, _sealed_in(sections()), until)
+        until = _until(name, _reached_in(sections(), until), until)
     constants = {each: value for each, value in constants.items() if each != SEAM}
     source = Source(name, sections(), constants, log.position(), until)
     return _begun(source, place, catalog, keys)
@@ -323,7 +319,8 @@ def _export_source(place: ExportPlace, keys: MediatorKeys, until: AsOf) -> Sourc
     _check_not_pruned(name, catalog, until)
     if isinstance(until, datetime):
         _check_complete(name, catalog, until)
-        until = _until(name, _sealed_in_files(place, catalog), until)
+        reached = DatabaseExport(name, place, catalog).position_at(until)
+        until = _until(name, reached, until)
     sections = exported_sections(place, catalog, until)
     return _begun(Source(name, sections, constants, catalog.last, until), place, catalog, keys)
 
@@ -338,38 +335,20 @@ def _check_key(what: str, did: str, known: str, own: str) -> None:
         )
 
 
-def _until(name: str, seals: Iterable[tuple[int, int]], at: datetime) -> int:
-    """The position of the last of these seals that was made until ``at``."""
-    at_ms = round(at.timestamp() * 1000)
-    found = max((position for position, made_ms in seals if made_ms <= at_ms), default=0)
-    if not found:
+def _until(name: str, reached: int, at: datetime) -> int:
+    """The position that was reached at ``at``, refused if there was none yet."""
+    if not reached:
         remedy = "Name a later time."
         raise Stop(Exit.USAGE, f"{name} begins after {at.isoformat()}", remedy)
-    return found
+    return reached
 
 
-def _sealed_in(sections: Iterable[LogSection]) -> Iterator[tuple[int, int]]:
-    """The position of each seal, and the time when it was made, in Unix milliseconds."""
-    for section in sections:
-        for row in section.rows:
-            if row.topic == SEAL_TOPIC:
-                yield row.position, decode(row.topic, row.state).at_ms
-
-
-def _sealed_in_files(place: ExportPlace, catalog: Catalog) -> Iterator[tuple[int, int]]:
-    """The same for an export; its files are verified later, when their rows are read."""
-    paths = [place.full_path(file.path) for file in catalog.files]
-    rows = ds.dataset(paths, schema=SCHEMA, filesystem=place.filesystem)
-    is_seal = ds.field("type") == SEAL_TOPIC.rpartition(".")[0]
-    try:
-        for batch in rows.to_batches(columns=["position", "recorded_at"], filter=is_seal):
-            positions, made_us = batch.column("position"), batch.column("recorded_at")
-            made_ms = (us // 1000 for us in made_us.cast("int64").to_pylist())
-            yield from zip(positions.to_pylist(), made_ms, strict=True)
-    except pa.ArrowException as error:
-        raise ExportDamaged(EVENTS, Damage.CHANGED, str(error)) from error
-    except OSError as error:
-        raise ExportUnavailable(EVENTS, str(error)) from error
+def _reached_in(sections: Iterable[LogSection], at: datetime) -> int:
+    """The position of the last seal that was made until ``at``; 0 for none."""
+    at_ms = round(at.timestamp() * 1000)
+    seals = (row for section in sections for row in section.rows if row.topic == SEAL_TOPIC)
+    made = (seal.position for seal in seals if decode(seal.topic, seal.state).at_ms <= at_ms)
+    return max(made, default=0)
 
 
 def _check_complete(name: str, catalog: Catalog, at: datetime) -> None:

@@ -49,7 +49,7 @@ EVER: Final = AuditPeriod()
 def events_until(spark: SparkSession, export: ExportedLog, position: Position) -> Step:
     """All events up to a position; ``at_ms`` is when the last of them were recorded."""
     events = export.events(spark, until=position)
-    types, at_ms = export.types(export.start, position), export.at_ms(spark, position)
+    types, at_ms = export.types(export.start, position), export.at_ms(position)
     # Each audit reads one or two types, so the rare events are not selected separately.
     return Step(events, events, frozenset(), types, {}, at_ms, 0, databases=len(position))
 

@@ -76,9 +76,8 @@ def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
     key = None if question.key_file is None else pseudonym_key(question.key_file)
     as_of = None if question.as_of is None else point_in_log(question.as_of)
     export = open_named(question.source, signer, key)
-    export.require(as_of)
+    position = export.position(as_of)
     with open_session(master, memory_mib=memory_mib) as spark:
-        position = export.position(spark, as_of)
         step = events_until(spark, export, position)
         at_ms = round(as_of.timestamp() * _MS) if isinstance(as_of, datetime) else step.at_ms
         name, frames = _frames(step, question.subject, at_ms, key)

@@ -108,7 +108,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
         ExportUnavailable: ``target`` cannot be read or written.
     """
     place = TablesPlace(target)
-    position = export.position(spark, as_of)
+    position = export.position(as_of)
     with only_rebuild(place.place), _keeping() as keep:
         start = place.generation() if incremental else None
         if start is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -31,7 +30,6 @@ from eventstore.log.databases import folder_name
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.files import EVENTS, open_place
 from eventstore.parquet.opening import (
-    AsOf,
     DatabaseExport,
     OpenedExport,
     Position,
@@ -141,32 +139,6 @@ class ExportedLog(OpenedExport):
         reached = F.array(*map(F.lit, position))
         return F.col("position") <= F.get(reached, F.col(DATABASE))
 
-    def position(self, spark: SparkSession, as_of: AsOf) -> Position:
-        """The position that the log had reached at ``as_of``.
-
-        For a time, this is the last seal that was made until then in each database, so that
-        transactions are whole.
-
-        Raises:
-            NotExported: the export ends before that position, or may be incomplete until that
-                time, or a number cannot name a position in several databases.
-        """
-        self.require(as_of)
-        if as_of is None:
-            return self.last
-        if isinstance(as_of, datetime):
-            return tuple(_reached(spark, ExportedLog([part]), as_of) for part in self.parts)
-        return (as_of,)
-
-    def at_ms(self, spark: SparkSession, position: Position) -> int:
-        """When the events up to a position were recorded, Unix milliseconds; 0 for none.
-
-        This is the latest such time in the file of each database that holds the position; no other
-        file is read.
-        """
-        ends = zip(self.parts, position, strict=True)
-        return max(_at_ms(spark, ExportedLog([part]), last) for part, last in ends)
-
 
 def _share_out(spark: SparkSession, rows: int) -> None:
     """In local mode, group this many rows in few parts; each part costs milliseconds.
@@ -217,25 +189,6 @@ def _rows(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         return spark.createDataFrame([], SCHEMA).withColumn(DATABASE, F.lit(0))
     number = F.regexp_extract("_metadata.file_path", _IN_DATABASE, 1).cast("int")
     return read_parquet(spark, SCHEMA, paths).withColumn(DATABASE, number)
-
-
-def _reached(spark: SparkSession, export: ExportedLog, at: datetime) -> int:
-    """The position of the last seal of one database made until ``at``."""
-    seals = export.events(spark).where(
-        (F.col("type") == "batch-sealed") & (F.col("recorded_at") <= F.lit(at))
-    )
-    reached = seals.agg(F.max("position")).first()
-    return int(reached[0] or 0) if reached is not None else 0
-
-
-def _at_ms(spark: SparkSession, export: ExportedLog, position: int) -> int:
-    """See ``ExportedLog.at_ms``; for one database."""
-    firsts = [file.first for part in export.parts for file in part.files(0, position)]
-    if not firsts:
-        return 0
-    rows = export.events(spark, (max(firsts) - 1,), (position,))
-    newest = rows.agg(F.max(F.unix_millis("recorded_at"))).first()
-    return int(newest[0] or 0) if newest is not None else 0
 
 
 def open_export(

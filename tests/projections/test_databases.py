@@ -242,8 +242,8 @@ def test_a_number_names_no_position_of_several_databases(
 ) -> None:
     export = open_export(str(sample.export))
     with pytest.raises(NotExported, match="name a time"):
-        export.position(spark, 5)
-    assert export.position(spark, complete_until(export)) == export.last
+        export.position(5)
+    assert export.position(complete_until(export)) == export.last
     with pytest.raises(NotExported, match="complete until"):
-        export.position(spark, datetime(9000, 1, 1, tzinfo=UTC))
-    assert export.position(spark, datetime(1970, 1, 2, tzinfo=UTC)) == export.start
+        export.position(datetime(9000, 1, 1, tzinfo=UTC))
+    assert export.position(datetime(1970, 1, 2, tzinfo=UTC)) == export.start

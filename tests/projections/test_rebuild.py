@@ -185,9 +185,9 @@ def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None
         ]
         for at in {at for at, _ in seals}:
             expected = max(position for made, position in seals if made <= at)
-            assert export.position(spark, at) == (expected,)
-        assert export.position(spark, min(seals)[0] - timedelta(milliseconds=1)) == (0,)
-        assert export.position(spark, complete_until(export)) == export.last
+            assert export.position(at) == (expected,)
+        assert export.position(min(seals)[0] - timedelta(milliseconds=1)) == (0,)
+        assert export.position(complete_until(export)) == export.last
 
 
 def test_tables_of_what_is_left_of_an_archive_are_those_of_the_whole_log(

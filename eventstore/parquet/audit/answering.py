@@ -15,7 +15,7 @@ import msgspec
 
 from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of, pseudonymous, read_key
 from eventstore.log.public_key import read_public_key
-from eventstore.parquet.audit.lookup import Lookup, position_at, recorded_ms
+from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import Record, identity_records, message_records
 from eventstore.parquet.catalog import pruned_text
 from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log
@@ -136,12 +136,11 @@ def answer(question: Question, subject: OfOne) -> Answer:
     key = None if question.key_file is None else read_key(question.key_file)
     as_of = None if question.as_of is None else point_in_log(question.as_of)
     export = open_exports(question.source, signer)
-    export.require(as_of)
-    positions = [position_at(part, as_of) for part in export.parts]
+    positions = export.position(as_of)
     if isinstance(as_of, datetime):
         at_ms = round(as_of.timestamp() * _MS)
     else:
-        at_ms = max(recorded_ms(*pair) for pair in zip(export.parts, positions, strict=True))
+        at_ms = export.at_ms(positions)
     is_indexed = all(part.catalog.index or not part.catalog.rows for part in export.parts)
     with ExitStack() as stack:
         lookups = [
@@ -152,7 +151,7 @@ def answer(question: Question, subject: OfOne) -> Answer:
         found = {what: [pseudonymous(one, key) for one in rows] for what, rows in found.items()}
     return Answer(
         name=name,
-        positions=positions,
+        positions=list(positions),
         at_ms=at_ms,
         signed_by=export.head.public_key,
         key_is_trusted=signer is not None,

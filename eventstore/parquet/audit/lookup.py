@@ -9,7 +9,6 @@ no column of a file. A changed file or index raises an error; it never leaves ro
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TYPE
 from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
@@ -36,14 +34,13 @@ from eventstore.parquet.index import (
     positions_in,
     stream_key,
 )
-from eventstore.parquet.manifest import DataFile, Manifest
-from eventstore.parquet.opening import AsOf, DatabaseExport
+from eventstore.parquet.manifest import Manifest
+from eventstore.parquet.opening import DatabaseExport
 from eventstore.parquet.rows import log_rows, read_table
 from eventstore.parquet.schema import SCHEMA
 
 Row = Mapping[str, Any]
 """A row by the columns of the export, without ``state`` and ``command``."""
-_MS: Final = 1_000
 _NAMED_BY: Final = ("sender_did", "by_did", "owner_did")
 _OF_REST: Final = (
     *("position", "shard", "stream", "identity", "version", "type", "type_version", "state"),
@@ -274,46 +271,6 @@ class Lookup:
                 if name is not None and pseudonym_of(name, key) == pseudonym:
                     return name
         return None
-
-
-def position_at(export: DatabaseExport, as_of: AsOf) -> int:
-    """The position that a log had reached at ``as_of``: for a time, that of the last seal by then.
-
-    Raises:
-        ExportDamaged: a file is not the one that was signed.
-        ExportUnavailable: the place cannot be read now.
-    """
-    if as_of is None:
-        return export.catalog.last
-    if isinstance(as_of, int):
-        return as_of
-    day, reached = as_of.astimezone(UTC).date().isoformat(), 0
-    for file in sorted(export.catalog.files, key=lambda file: -file.last):
-        if file.last > reached and file.day <= day:
-            reached = max(reached, _reached_in(export.place, file, as_of))
-    return reached
-
-
-def recorded_ms(export: DatabaseExport, position: int) -> int:
-    """When the events up to a position were recorded, Unix milliseconds; 0 for none.
-
-    This is the latest such time in the file that holds the position. Raises as ``position_at``.
-    """
-    files = [file for file in export.catalog.files if file.first <= position]
-    if not files:
-        return 0
-    rows = read_table(
-        export.place, max(files, key=lambda file: file.first), ("position", "recorded_at")
-    )
-    latest = pc.max(rows.filter(pc.less_equal(rows["position"], position))["recorded_at"]).as_py()
-    return 0 if latest is None else round(latest.timestamp() * _MS)
-
-
-def _reached_in(place: ExportPlace, file: DataFile, at: datetime) -> int:
-    rows = read_table(place, file, ("position", "type", "recorded_at"))
-    until = pa.scalar(at, SCHEMA.field("recorded_at").type)
-    wanted = pc.and_(pc.equal(rows["type"], SEAL_TYPE), pc.less_equal(rows["recorded_at"], until))
-    return pc.max(rows.filter(wanted)["position"]).as_py() or 0
 
 
 def _messages_of(row: Row) -> Iterable[str]:
