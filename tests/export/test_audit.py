@@ -60,7 +60,12 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleExport:
 def lookups(place: str, until: int | None = None) -> Iterator[list[Lookup]]:
     exports = open_exports(place, TRUSTED)
     with ExitStack() as stack:
-        yield [stack.enter_context(Lookup(one, until or one.catalog.last)) for one in exports.parts]
+        yield [
+            stack.enter_context(
+                Lookup(one, until or one.catalog.last, number if len(exports.parts) > 1 else None)
+            )
+            for number, one in enumerate(exports.parts)
+        ]
 
 
 def life_of(place: str, message_id: str) -> list[Record]:

@@ -144,7 +144,8 @@ def answer(question: Question, subject: OfOne) -> Answer:
     is_indexed = all(part.catalog.index or not part.catalog.rows for part in export.parts)
     with ExitStack() as stack:
         lookups = [
-            stack.enter_context(Lookup(*pair)) for pair in zip(export.parts, positions, strict=True)
+            stack.enter_context(Lookup(part, at, number if len(positions) > 1 else None))
+            for number, (part, at) in enumerate(zip(export.parts, positions, strict=True))
         ]
         name, found = _found(lookups, subject, key, positions)
     if key is not None:

@@ -62,13 +62,19 @@ class FoundSeal(NamedTuple):
 
 
 class FoundRow(NamedTuple):
-    """A row that was found, and the seal that proves it.
+    """A row that was found, the seal that proves it, and its database if the log has several.
 
     The seal is None for a row between pruned ones: the signature of its file proves it.
     """
 
     row: Row
     seal: FoundSeal | None
+    database: int | None
+
+    def place(self) -> dict[str, int]:
+        """The fields that say where the row is: the database, if any, and the position."""
+        named = {} if self.database is None else {"database": self.database}
+        return named | {"position": self.row["position"]}
 
 
 class _Proven(NamedTuple):
@@ -84,8 +90,9 @@ class _Proven(NamedTuple):
 class Lookup:
     """Looks up rows of one export up to a position; a context manager."""
 
-    def __init__(self, export: DatabaseExport, until: int) -> None:
-        """``until`` is the last position to search."""
+    def __init__(self, export: DatabaseExport, until: int, database: int | None = None) -> None:
+        """``until`` is the last position to search; ``database`` is as in ``FoundRow``."""
+        self._database = database
         self._place: ExportPlace = export.place
         self._catalog = export.catalog
         self._until = until
@@ -149,7 +156,7 @@ class Lookup:
             if _keys_of(row).isdisjoint(keys):
                 why = f"names position {row['position']}, whose row is of something else"
                 raise ExportDamaged(self._index_path(row["position"]), Damage.CHANGED, why)
-            yield FoundRow(row, one.seal)
+            yield FoundRow(row, one.seal, self._database)
 
     def _row_at(self, position: int) -> _Proven | None:
         is_sealed = position > self._catalog.pruned_to

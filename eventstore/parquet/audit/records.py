@@ -7,8 +7,9 @@ order; a test compares both. Times are ISO 8601 in UTC with milliseconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from eventstore.log.events import TOPIC_BY_TYPE, type_name
@@ -48,23 +49,6 @@ DETAILS: Final = tuple(
 """The columns with details of events; an audit shows those that an event has."""
 
 
-class PlacedRow(NamedTuple):
-    """A row that was found, and the number of its database if the log has several."""
-
-    database: int | None
-    found: FoundRow
-
-    @property
-    def row(self) -> Row:
-        """The row itself."""
-        return self.found.row
-
-    def place(self) -> Record:
-        """The fields that say where the row is: the database, if any, and the position."""
-        named = {} if self.database is None else {"database": self.database}
-        return named | {"position": self.row["position"]}
-
-
 class IdentityRecords(NamedTuple):
     """The records to show of an identity."""
 
@@ -89,9 +73,10 @@ def message_records(lookups: Sequence[Lookup], message_id: str, until: int | Non
         ExportUnavailable: the place cannot be read now.
     """
     events = [
-        _event(placed, until)
-        for placed in _placed([lookup.of_message(message_id) for lookup in lookups])
-        if placed.row["type"] in LIFE
+        _event(found, until)
+        for lookup in lookups
+        for found in lookup.of_message(message_id)
+        if found.row["type"] in LIFE
     ]
     return whole_life(events)
 
@@ -101,11 +86,11 @@ def whole_life(events: list[Record]) -> list[Record]:
     return events if events and events[0]["event"] == "queued" else []
 
 
-def _event(placed: PlacedRow, until: int | None) -> Record:
-    row, seal = placed.row, placed.found.seal
+def _event(found: FoundRow, until: int | None) -> Record:
+    row, seal, _ = found
     is_shown = seal is not None and (until is None or seal.position <= until)
     return {
-        **placed.place(),
+        **found.place(),
         "recorded_at": time_text(row["recorded_at"]),
         "event": _last_word(row["type"]),
         "by": row.get("channel") or row.get("reason"),
@@ -124,18 +109,18 @@ def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
     Args and errors as ``message_records``.
     """
     names = {did, erased_name(did)}
-    history: list[PlacedRow] = []
+    history: list[FoundRow] = []
     claimed: set[str] = set()
     traffic, refused = _Traffic(names), _Refusals(names)
-    for placed in _placed([lookup.of_identities(names) for lookup in lookups]):
-        row = placed.row
+    for found in chain.from_iterable(lookup.of_identities(names) for lookup in lookups):
+        row = found.row
         if row["type"] == "key-claimed" and row.get("owner_did") in names:
             claimed.add(row["identity"])
         if _is_history(row, names):
-            history.append(placed)
+            history.append(found)
         traffic.add(row)
         refused.add(row)
-    keys = _placed([lookup.of_identities(claimed) for lookup in lookups] if claimed else [])
+    keys = chain.from_iterable(lookup.of_identities(claimed) for lookup in lookups if claimed)
     history += _of_keys(keys, names)
     return IdentityRecords(
         [_happened(one) for one in sorted(history, key=_order, reverse=True)],
@@ -144,14 +129,9 @@ def identity_records(lookups: Sequence[Lookup], did: str) -> IdentityRecords:
     )
 
 
-def _placed(found: Sequence[Iterable[FoundRow]]) -> Iterable[PlacedRow]:
-    for number, rows in enumerate(found):
-        yield from (PlacedRow(number if len(found) > 1 else None, row) for row in rows)
-
-
-def _order(placed: PlacedRow) -> tuple[Any, ...]:
-    position = placed.row["position"]
-    return (position,) if placed.database is None else (placed.row["recorded_at"], position)
+def _order(found: FoundRow) -> tuple[Any, ...]:
+    position = found.row["position"]
+    return (position,) if found.database is None else (found.row["recorded_at"], position)
 
 
 def _is_history(row: Row, names: Collection[str]) -> bool:
@@ -161,25 +141,23 @@ def _is_history(row: Row, names: Collection[str]) -> bool:
     return is_by and kind == "invitation-used"
 
 
-def _of_keys(keys: Iterable[PlacedRow], names: Collection[str]) -> list[PlacedRow]:
+def _of_keys(keys: Iterable[FoundRow], names: Collection[str]) -> Iterator[FoundRow]:
     """The identity's claims of keys, and the releases of these keys, which name no owner."""
     owners: dict[str, str] = {}
-    found = []
-    for placed in keys:  # one database has all events of a key, in order
-        row = placed.row
+    for found in keys:  # one database has all events of a key, in order
+        row = found.row
         if row["type"] == "key-claimed":
             owners[row["identity"]] = row["owner_did"]
         elif row["type"] != "key-released":
             continue
         if owners.get(row["identity"]) in names:
-            found.append(placed)
-    return found
+            yield found
 
 
-def _happened(placed: PlacedRow) -> Record:
-    row = placed.row
+def _happened(found: FoundRow) -> Record:
+    row = found.row
     return {
-        **placed.place(),
+        **found.place(),
         "recorded_at": time_text(row["recorded_at"]),
         "type": row["type"],
         "version": row["version"],
