@@ -227,13 +227,11 @@ def _ends(page: int) -> tuple[int, int]:
 
 
 @contextmanager
-def overwriting(cursor: sqlite3.Cursor, *, is_wanted: bool = True) -> Iterator[None]:
+def overwriting(cursor: sqlite3.Cursor) -> Iterator[None]:
     """Have SQLite overwrite the old bytes of changed and deleted rows with zeros."""
-    if is_wanted:
-        cursor.execute("PRAGMA secure_delete = ON")
+    cursor.execute("PRAGMA secure_delete = ON")
     yield
-    if is_wanted:
-        cursor.execute("PRAGMA secure_delete = OFF")
+    cursor.execute("PRAGMA secure_delete = OFF")
 
 
 def _overwriting(

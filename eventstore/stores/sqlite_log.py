@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -271,7 +271,8 @@ def _save_depths(session: _Session, depths: Sequence[QueueDepth]) -> None:
         if some and not session.resized(changed, some):
             others += some
     if others:
-        with session.overwriting(is_wanted=not all(depth.did for depth in others)):
+        is_named = all(depth.did for depth in others)
+        with nullcontext() if is_named else session.overwriting():
             queue_depths.save(session, others)
 
 
@@ -283,8 +284,8 @@ class _Session(LogSession):
         self._cursor = cursor
 
     @override
-    def overwriting(self, *, is_wanted: bool = True) -> AbstractContextManager[None]:
-        return sqlite_contents.overwriting(self._cursor, is_wanted=is_wanted)
+    def overwriting(self) -> AbstractContextManager[None]:
+        return sqlite_contents.overwriting(self._cursor)
 
     @override
     def rows(self, statement: str, parameters: Sequence[object] = ()) -> Sequence[Sequence[Any]]:

@@ -84,7 +84,8 @@ class SealedRows:
             ExportUnavailable: the place cannot be read now.
         """
         number = bisect_left(self._lasts, position)
-        with self._rows_of(number) as rows, _readable(self._place, self._manifests[number]):
+        rows = self._rows_of(number)
+        with _readable(self._place, self._manifests[number]):
             window = rows.around(position)
             found = self._found
             if found is None or found.seal.position != window.seal_position:
@@ -98,8 +99,7 @@ class SealedRows:
         """The path from a seal's leaf to the root of the tree of this size. Raises as ``at``."""
         return inclusion_proof(index, size, cache(tiles_in(self._place, size)))
 
-    @contextmanager
-    def _rows_of(self, number: int) -> Iterator[_ManifestRows]:
+    def _rows_of(self, number: int) -> _ManifestRows:
         """The rows of a manifest; the manifests used last stay open."""
         rows = self._opened.pop(number, None)
         if rows is None:
@@ -110,7 +110,7 @@ class SealedRows:
             while len(self._opened) >= _OPEN_MAX:
                 self._opened.popitem(last=False)[1].close()
         self._opened[number] = rows
-        yield rows
+        return rows
 
     def __enter__(self) -> Self:
         return self
