@@ -29,22 +29,22 @@ class HostTerm:
     """The term of one host; any thread may ask for it."""
 
     def __init__(self, lease_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._own_s = lease_s * _OWN_SHARE
-        self._monotonic = monotonic
+        self.lease_s = lease_s
+        self.monotonic = monotonic
         self._until_s = float("-inf")
 
     def is_running(self) -> bool:
         """May the host serve now?"""
-        return self._monotonic() < self._until_s
+        return self.monotonic() < self._until_s
 
     @property
     def left_s(self) -> float:
         """The remaining seconds; 0 when the term is over."""
-        return max(0.0, self._until_s - self._monotonic())
+        return max(0.0, self._until_s - self.monotonic())
 
     def renewed(self, asked_s: float) -> None:
         """Extend the term: the database granted the request made at this monotonic time."""
-        self._until_s = asked_s + self._own_s
+        self._until_s = asked_s + self.lease_s * _OWN_SHARE
 
     def ended(self) -> None:
         """End the term at once."""
@@ -59,18 +59,14 @@ class LeaseKeeper:
         lease: HostLease,
         leases: HostLeases,
         term: HostTerm,
-        lease_s: float,
         *,
         on_over: Callable[[], None],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """A keeper that does not run yet; it calls ``on_over`` each time the term is over."""
         self._lease = lease
         self._leases = leases
         self._term = term
-        self._lease_s = lease_s
         self._on_over = on_over
-        self._monotonic = monotonic
         self._is_taken = False
         self._was_running = False
         self._is_failing = False
@@ -95,13 +91,13 @@ class LeaseKeeper:
     def renew(self) -> None:
         """Take or renew the lease once; call ``on_over`` if the term is over."""
         self._tell()
-        asked_s = self._monotonic()
+        asked_s = self._term.monotonic()
         try:
             if not self._is_taken:
-                self._leases.take(self._lease, self._lease_s)
+                self._leases.take(self._lease, self._term.lease_s)
                 self._is_taken = is_ours = True
             else:
-                is_ours = self._leases.renew(self._lease, self._lease_s)
+                is_ours = self._leases.renew(self._lease, self._term.lease_s)
         except LogUnavailable as error:
             # Only the first failure of an outage is logged as a warning.
             _LOG.log(logging.DEBUG if self._is_failing else logging.WARNING, "%s", error)
@@ -124,5 +120,5 @@ class LeaseKeeper:
     def _keep(self) -> None:
         while not self._stopped.is_set():
             self.renew()
-            pause_s = self._lease_s / _RENEWALS
+            pause_s = self._term.lease_s / _RENEWALS
             self._stopped.wait(min(pause_s, self._term.left_s) or pause_s)

@@ -84,7 +84,6 @@ class PlacerRole:
         self._make_placer = make_placer
         self._leases = leases
         self._node = node
-        self._lease_s = lease_s
         self._term = HostTerm(lease_s)
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
@@ -143,11 +142,11 @@ class PlacerRole:
         """Renew the lease, and run the placer if it is ours; return False once it is lost."""
         sent_s = time.monotonic()
         try:
-            if await asyncio.to_thread(self._leases.renew, lease, self._lease_s):
+            if await asyncio.to_thread(self._leases.renew, lease, self._term.lease_s):
                 self._term.renewed(sent_s)
             elif await self._has_ended():
                 # If two processes notice this at once, both take the lease, and one of them has it.
-                await asyncio.to_thread(self._leases.take, lease, self._lease_s)
+                await asyncio.to_thread(self._leases.take, lease, self._term.lease_s)
                 self._term.renewed(sent_s)
             else:
                 self._term.ended()

@@ -191,7 +191,6 @@ class RayIdentityHost(IdentityHost):
             self._server.listen(options.address, options.name, options.node, self.incarnation),
             options.open_leases(),
             term,
-            options.lease_s,
             on_over=self._lease_over if options.is_placed else _nothing,
         )
         self._lease.start()

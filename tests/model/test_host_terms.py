@@ -109,9 +109,7 @@ class Simulated:
             HostLease(name, "node", "first", "127.0.0.1", 1, b""),
             self.leases,
             self.term,
-            LEASE_S,
             on_over=lambda: None,
-            monotonic=monotonic,
         )
 
 
@@ -147,8 +145,10 @@ def test_no_host_serves_when_its_lease_is_over_for_others() -> None:
 
 
 def count_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = HostTerm.renewed
+
     def renewed(self: HostTerm, asked_s: float) -> None:
-        self._until_s = self._monotonic() + self._own_s
+        counted(self, self.monotonic())
 
     monkeypatch.setattr(HostTerm, "renewed", renewed)
 

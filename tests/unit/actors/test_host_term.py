@@ -34,9 +34,7 @@ class Keeping:
         self.folder.mkdir()
         self.leases: HostLeases = open_host_leases(f"sqlite:{folder}/log.db")
         self.term = HostTerm(LEASE_S, lambda: self.now_s)
-        self.keeper = LeaseKeeper(
-            MINE, self.leases, self.term, LEASE_S, on_over=self._over, monotonic=lambda: self.now_s
-        )
+        self.keeper = LeaseKeeper(MINE, self.leases, self.term, on_over=self._over)
 
     def _over(self) -> None:
         self.said += 1

@@ -69,7 +69,7 @@ def start(_owner: Host, _log: EventLog, folder: Path) -> None:
 def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
     mine = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")
     leases = HostLeaseFile(folder / "hosts", monotonic=fault)
-    LeaseKeeper(mine, leases, HostTerm(4.0), 4.0, on_over=fault).start()
+    LeaseKeeper(mine, leases, HostTerm(4.0), on_over=fault).start()
 
 
 def accept(_owner: Host, _log: EventLog, _: Path) -> None:
