@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.crash,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-MESSAGES = 24
+MESSAGES = 12
 TEXT_BYTES = 3_000
 SEED = 1
 STATES_MIN = 300
