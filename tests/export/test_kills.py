@@ -52,7 +52,7 @@ def test_nothing_is_missed_or_doubled_whenever_the_exporter_is_killed(
         while ended == _KILLED:
             # Each round kills a few steps later than the one before, and the log has grown.
             fatal += apart
-            growing.grow(5)
+            growing.grow(3)
             ended = exit_code(str(tmp_path), fatal, what)
             found = exported_log(place)
             assert found == list(whole_log(log))[: len(found)]
