@@ -244,6 +244,7 @@ def _without(rows: Rows, columns: Sequence[int]) -> Rows:
     return {tuple(one for at, one in enumerate(row) if at not in columns) for row in rows}
 
 
+@pytest.mark.usefixtures("few_tables")
 def test_what_cannot_be_continued_is_refused_and_changes_nothing(spark: SparkSession) -> None:
     with exported(2, acts=40) as (log, folder), exported(2, acts=5) as (_, other):
         export, target = open_export(str(folder / "export")), folder / "tables"
