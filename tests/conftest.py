@@ -57,7 +57,9 @@ def pytest_collection() -> Iterator[None]:
 
 # How long an example takes says what else the machine does, and nothing of a promise. A run has the
 # examples of the one before: who changed nothing breaks nothing. Others: --hypothesis-profile=new
-_SAME = hypothesis.settings(deadline=None, derandomize=True)
+_SAME = hypothesis.settings(
+    deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("any-machine", _SAME)
 hypothesis.settings.register_profile("quick", _SAME, max_examples=20)
 hypothesis.settings.register_profile("new", _SAME, derandomize=False)
