@@ -132,7 +132,7 @@ def is_included(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root
             return False
         if node & 1 or node == last:
             found = node_hash(sibling, found)
-            while not node & 1 and node:
+            while not node & 1:
                 node, last = node >> 1, last >> 1
         else:
             found = node_hash(found, sibling)
@@ -166,7 +166,7 @@ def is_consistent(
         if node & 1 or node == last:
             old_found = node_hash(sibling, old_found)
             new_found = node_hash(sibling, new_found)
-            while not node & 1 and node:
+            while not node & 1:
                 node, last = node >> 1, last >> 1
         else:
             new_found = node_hash(new_found, sibling)

@@ -8,6 +8,7 @@ from collections import Counter
 
 import aiohttp
 import pytest
+import rfc8785
 
 from actors.core.partitioning import Placement
 from tests.edge.conftest import StartMediator
@@ -157,9 +158,15 @@ async def test_a_sender_is_charged_for_the_bytes_of_the_events_that_it_reads(
 async def test_a_contract_beyond_its_bound_is_refused(
     mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
 ) -> None:
-    await mediator.register(alice, bob)
-    fits, oversized = "x" * 1_000, "x" * 4_096
-    for terms, status in ((fits, 200), (oversized, 400)):
+    await mediator.register(bob)
+    first = await mediator.send(alice, mediator.registration(alice, terms=""))
+    registered_bytes = len(rfc8785.dumps(first.payload["signed_communication_contract"]))
+    saved_bytes = len(rfc8785.dumps(signed_contract(alice, bob, clock.now_s + 60, terms="")))
+    for size, status in ((4_096, 200), (4_097, 400)):
+        terms = "x" * (size - registered_bytes)
+        answer = await mediator.send(alice, mediator.registration(alice, terms=terms))
+        assert answer.status == status
+        terms = "x" * (size - saved_bytes)
         signed = signed_contract(alice, bob, clock.now_s + 60, terms=terms)
         answer = await mediator.do(
             bob, "SAVE_COMMUNICATION_CONTRACT", signed_communication_contract=signed

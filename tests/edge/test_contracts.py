@@ -18,6 +18,7 @@ from tests.edge.mediator import (
 
 INVALID = (400, "INVALID_COMMAND")
 INVALID_SIGNATURES = (401, "INVALID_SIGNATURES")
+UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
 NOT_REGISTERED = (404, "RECIPIENT_NOT_REGISTERED")
 QUERY_REQUESTS = "QUERY_PENDING_COMMUNICATION_CONTRACT_REQUESTS"
 ACKNOWLEDGE_REQUESTS = "ACKNOWLEDGE_PENDING_COMMUNICATION_CONTRACT_REQUESTS"
@@ -220,8 +221,10 @@ async def test_trap_58_a_response_of_one_who_is_no_participant_is_an_invalid_com
 ) -> None:
     await mediator.register(alice, bob)
     contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
+    of_strangers = signed_contract(Identity("x"), Identity("y"), mediator.clock.now_s + 60)
     for recipient in (MEDIATOR_DID, alice, bob):
-        assert (await respond(mediator, carol, contract, to=recipient)).refusal == INVALID
+        for others in (contract, of_strangers):
+            assert (await respond(mediator, carol, others, to=recipient)).refusal == INVALID
 
 
 # ---- what a contract must be, for a response and for saving alike
@@ -247,6 +250,7 @@ async def test_trap_59_a_contract_that_does_not_hold_is_not_saved(
     mediator: Mediator, fault: str
 ) -> None:
     contract, refusal = BAD_CONTRACTS[fault]
+    assert (await save(mediator, BOB, contract)).refusal == UNAUTHORIZED  # this comes first
     await mediator.register(BOB)
     assert (await save(mediator, BOB, contract)).refusal == refusal
     assert await contracts(mediator, BOB) == []

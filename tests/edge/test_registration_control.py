@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.host.clock import new_id
-from http_edge.crypto.invitation_ids import InvitationIds
+from http_edge.crypto.invitation_ids import PUBLIC, InvitationIds
 from http_edge.crypto.mediator_keys import service_seed
 from tests.edge.conftest import StartMediator
 from tests.edge.identities import Identity, Json
@@ -18,10 +18,12 @@ UNAUTHORIZED = (401, "UNAUTHORIZED_COMMAND")
 pytestmark = pytest.mark.parametrize("layout", ["two hosts"])
 
 
-def invitation(*, single_use: bool = False, expires_at_s: int | None = None) -> str:
+def invitation(
+    *, single_use: bool = False, expires_at_s: int | None = None, unique: bytes = b""
+) -> str:
     """The id of a new invitation of the mediator."""
     ids = InvitationIds(service_seed(KEYS), public=False)
-    unique = new_id().encode()[-8:]
+    unique = unique or new_id().encode()[-8:]
     return ids.make(unique, "Poste", single_use=single_use, expires_at_s=expires_at_s).id
 
 
@@ -63,7 +65,8 @@ async def test_an_invitation_for_many_admits_many(
     forged = ("B" if token[0] == "A" else "A") + token[1:]
     for identity in (alice, bob):
         assert (await register(mediator, identity)).refusal == UNAUTHORIZED
-        assert (await register(mediator, identity, forged)).refusal == UNAUTHORIZED
+        for unknown in (forged, invitation(unique=PUBLIC)):
+            assert (await register(mediator, identity, unknown)).refusal == UNAUTHORIZED
         assert (await register(mediator, identity, token)).status == 200
 
 

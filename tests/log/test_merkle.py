@@ -184,9 +184,11 @@ def test_no_proof_of_what_cannot_be_is_made_or_believed() -> None:
     for old, new in ((9, 8), (-1, 8)):
         with pytest.raises(ValueError, match="no beginning"):
             consistency_proof(old, new, tiles.subtree)
-        assert not is_consistent(old, new, LEAVES[0], LEAVES[0], [])
+    for old, new, proof in ((2, 1, []), (-1, 1, LEAVES[:1])):
+        assert not is_consistent(old, new, LEAVES[0], LEAVES[0], proof)
     assert not is_consistent(3, 8, LEAVES[0], LEAVES[1], [])
-    assert not is_consistent(0, 0, EMPTY_ROOT, LEAVES[0], [])
+    for root in (EMPTY_ROOT, LEAVES[0]):
+        assert not is_consistent(0, 0, root, LEAVES[0], [])
 
 
 def test_a_proof_for_a_tree_of_another_size_is_none() -> None:
