@@ -92,6 +92,7 @@ class Tiles:
         places = [0, *sorted(min(cut, len(leaves)) for cut in cuts), len(leaves)]
         for first, end in pairwise(places):
             self.tree, new = self.tree.extended(leaves[first:end])
+            assert self.tiles.keys().isdisjoint(new)
             self.tiles |= new
 
     def read(self, tile: Tile) -> bytes:

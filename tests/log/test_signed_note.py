@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from eventstore.log.events import BatchSealed
 from eventstore.log.merkle import EMPTY_ROOT, leaf_hash
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import (
+    NOTE_BYTES_MAX,
     NoteRefused,
     is_key_name,
     read_note,
@@ -21,6 +23,7 @@ from eventstore.log.signed_note import (
 )
 from eventstore.log.tree_head import (
     TreeHead,
+    is_origin_of,
     origin_of,
     read_head,
     seal_leaf,
@@ -95,6 +98,32 @@ def test_signatures_of_others_are_passed_over_and_one_of_ours_that_is_wrong_is_n
         verified_head(NOTE, witness)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["\u2014 a+b AAAAAAA=\n", "\u2014 a AAAAAA==\n", "\u2014 a AAAAAAB=\n", "a AAAAAAA=\n", "\n"],
+)
+def test_a_note_with_a_malformed_line_beside_its_signature_is_refused(line: str) -> None:
+    assert verified_head(NOTE + "\u2014 a AAAAAAA=\n".encode(), KEY) == HEAD
+    for note in (NOTE + line.encode(), NOTE[:-1]):
+        with pytest.raises(NoteRefused):
+            verified_head(note, KEY)
+
+
+def test_a_signed_text_that_notes_cannot_hold_is_refused() -> None:
+    text = f"{read_note(NOTE).text}bell\a\n"
+    signature = base64.b64encode(KEY.note_id(ORIGIN) + SIGN(text.encode())).decode()
+    with pytest.raises(NoteRefused, match="not a text"):
+        verified_head(f"{text}\n\u2014 {ORIGIN} {signature}\n".encode(), KEY)
+
+
+def test_a_note_is_read_up_to_its_bound() -> None:
+    extension = "x" * (NOTE_BYTES_MAX - len(NOTE) - 1)
+    text = f"{read_note(NOTE).text}{extension}"
+    assert verified_head(sign_note(f"{text}\n", ORIGIN, KEY, SIGN), KEY) == HEAD
+    with pytest.raises(NoteRefused, match="longer than 65536 bytes"):
+        verified_head(sign_note(f"{text}x\n", ORIGIN, KEY, SIGN), KEY)
+
+
 def test_extension_lines_are_signed_and_read_over() -> None:
     text = f"{read_note(NOTE).text}an extension\n"
     extended = sign_note(text, ORIGIN, KEY, SIGN)
@@ -109,6 +138,7 @@ def test_extension_lines_are_signed_and_read_over() -> None:
         *("only\n", "origin\n1\n", "origin\n01\n{root}\n", "origin\n-1\n{root}\n"),
         *("origin\n1\n{root}=\n", "origin\n1\nAAAA\n", "\n1\n{root}\n", "origin\nten\n{root}\n"),
         *("origin\n1\n*\n", "origin\n123456789012345678901\n{root}\n"),
+        f"origin\n1\n{'A' * 42}B=\n",  # 32 bytes, but canonical base64 of them ends with A=
     ],
 )
 def test_what_is_signed_and_no_head_is_refused(text: str) -> None:
@@ -193,10 +223,13 @@ def test_the_leaf_of_a_seal_is_what_the_guide_says() -> None:
     assert seal_leaf(7, 5, SEALED) == leaf_hash(entry + bytes(range(32)) + b"shard-3")
 
 
-@pytest.mark.parametrize(("position", "version"), [(-1, 1), (1, 2**64)])
-def test_what_no_seal_can_be_has_no_leaf(position: int, version: int) -> None:
+@pytest.mark.parametrize(
+    ("position", "version", "digest_bytes"), [(-1, 1, 32), (1, 2**64, 32), (1, 1, 31), (1, 1, 33)]
+)
+def test_what_no_seal_can_be_has_no_leaf(position: int, version: int, digest_bytes: int) -> None:
+    sealed = replace(SEALED, digest=bytes(digest_bytes))
     with pytest.raises(ValueError, match="no seal of ours"):
-        seal_leaf(position, version, SEALED)
+        seal_leaf(position, version, sealed)
 
 
 def test_each_database_of_a_log_has_an_origin_of_its_own() -> None:
@@ -205,3 +238,14 @@ def test_each_database_of_a_log_has_an_origin_of_its_own() -> None:
         f"{ORIGIN}/db-0",
         f"{ORIGIN}/db-1",
     }
+
+
+@pytest.mark.parametrize("end", ["", "/db-0", "/db-12"])
+def test_an_origin_is_that_of_one_mediator(end: str) -> None:
+    assert is_origin_of(f"{ORIGIN}{end}", ORIGIN)
+    assert not is_origin_of(f"{ORIGIN}.other{end}", ORIGIN)
+
+
+@pytest.mark.parametrize("end", ["/", "/db-", "/db-01", "/db--1", "/db-1/", "/x"])
+def test_an_origin_names_nothing_but_a_database(end: str) -> None:
+    assert not is_origin_of(f"{ORIGIN}{end}", ORIGIN)
