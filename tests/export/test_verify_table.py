@@ -145,18 +145,24 @@ def test_figures_that_a_file_does_not_have_are_named_though_all_is_signed(
         assert len(found) == len(figures), found
 
 
-def test_an_identity_that_no_row_of_its_stream_has_is_named(sample: SampleExport) -> None:
-    file = sample.manifests[0].files[0]
+@pytest.mark.parametrize("identity", [None, "did:web:another"])
+@pytest.mark.parametrize("number", [0, -1], ids=["stream begins", "stream goes on"])
+def test_an_identity_that_no_row_of_its_stream_has_is_named(
+    sample: SampleExport, number: int, identity: str | None
+) -> None:
+    file = sample.manifests[number].files[0]
     rows = sample.tables[file.path].select(["stream", "version", "identity"]).to_pylist()
-    stream = next(row["stream"] for row in rows if row["version"] == 1 and row["identity"])
+    begin = {row["stream"] for row in rows if row["version"] == 1}
+    streams = (row["stream"] for row in rows if row["identity"])
+    stream = next(one for one in streams if (one in begin) is (number == 0))
 
-    def nameless(table: pa.Table) -> pa.Table:
-        for number in (n for n, row in enumerate(rows) if row["stream"] == stream):
-            table = with_value(table, number, "identity", None)
+    def renamed(table: pa.Table) -> pa.Table:
+        for index in (n for n, row in enumerate(rows) if row["stream"] == stream):
+            table = with_value(table, index, "identity", identity)
         return table
 
     with sample.tampered():
-        forged = sample.forge(file.path, nameless)
+        forged = sample.forge(file.path, renamed)
         found = {(finding.fault, finding.path) for finding in sample.check()[0]}
     assert (Fault.WRONG_COLUMN, forged.path) in found
 

@@ -99,6 +99,9 @@ def test_a_seam_of_an_earlier_release_has_whole_rows_up_to_its_position() -> Non
         ([1], 3, 1, "versions up to 2 have left, but its state is of version 1"),
         ([], 1, 0, None),
         ([], 2, 0, "version 1 should stand here"),
+        ([1, 2], 2, 0, "version 3 should stand here"),
+        ([1, 1], 2, 0, "comes after version 1 of its stream"),
+        ([2, 1], 3, 1, "comes after version 2 of its stream"),
     ],
 )
 def test_versions_that_left_are_in_the_state_that_replaces_them(

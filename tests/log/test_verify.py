@@ -49,9 +49,9 @@ Rows: TypeAlias = list[Row]
 class TamperedLog:
     """A log whose file can be rewritten row by row."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fill: Callable[[EventLog], None] | None = None) -> None:
         self.log = open_log(f"sqlite:{path}")
-        _fill(self.log)
+        (fill or _fill)(self.log)
         self._raw = sqlite3.connect(path)
         self._raw.execute("PRAGMA synchronous = OFF")
         contents = self.log.read_contents(after=0, until=10_000)
@@ -221,6 +221,27 @@ def test_a_transaction_that_was_cut_out_and_closed_up_is_named(tampered: Tampere
         assert finding.version == row.version
 
 
+def test_a_cut_end_of_a_partition_is_named_if_a_stream_goes_on_in_another(tmp_path: Path) -> None:
+    def fill(log: EventLog) -> None:
+        writer = SealedWriter(log)
+        for partition in ("shard-0", "shard-0", "did:example:dedicated"):
+            writer.commit({partition: [(OWNER, message())]})
+
+    with closing(TamperedLog(tmp_path / "log.db", fill)) as tampered:
+        assert tampered.findings() == []
+        tampered.rewrite([*tampered.rows[:2], *tampered.rows[4:]])
+        (finding,) = tampered.findings()
+    assert (finding.fault, finding.last_position, finding.version) == (Fault.VERSION_BREAK, 3, 3)
+
+
+def test_the_only_seal_of_a_partition_in_another_stream_is_named(tampered: TamperedLog) -> None:
+    index, seal = next((i, row) for i, row in enumerate(tampered.rows) if row.sealed)
+    moved = replace(seal, stream=partition_stream("shard-9").hex)
+    tampered.rewrite([*tampered.rows[:index], moved])
+    (finding,) = tampered.findings()
+    assert (finding.fault, finding.last_position) == (Fault.FOREIGN_SEAL, index + 1)
+
+
 def test_rows_swapped_with_their_neighbour_are_named(tampered: TamperedLog) -> None:
     swapped = 0
     for index, (row, following) in enumerate(zip(tampered.rows, tampered.rows[1:], strict=False)):
@@ -278,6 +299,8 @@ def test_an_inserted_row_is_named_wherever_it_is(tampered: TamperedLog, forged: 
         findings = tampered.findings()
         covering = [f for f in findings if f.first_position <= index + 1 <= f.last_position]
         assert covering, f"inserted at {index + 1}"
+        if forged == "new stream" and (index == 0 or tampered.rows[index - 1].sealed):
+            assert Fault.BROKEN_SEAL not in {f.fault for f in findings}  # the others are sealed
 
 
 @pytest.mark.parametrize(
@@ -340,10 +363,13 @@ def test_an_earlier_head_is_found_on_the_way(tampered: TamperedLog) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("epoch", -1), ("rows", -1), ("rows", 10**6), ("window_ms", 2**64 - 1), ("at_ms", -1)],
+    [
+        *(("epoch", -1), ("rows", -1), ("rows", 10**6), ("window_ms", 2**64 - 1), ("at_ms", -1)),
+        ("command", b"x"),  # which is always empty: no digest covers it
+    ],
 )
-def test_a_seal_with_impossible_numbers_is_a_finding(
-    tampered: TamperedLog, field: str, value: int
+def test_a_seal_with_an_impossible_field_is_a_finding(
+    tampered: TamperedLog, field: str, value: object
 ) -> None:
     index = next(i for i, row in enumerate(tampered.rows) if row.sealed)
     row = tampered.rows[index]
@@ -353,6 +379,16 @@ def test_a_seal_with_impossible_numbers_is_a_finding(
     rest = tampered.rows[index + 1 :]
     tampered.rewrite([*tampered.rows[:index], replace(row, state=state), *rest])
     assert {Fault.BROKEN_SEAL, Fault.MISSING_ROWS} & {f.fault for f in tampered.findings()}
+
+
+def test_a_seal_in_another_encoding_is_a_finding(tampered: TamperedLog) -> None:
+    index, seal = next((i, row) for i, row in enumerate(tampered.rows) if row.sealed)
+    assert seal.sealed
+    digest = seal.sealed.digest
+    longer = replace(seal, state=seal.state.replace(b"\xc4 " + digest, b"\xc5\x00 " + digest))
+    assert (longer.sealed, longer.state == seal.state) == (seal.sealed, False)
+    tampered.rewrite([*tampered.rows[:index], longer])
+    assert [finding.fault for finding in tampered.findings()] == [Fault.BROKEN_SEAL]
 
 
 def test_rows_without_any_seal_are_named_one_by_one(tmp_path: Path) -> None:
