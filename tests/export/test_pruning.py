@@ -369,23 +369,6 @@ def _tree(statement: Statement) -> Any:
     return statement.manifest.tree
 
 
-def test_other_heads_than_those_of_the_rows_that_stayed_are_found(
-    log: EventLog, place: ExportPlace
-) -> None:
-    """Also where the mediator's key has signed them."""
-    history = played(log)
-    leave(log, place)
-    assert prune(log, place, until_ms=history.now_ms - SOME_S * 1000)
-    catalog = catalog_of(place)
-    manifest = catalog.statements[0].manifest
-    name, head = next(iter(manifest.heads.items()))
-    heads = manifest.heads | {name: replace(head, digest="00" * 32)}
-    forged = sign_again(place, replace(manifest, heads=heads, signature=""))
-    writer = TableWriter(place, SIGNER, lambda: LATER_MS, versions_kept_s=0)
-    writer.mark(writer.commit(catalog, [forged, *catalog.statements[1:]]))
-    assert Fault.WRONG_HEAD in _damages(place)
-
-
 def test_what_was_verified_before_is_gone_on_from_and_a_summary_says_what_is_missing(
     log: EventLog, place: ExportPlace, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.events import MessagesDelivered
 from eventstore.log.merkle import consistency_proof
 from eventstore.log.proof import (
     ConsistencyProof,
@@ -222,6 +223,21 @@ def test_a_life_that_ends_before_it_begins_is_none(tmp_path: Path) -> None:
         writer.commit({"shard-0": [(OWNER, removed([2], MESSAGE_ID))]})
         writer.commit({"shard-0": [(OWNER, message(b"later", MESSAGE_ID))]})
         assert fault_of(Sealed(log).message_proof()) is ProofFault.OTHER_MESSAGE
+
+
+def test_what_happened_to_another_message_of_the_queue_is_not_its_life(tmp_path: Path) -> None:
+    ids = ["another"]
+    delivered = MessagesDelivered(at_ms=AT_MS, command=b"", message_ids=ids, channel="pickup/2.0")
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        writer = SealedWriter(log)
+        for event in (message(b"one", MESSAGE_ID), delivered, removed([2], *ids)):
+            writer.commit({"shard-0": [(OWNER, event)]})
+        sealed = Sealed(log)
+    proof, others = sealed.message_proof(), sealed.message_proof("another").seals
+    assert len(others) == 2
+    for other in others:
+        changed = replace(proof, seals=[*proof.seals, other])
+        assert fault_of(changed) is ProofFault.OTHER_MESSAGE
 
 
 def test_rows_of_another_message_or_identity_are_not_its_life(sealed: Sealed) -> None:

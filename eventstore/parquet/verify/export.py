@@ -193,6 +193,8 @@ class _ExportCheck:
             yield from checked.findings
             self._note(part, checked, progress)
             yield from self._join(part, checked)
+            for name, head in checked.missing.items():
+                yield _missing(name, head, part.manifest.path)
             if part.manifest.is_pruned:
                 yield from self._tree.pass_over(part.manifest)
                 yield from self._index.pass_over(part.manifest)
@@ -202,8 +204,6 @@ class _ExportCheck:
             yield from self._tree.join(part.manifest, checked.leaves if is_known else None)
             entries = None if checked.findings else checked.entries
             yield from self._index.join(part.manifest, entries)
-            for name, head in checked.missing.items():
-                yield _missing(name, head, part.manifest.path)
         yield from self._index.end()
         yield from self._missing_names()
         for name, head in self._known.items():

@@ -265,7 +265,7 @@ class _PartCheck:
         assert check.begins is not None
         for row, event in zip(rows, events, strict=True):
             last = check.versions.get(row.stream, 0)
-            if row.version <= last or (not last and row.version != 1):
+            if row.version <= last:
                 why = f"stands behind version {last} of its stream"
                 yield finding(Fault.VERSION_BREAK, row, why)
             check.begins.setdefault(row.stream, row)
