@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from eventstore.log.content import with_content, without_content
 from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import ExportHead, Signer, parse_statement, signed
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
+from eventstore.parquet.write.commit import write_data
 from tests.export.forging import SampleExport, with_value
 from tests.export.samples import SIGNER, without_table
 
@@ -173,3 +177,50 @@ def test_a_head_of_another_log_is_named_though_its_seals_are_these(sample: Sampl
         sample.put(CHECKPOINT, sample.note_of(head._replace(origin="did:web:another")))
         found = {(finding.fault, finding.path) for finding in sample.check()[0]}
     assert (Damage.MISPLACED, CHECKPOINT) in found
+
+
+def test_a_row_behind_the_last_seal_is_named_though_all_is_signed(sample: SampleExport) -> None:
+    manifest = sample.manifests[-1]
+    *others, file = manifest.files
+    table, position = sample.tables[file.path], manifest.last + 1
+    added = with_value(table.slice(0, 1), 0, "position", position)
+    with sample.tampered():
+        longer = write_data(sample.place, file.day, pa.concat_tables([table, added]), 0)
+        files, rows = [*others, longer], manifest.rows + 1
+        sample.sign(manifest, files=files, rows=rows, last=position)
+        found = {(f.fault, f.last_position) for f in sample.check()[0]}
+    assert (Fault.UNSEALED_ROWS, position) in found
+
+
+def test_a_content_that_is_not_that_of_its_row_is_named_though_all_is_signed(
+    sample: SampleExport,
+) -> None:
+    path, row, state = next(
+        (path, row, state)
+        for path in sample.files
+        for row, state in enumerate(sample.tables[path]["state"].to_pylist())
+        if without_content(state)[1]
+    )
+    fact, content = without_content(state)
+    assert content
+    changed = with_content(fact, bytes(len(content)))
+    with sample.tampered():
+        forged = sample.forge(path, lambda table: with_value(table, row, "state", changed))
+        found = [(f.fault, f.path, f.row) for f in sample.check()[0]]
+    assert (Fault.WRONG_CONTENT, forged.path, row) in found
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_mark_of_the_end_may_be_one_version_behind_and_no_more(
+    sample: SampleExport, behind: int
+) -> None:
+    """An exporter may have been killed between a commit and the mark, but not twice."""
+    mark = read_mark(sample.place, None)
+    assert mark
+    version = mark.version - behind
+    commit = hashlib.sha256(sample.contents[commit_path(version)]).hexdigest()
+    older = replace(mark, version=version, commit=commit, signature="")
+    with sample.tampered():
+        sample.put(END, signed(older, SIGNER.sign)[1])
+        found = {(f.fault, f.path) for f in sample.check()[0]}
+    assert ((Damage.ROLLED_BACK, END) in found) is (behind > 1)
