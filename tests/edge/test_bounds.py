@@ -163,9 +163,8 @@ async def test_a_contract_beyond_its_bound_is_refused(
     registered_bytes = len(rfc8785.dumps(first.payload["signed_communication_contract"]))
     saved_bytes = len(rfc8785.dumps(signed_contract(alice, bob, clock.now_s + 60, terms="")))
     for size, status in ((4_096, 200), (4_097, 400)):
-        terms = "x" * (size - registered_bytes)
-        answer = await mediator.send(alice, mediator.registration(alice, terms=terms))
-        assert answer.status == status
+        registration = mediator.registration(alice, terms="x" * (size - registered_bytes))
+        assert (await mediator.send(alice, registration)).status == status
         terms = "x" * (size - saved_bytes)
         signed = signed_contract(alice, bob, clock.now_s + 60, terms=terms)
         answer = await mediator.do(

@@ -261,6 +261,7 @@ def test_an_answer_has_more_parts_than_a_command_and_not_any_number() -> None:
 @example(b'{"a":1,"a":2}')
 @example(b'{"a":1e5,"a":1e5}')
 @example(b"1" + b"0" * 30)
+@example(b"[-9007199254740992]")
 def test_an_answer_is_read_by_the_same_rules(body: bytes) -> None:
     assert _outcome(body, parse_answer) == _outcome(body, parse_slowly)
 
