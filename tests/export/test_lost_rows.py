@@ -53,6 +53,22 @@ def test_the_index_is_not_blamed_for_manifests_that_are_lost(
     assert {one.fault for one in found} <= {Damage.MISSING, Damage.GAP, Damage.STRAY}
 
 
+def test_an_index_file_in_place_of_another_is_found_although_its_rows_are_lost(
+    steps: ExportPlace,
+) -> None:
+    catalog = catalog_of(steps)
+    assert catalog.index
+    first, *others = catalog.index.files
+    other = next(file for file in others if file.entries == first.entries)
+    steps.write(first.path, steps.read(other.path))
+    lost = catalog.files[0].path
+    steps.remove(lost)
+    found, _ = checked(steps)
+    assert {(Damage.MISSING, lost), (Damage.CHANGED, first.path)} <= {
+        (one.fault, one.path) for one in found
+    }
+
+
 def test_rows_that_cannot_be_read_are_not_counted(steps: ExportPlace) -> None:
     files = catalog_of(steps).files
     for file in files:

@@ -143,14 +143,17 @@ def test_a_manifest_that_names_another_tree_is_found_though_all_is_signed(
             exporter_of_sample(log, sample.place, rows_max=40)
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("steps", "is_compacted"), [(1, False), (2, False), (2, True)])
 def test_an_export_without_a_signed_head_is_damaged_unless_it_has_only_begun(
-    sqlite_log: EventLog, place: ExportPlace, steps: int
+    sqlite_log: EventLog, place: ExportPlace, steps: int, is_compacted: bool
 ) -> None:
     growing = Growing(sqlite_log)
     for _ in range(steps):
         growing.grow()
         export_all(sqlite_log, place)
+    if is_compacted:
+        with closing(exporter(sqlite_log, place, Bounds())) as export:
+            assert export.compact(files_min=2)
     place.remove(CHECKPOINT)
     found = [
         (one.fault, one.path)
