@@ -12,7 +12,13 @@ from eventstore.log.content import with_content, without_content
 from eventstore.log.faults import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
-from eventstore.parquet.manifest import ExportHead, Signer, parse_statement, signed
+from eventstore.parquet.manifest import (
+    ExportHead,
+    Signer,
+    parse_manifest,
+    parse_statement,
+    signed,
+)
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.versions import commit_path, read_mark, version_of
 from eventstore.parquet.write.commit import write_data
@@ -224,3 +230,15 @@ def test_a_mark_of_the_end_may_be_one_version_behind_and_no_more(
         sample.put(END, signed(older, SIGNER.sign)[1])
         found = {(f.fault, f.path) for f in sample.check()[0]}
     assert ((Damage.ROLLED_BACK, END) in found) is (behind > 1)
+
+
+def test_a_replaced_manifest_that_is_another_than_was_replaced_is_named(
+    sample: SampleExport,
+) -> None:
+    kept = (m.replaces[-1] for m in sample.manifests if m.replaces)
+    path = next(path for path in kept if path in sample.contents)
+    manifest = parse_manifest(path, sample.contents[path], None).manifest
+    with sample.tampered():
+        sample.put(path, signed(replace(manifest, previous="", signature=""), SIGNER.sign)[1])
+        found = [(f.fault, f.path) for f in sample.check()[0]]
+    assert found == [(Damage.BROKEN_CHAIN, path)]
