@@ -32,7 +32,7 @@ from http_edge.didcomm.protocols.coordinate_mediation import CoordinateMediation
 from http_edge.didcomm.protocols.did_exchange import DidExchange
 from http_edge.didcomm.protocols.discover_features import DiscoverFeatures
 from http_edge.didcomm.protocols.enrolment import Enrolment
-from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
+from http_edge.didcomm.protocols.handshake import HandshakeResponder
 from http_edge.didcomm.protocols.invitations import INVITATION_PATH, Invitations
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.out_of_band import OUT_OF_BAND_2, OutOfBand
@@ -120,11 +120,9 @@ class DidCommMediator:
             per_identity_max=settings.limits.sockets_per_identity_max,
         )
         invitations = invitations_of(settings, self.own_dids.key)
-        admission = Admission(didcomm, invitations, identities, clock=clock)
+        admission = Admission(didcomm, invitations, clock=clock)
         unknown_dids = UnknownDids(identities, envelopes.seen, fetched)
-        enrolment = Enrolment(
-            identities, admission, dependencies.keylists, unknown_dids.service_of, own
-        )
+        enrolment = Enrolment(admission, dependencies.keylists, unknown_dids.service_of, own)
         inbound = _inbound(
             envelopes,
             MessageReader(didcomm, envelopes, unknown_dids),
@@ -132,9 +130,7 @@ class DidCommMediator:
             enrolment,
             dependencies,
         )
-        self.endpoint = DidCommEndpoint(
-            didcomm, inbound, envelopes, identities, new_id=dependencies.new_id
-        )
+        self.endpoint = DidCommEndpoint(didcomm, inbound, envelopes, new_id=dependencies.new_id)
         self.sockets = DidCommSockets(
             SocketDependencies(
                 didcomm,
@@ -231,37 +227,30 @@ def _table(
     waiting: Waiting,
     dependencies: DidCommDependencies,
 ) -> ProtocolTable:
-    settings, identities = dependencies.settings.didcomm, dependencies.identities
-    clock, push = dependencies.clock, dependencies.push
-    key = own.dids.key
-    documents = MediatorDocuments(key, own.endpoint)
-    handshake = HandshakeResponder(identities, admission, own)
+    settings, clock, push = dependencies.settings.didcomm, dependencies.clock, dependencies.push
+    handshake = HandshakeResponder(admission, own)
     table = ProtocolTable()
     taken_bytes = min(settings.message_bytes_max, dependencies.settings.limits.body_bytes_max)
     features = DiscoverFeatures(table.families, taken_bytes)
     table.add(
-        Connections(handshake, documents, key, clock=clock).family(),
-        DidExchange(handshake, documents, key).family(),
+        Connections(handshake, clock=clock).family(),
+        DidExchange(handshake).family(),
         OutOfBand(admission).family(),
         OUT_OF_BAND_2,
         *trust_ping.families(),
         *features.families(),
         *notifications.families(),
         *(
-            CoordinateMediation(
-                form, identities, enrolment, dependencies.keylists, own, settings
-            ).family()
+            CoordinateMediation(form, enrolment, dependencies.keylists, own, settings).family()
             for form in MEDIATIONS
         ),
         *ROUTING,
-        Pickup1(identities, settings, waiting, clock=clock).family(),
+        Pickup1(settings, waiting, clock=clock).family(),
         *(
-            pickup.Pickup(
-                form, identities, settings, edge=dependencies.hub.edge, clock=clock
-            ).family()
+            pickup.Pickup(form, settings, edge=dependencies.hub.edge, clock=clock).family()
             for form in pickup.FORMS
         ),
-        Queue1(identities, settings, clock=clock).family(),
-        *push_notifications.families(identities, push.channels if push else ()),
+        Queue1(settings, clock=clock).family(),
+        *push_notifications.families(push.channels if push else ()),
     )
     return table

@@ -20,7 +20,6 @@ from actors.host.clock import NewId
 from http_edge.didcomm.delivery.pump import IMPLICIT, delivery_to
 from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.protocol import Request
@@ -63,18 +62,11 @@ class DidCommEndpoint:
     """Answers ``POST /didcomm`` once the body has arrived."""
 
     def __init__(
-        self,
-        settings: DidComm,
-        inbound: Inbound,
-        envelopes: Envelopes,
-        identities: Identities,
-        *,
-        new_id: NewId,
+        self, settings: DidComm, inbound: Inbound, envelopes: Envelopes, *, new_id: NewId
     ) -> None:
         self._settings = settings
         self._inbound = inbound
         self._envelopes = envelopes
-        self._identities = identities
         self._new_id = new_id
 
     def too_large(self, http_request: web.Request) -> web.Response | None:
@@ -110,9 +102,7 @@ class DidCommEndpoint:
     async def _waiting_one(self, request: Request) -> tuple[bytes | None, list[str]]:
         """Lease one waiting message for implicit pickup, to send back unchanged (RFC 0092)."""
         command = delivery_to(request.session, IMPLICIT, 1, self._settings)
-        delivery = await self._identities.ask(
-            request.sender.did, command, request.command, Delivery
-        )
+        delivery = await request.ask(request.sender.did, command, Delivery)
         if isinstance(delivery, Refusal) or not delivery.messages:
             return None, []
         (message,) = delivery.messages
@@ -138,7 +128,6 @@ class DidCommEndpoint:
         except ConnectionError:
             arrived = False
         if arrived:
-            await self._inbound.handed_over(request, message_ids)
+            await request.handed_over(message_ids)
         else:
-            release = ReleaseLeases(request.session)
-            await self._identities.ask(request.sender.did, release, request.command, Done)
+            await request.ask(request.sender.did, ReleaseLeases(request.session), Done)

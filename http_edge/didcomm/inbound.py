@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
-from actors.core.commands import QueueEnvelopes, RemoveMessages
-from actors.core.message_queue import DELIVERED
+from actors.core.commands import QueueEnvelopes
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
-from actors.core.replies import QueueState
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
@@ -185,18 +183,6 @@ class Inbound:
             about = {"command": name or UNKNOWN, "so_far": self._misaddressed}
             _LOG.info("a message is addressed to another recipient", extra=about)
 
-    async def handed_over(self, request: Request, message_ids: Sequence[str]) -> None:
-        """Remove messages from the queue after they were written.
-
-        If the removal fails, their lease ends in time and they are offered again.
-        """
-        await self._identities.ask(
-            request.sender.did,
-            RemoveMessages(list(message_ids), DELIVERED),
-            request.command,
-            QueueState,
-        )
-
     async def _forward(
         self, found: ToForward, command: bytes, arrived_s: float
     ) -> ReceivedMessage | MessageRejection:
@@ -346,6 +332,7 @@ class Inbound:
             message,
             account,
             command,
+            self._identities,
             transport.session,
             persistent=peer_state.persistent,
             routable=scope is not ReturnScope.NOTHING,

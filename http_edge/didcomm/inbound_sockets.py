@@ -238,7 +238,7 @@ class InboundSocket(InboundTransport):
 
     async def _hand_over(self, request: Request, message_ids: Sequence[str]) -> None:
         if await self._arrived():
-            await self._dependencies.inbound.handed_over(request, message_ids)
+            await request.handed_over(message_ids)
 
     def _peer_of(self, agent: AgentAccount) -> _Peer:
         pump = Pump(

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-import msgspec
-
 from actors.core.agents import invitation_target
 from actors.core.commands import QueryConnection, UseInvitation
 from actors.core.refusals import Refusal
@@ -20,7 +18,6 @@ from actors.core.replies import Connected, Done
 from actors.host.clock import Clock
 from http_edge.crypto.invitation_ids import InvitationTerms
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Request
@@ -89,28 +86,20 @@ class NotAdmitted(Enum):
         return "" if is_unknown else self.name.lower().replace("_", "-")
 
 
-class Admitted(msgspec.Struct, frozen=True):
-    """Permission to connect; ``invitation_id`` is empty if no invitation of ours was used."""
-
-    invitation_id: str
-
-
 class Admission:
     """Decides which agents may connect, before anything of them is stored."""
 
-    def __init__(
-        self, settings: DidComm, invitations: Invitations, identities: Identities, *, clock: Clock
-    ) -> None:
+    def __init__(self, settings: DidComm, invitations: Invitations, *, clock: Clock) -> None:
         self._registration = settings.registration
         self._allowed = frozenset(map(canonical_name, settings.allowed_keys)) - {None}
         self._invitations = invitations
-        self._identities = identities
         self._clock = clock
 
-    async def admit(self, request: Request, invitation_id: str) -> Admitted | NotAdmitted:
+    async def admit(self, request: Request, invitation_id: str) -> str | NotAdmitted:
         """Decide whether the sender may connect with this invitation (empty for none).
 
-        An admitted sender uses up a single-use invitation, unless it is connected already; the same
+        Return the id of the invitation that it came with, empty if that is none of ours. An
+        admitted sender uses up a single-use invitation, unless it is connected already; the same
         sender may use it again, so a repeated request gets the same answer. Each try counts against
         the registration rate of the sender's address, because a new identity costs a stranger only
         a key.
@@ -124,12 +113,12 @@ class Admission:
         if is_for_one or rejection is not None:
             known = await self.connection_of(request)
             if isinstance(known, Connected):
-                return Admitted(known.connection.invitation_id)
+                return known.connection.invitation_id
             if known is Refusal.TEMPORARILY_UNAVAILABLE:
                 return NotAdmitted.UNAVAILABLE
         if is_for_one and not is_early:
             rejection = await self._rejection(request, terms)
-        return Admitted("" if terms is None else terms.id) if rejection is None else rejection
+        return rejection or ("" if terms is None else terms.id)
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:
         """Use an invitation; return None, or the reason why the sender may not use it."""
@@ -137,9 +126,7 @@ class Admission:
 
     async def connection_of(self, request: Request) -> Connected | Refusal:
         """Return the sender's connection, or a refusal if none is known."""
-        return await self._identities.ask(
-            request.sender.did, QueryConnection(), request.command, Connected
-        )
+        return await request.ask(request.sender.did, QueryConnection(), Connected)
 
     async def _rejection(
         self, request: Request, terms: InvitationTerms | None
@@ -162,12 +149,8 @@ class Admission:
             return NotAdmitted.INVITATION_EXPIRED
         if not terms.single_use:
             return None
-        used = await self._identities.ask(
-            invitation_target(terms.id),
-            UseInvitation(by_did=request.sender.did),
-            request.command,
-            Done,
-        )
+        use = UseInvitation(by_did=request.sender.did)
+        used = await request.ask(invitation_target(terms.id), use, Done)
         if not isinstance(used, Refusal):
             return None
         taken = used is Refusal.INVITATION_USED

@@ -10,28 +10,17 @@ from __future__ import annotations
 
 from actors.host.clock import Clock
 from http_edge.didcomm.envelopes.documents import PeerDocument, read_document
-from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import Json, Message, Reply, SignedValue
 from http_edge.didcomm.protocols.admission import NotAdmitted
-from http_edge.didcomm.protocols.handshake import (
-    PROBLEM_REPORT,
-    HandshakeResponder,
-    MediatorDocuments,
-    refused,
-)
+from http_edge.didcomm.protocols.handshake import PROBLEM_REPORT, HandshakeResponder, refused
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer
 
 
 class Connections:
     """Answers the messages of connections 1.0."""
 
-    def __init__(
-        self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair, *, clock: Clock
-    ) -> None:
-        """Answer for one mediator; ``key`` is the key of its invitations."""
+    def __init__(self, handshake: HandshakeResponder, *, clock: Clock) -> None:
         self._handshake = handshake
-        self._own = own
-        self._key = key
         self._clock = clock
 
     def family(self) -> Family:
@@ -48,8 +37,9 @@ class Connections:
         rejection = await self._handshake.connect(request, _document(request.message))
         if rejection is not None:
             return refused(rejection)
-        connection: Json = {"DID": self._own.legacy_did, "DIDDoc": self._own.legacy_document()}
-        signed = SignedValue(connection, self._key, self._clock() // 1000)
+        own = self._handshake.documents
+        connection: Json = {"DID": own.legacy_did, "DIDDoc": own.legacy_document()}
+        signed = SignedValue(connection, own.key, self._clock() // 1000)
         return Outcome(Reply("response", signed={"connection": signed}, names_parent=True))
 
 

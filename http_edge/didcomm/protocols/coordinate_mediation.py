@@ -25,7 +25,7 @@ from actors.core.replies import KeylistPart
 from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply, read_whole
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
-from http_edge.didcomm.identities import Identities, speaker
+from http_edge.didcomm.identities import speaker
 from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from http_edge.didcomm.protocols.own_address import OwnAddress
@@ -131,14 +131,12 @@ class CoordinateMediation:
     def __init__(
         self,
         form: MediationForm,
-        identities: Identities,
         enrolment: Enrolment,
         keylists: Keylists,
         own: OwnAddress,
         settings: DidComm,
     ) -> None:
         self._form = form
-        self._identities = identities
         self._enrolment = enrolment
         self._own = own
         self._settings = settings
@@ -246,7 +244,7 @@ class CoordinateMediation:
         limit, offset = page
         most = self._settings.keylist_page_max
         query = QueryKeylist(offset, min(limit, most) if limit >= 0 else most)
-        part = await request.ask_account(self._identities, query, KeylistPart)
+        part = await request.ask_account(query, KeylistPart)
         if isinstance(part, Refusal):
             return _report(part)
         count = len(part.keys)

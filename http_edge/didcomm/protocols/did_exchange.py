@@ -42,10 +42,10 @@ _SOV: Final = "did:sov:"
 class DidExchange:
     """Answers the messages of DID exchange 1.x."""
 
-    def __init__(self, handshake: HandshakeResponder, own: MediatorDocuments, key: KeyPair) -> None:
-        """Answer for one mediator; ``key`` is the key of its invitations."""
+    def __init__(self, handshake: HandshakeResponder) -> None:
         self._handshake = handshake
-        peer1 = _genesis_document(own, key.public)
+        own, key = handshake.documents, handshake.documents.key
+        peer1 = _genesis_document(own)
         # Made once, because DIDs and signatures never change.
         self._peer4 = _rotated(own.peer4, key)
         self._peer2 = _rotated(own.peer2, key)
@@ -126,7 +126,7 @@ def _attached(did: str, document: Json, key: KeyPair) -> Reply:
     )
 
 
-def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
+def _genesis_document(own: MediatorDocuments) -> Json:
     """Return the mediator's did:peer:1 document, for wallets before did:peer:4 (AFJ, Credo 0.5).
 
     The services are those of the did:peer:4; the key has the type that all of these wallets read.
@@ -136,7 +136,7 @@ def _genesis_document(own: MediatorDocuments, public_key: bytes) -> Json:
     method = {
         "id": KEY_ID,
         "type": "Ed25519VerificationKey2018",
-        "publicKeyBase58": base58(public_key),
+        "publicKeyBase58": base58(own.key.public),
     }
     document: Json = {
         "@context": [LEGACY_CONTEXT],

@@ -21,7 +21,7 @@ from actors.core.replies import Done
 from http_edge.didcomm.envelopes.did_documents import MessagingService
 from http_edge.didcomm.envelopes.messages import InvalidMember, Message
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import TO_RETRY, Identities
+from http_edge.didcomm.identities import TO_RETRY
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.own_address import OwnAddress
@@ -49,14 +49,12 @@ class Enrolment:
 
     def __init__(
         self,
-        identities: Identities,
         admission: Admission,
         keylists: Keylists,
         services: Services,
         own: OwnAddress,
     ) -> None:
         """Enrol agents, of which none can be reached by our ``own`` address."""
-        self._identities = identities
         self._admission = admission
         self._keylists = keylists
         self._services = services
@@ -92,7 +90,7 @@ class Enrolment:
         return service.uri, list(reversed(service.routing_keys))
 
     async def _grant(self, request: Request) -> Refusal | None:
-        granted = await request.ask_account(self._identities, GrantMediation(), Done)
+        granted = await request.ask_account(GrantMediation(), Done)
         return granted if isinstance(granted, Refusal) else None
 
     async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:
@@ -117,7 +115,7 @@ class Enrolment:
             endpoint=endpoint,
             routing_keys=routing_keys,
             protocol=f"{kind.family}/{kind.major}.{kind.minor}",
-            invitation_id=admitted.invitation_id,
+            invitation_id=admitted,
         )
         names = [] if name is None else [name]
         return await self._keylists.enrol(request.sender.did, request.command, connection, names)

@@ -26,7 +26,6 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.messages import Json, Reply
 from http_edge.didcomm.envelopes.own_dids import own_endpoints
 from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, peer4_short
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.own_address import OwnAddress
 from http_edge.didcomm.protocols.protocol import Outcome, Request
@@ -63,19 +62,19 @@ class MediatorDocuments:
     """
 
     def __init__(self, key: KeyPair, url: str) -> None:
-        """Make the documents with the public half of ``key``."""
-        self._key = key.public
+        """Make the documents with the public half of ``key``, the key of the invitations."""
+        self.key = key
         self._endpoints = own_endpoints(url)
         self.services = write_services(self._endpoints)
         self.peer4 = encode_peer4(self._document())
         """The did:peer:4 in its long form, which contains its document."""
-        self.peer2 = encode_peer2([self._key], self.services)
+        self.peer2 = encode_peer2([key.public], self.services)
         """The same key and services as a did:peer:2."""
-        self.legacy_did = legacy_did(self._key)
+        self.legacy_did = legacy_did(key.public)
 
     def legacy_document(self) -> Json:
         """Return the document of ``legacy_did``."""
-        return legacy_document(f"did:sov:{self.legacy_did}", self._key, self._endpoints)
+        return legacy_document(f"did:sov:{self.legacy_did}", self.key.public, self._endpoints)
 
     def _document(self) -> Json:
         """Return the document without the ``id`` and ``controller`` that a resolver adds."""
@@ -85,7 +84,7 @@ class MediatorDocuments:
                 {
                     "id": KEY_ID,
                     "type": "Ed25519VerificationKey2020",
-                    "publicKeyMultibase": multibase_encode(ED25519_PREFIX, self._key),
+                    "publicKeyMultibase": multibase_encode(ED25519_PREFIX, self.key.public),
                 }
             ],
             "authentication": [KEY_ID],
@@ -96,11 +95,12 @@ class MediatorDocuments:
 class HandshakeResponder:
     """Connects agents, for both protocols."""
 
-    def __init__(self, identities: Identities, admission: Admission, own: OwnAddress) -> None:
+    def __init__(self, admission: Admission, own: OwnAddress) -> None:
         """Answer handshakes of agents whose routing keys and endpoint are not our ``own``."""
-        self._identities = identities
         self._admission = admission
         self._own = own
+        self.documents = MediatorDocuments(own.dids.key, own.endpoint)
+        """The documents that the answers show."""
 
     async def connect(
         self, request: Request, document: PeerDocument | NotAdmitted
@@ -127,11 +127,9 @@ class HandshakeResponder:
             endpoint=document.endpoint,
             routing_keys=list(map(base58, document.routing_keys)),
             protocol=f"{kind.family}/{kind.major}.{kind.minor}",
-            invitation_id=admitted.invitation_id,
+            invitation_id=admitted,
         )
-        connected = await self._identities.ask(
-            request.sender.did, Connect(connection), request.command, Done
-        )
+        connected = await request.ask(request.sender.did, Connect(connection), Done)
         if isinstance(connected, Refusal):
             return _BY_REFUSAL.get(connected, NotAdmitted.UNAVAILABLE)
         return None

@@ -26,7 +26,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from http_edge.didcomm.delivery.pump import delivery_to
 from http_edge.didcomm.envelopes.messages import Attachment, Json
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.settings.settings import DidComm
 
@@ -43,9 +42,8 @@ class OwnQueue:
     The key that packed the message decides whose queue it is; no content of the message does.
     """
 
-    def __init__(self, identities: Identities, settings: DidComm, channel: str) -> None:
-        """Work on the queues behind ``identities``; ``channel`` names the protocol in the log."""
-        self._identities = identities
+    def __init__(self, settings: DidComm, channel: str) -> None:
+        """Name the protocol in the log by ``channel``."""
         self._settings = settings
         self._channel = channel
 
@@ -59,9 +57,7 @@ class OwnQueue:
         self, request: Request, command: Command, *, can_linger: bool = False
     ) -> QueueState | Refusal:
         """Run a command and return the queue's state after it."""
-        return await request.ask_account(
-            self._identities, command, QueueState, can_linger=can_linger
-        )
+        return await request.ask_account(command, QueueState, can_linger=can_linger)
 
     async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
         """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
@@ -88,14 +84,14 @@ class OwnQueue:
         command = delivery_to(request.session, self._channel, limit, self._settings)
         least = min(at_least, self._settings.delivery_messages_max)
         command = replace(command, recipient_key=recipient_key, at_least=least)
-        return await request.ask_account(self._identities, command, Delivery)
+        return await request.ask_account(command, Delivery)
 
     async def show(self, request: Request, message_ids: Sequence[str]) -> Delivery | Refusal:
         """Return the messages with these ids, leased or not, in that order; change nothing."""
         limit = self._settings.delivery_messages_max
         command = delivery_to(request.session, self._channel, limit, self._settings)
         command = replace(command, lease_ms=0, message_ids=_possible(message_ids))
-        return await request.ask_account(self._identities, command, Delivery)
+        return await request.ask_account(command, Delivery)
 
 
 def _possible(message_ids: Sequence[str]) -> list[str]:

@@ -27,7 +27,6 @@ from actors.host.clock import Clock
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, NewMessage, Reply
 from http_edge.didcomm.envelopes.peer_dids import DID_CHARS_MAX
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
@@ -148,15 +147,14 @@ class Pickup:
     def __init__(
         self,
         form: PickupForm,
-        identities: Identities,
         settings: DidComm,
         *,
         edge: str,
         clock: Clock,
     ) -> None:
-        """Work on the queues behind ``identities``; ``edge`` holds the live sessions."""
+        """Answer in the version of ``form``; ``edge`` holds the live sessions."""
         self._form = form
-        self._queue = OwnQueue(identities, settings, form.channel)
+        self._queue = OwnQueue(settings, form.channel)
         self._edge = edge
         self._clock = clock
 

@@ -21,7 +21,6 @@ from actors.core.replies import Delivery, QueueState
 from actors.host.clock import Clock
 from http_edge.didcomm.delivery.waiting import Waiting
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.own_queue import (
     IDS_MAX,
     OwnQueue,
@@ -50,16 +49,9 @@ _EXPLAIN: Final = {
 class Pickup1:
     """The message holder and batch sender of RFC 0212."""
 
-    def __init__(
-        self,
-        identities: Identities,
-        settings: DidComm,
-        waiting: Waiting,
-        *,
-        clock: Clock,
-    ) -> None:
-        """Work on the queues behind ``identities``; long polls wait in ``waiting``."""
-        self._queue = OwnQueue(identities, settings, CHANNEL)
+    def __init__(self, settings: DidComm, waiting: Waiting, *, clock: Clock) -> None:
+        """Let long polls wait in ``waiting``."""
+        self._queue = OwnQueue(settings, CHANNEL)
         self._delay_s_max = settings.delay_s_max
         self._waiting = waiting
         self._clock = clock

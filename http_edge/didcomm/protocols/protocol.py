@@ -14,9 +14,10 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from actors.core.commands import Command
+from actors.core.commands import Command, RemoveMessages
+from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
-from actors.core.replies import Reply
+from actors.core.replies import QueueState, Reply
 from http_edge.didcomm.delivery.pump import LiveDelivery
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -35,16 +36,18 @@ class Request(msgspec.Struct, frozen=True):
     """One authenticated message on its way to a handler.
 
     ``sender`` is the account that packed the message, proven by its envelope. ``command`` is the
-    key of the message in the log, 16 bytes. ``session`` names the socket that the message came on,
-    or its HTTP request. ``persistent``: the session can carry messages to the sender at any time.
-    ``routable``: a reply can go back at once; ``open_route``: waiting messages can, too (RFC 0092,
-    ``all``). ``patient``: the request may long-poll for as long as it asks to. ``live``: the sender
-    is in live mode on this session.
+    key of the message in the log, 16 bytes: that of all commands that the handler sends to
+    ``identities``. ``session`` names the socket that the message came on, or its HTTP request.
+    ``persistent``: the session can carry messages to the sender at any time. ``routable``: a reply
+    can go back at once; ``open_route``: waiting messages can, too (RFC 0092, ``all``). ``patient``:
+    the request may long-poll for as long as it asks to. ``live``: the sender is in live mode on
+    this session.
     """
 
     message: Message
     sender: AgentAccount
     command: bytes
+    identities: Identities
     session: str
     persistent: bool
     routable: bool
@@ -52,12 +55,24 @@ class Request(msgspec.Struct, frozen=True):
     patient: bool = True
     live: bool = False
 
+    async def ask(self, target: str, command: Command, reply: type[_R]) -> _R | Refusal:
+        """Send a command that the message causes, which is not charged to an account."""
+        return await self.identities.ask(target, command, self.command, reply)
+
     async def ask_account(
-        self, identities: Identities, command: Command, reply: type[_R], *, can_linger: bool = False
+        self, command: Command, reply: type[_R], *, can_linger: bool = False
     ) -> _R | Refusal:
         """Send a command to the sender's own account, which its host charges for the work."""
-        did, key = self.sender.did, self.command
-        return await identities.ask(did, command, key, reply, can_linger=can_linger, by_owner=True)
+        return await self.identities.ask(
+            self.sender.did, command, self.command, reply, can_linger=can_linger, by_owner=True
+        )
+
+    async def handed_over(self, message_ids: Sequence[str]) -> None:
+        """Remove messages from the sender's queue after they were written.
+
+        If the removal fails, their lease ends in time and they are offered again.
+        """
+        await self.ask(self.sender.did, RemoveMessages([*message_ids], DELIVERED), QueueState)
 
 
 class Outcome(msgspec.Struct, frozen=True):

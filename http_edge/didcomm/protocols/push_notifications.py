@@ -13,7 +13,6 @@ from actors.core.commands import PushDevice, QueryPushDevice, SetPushDevice
 from actors.core.refusals import Refusal
 from actors.core.replies import PushDeviceFound
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, refusal
 
@@ -28,9 +27,8 @@ _FCM: Final = "fcm"
 class PushNotifications:
     """The notification sender of both RFCs, for devices at one push service."""
 
-    def __init__(self, identities: Identities, channel: str) -> None:
+    def __init__(self, channel: str) -> None:
         """Keep devices at ``channel``, ``fcm`` or ``apns``, in their owners' identities."""
-        self._identities = identities
         self._channel = channel
 
     def family(self) -> Family:
@@ -83,7 +81,7 @@ class PushNotifications:
 
     async def _find(self, request: Request) -> PushDevice | Refusal | None:
         """Return the device at this push service."""
-        found = await request.ask_account(self._identities, QueryPushDevice(), PushDeviceFound)
+        found = await request.ask_account(QueryPushDevice(), PushDeviceFound)
         if isinstance(found, Refusal):
             return found
         device = found.device
@@ -101,9 +99,9 @@ class PushNotifications:
         self, request: Request, device: PushDevice | None, instead_of: str | None = None
     ) -> PushDeviceFound | Refusal:
         change = SetPushDevice(device, instead_of)
-        return await request.ask_account(self._identities, change, PushDeviceFound)
+        return await request.ask_account(change, PushDeviceFound)
 
 
-def families(identities: Identities, channels: Collection[str]) -> Sequence[Family]:
+def families(channels: Collection[str]) -> Sequence[Family]:
     """Return the protocols of these push services."""
-    return [PushNotifications(identities, channel).family() for channel in sorted(channels)]
+    return [PushNotifications(channel).family() for channel in sorted(channels)]

@@ -17,7 +17,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import Clock
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Reply, read_whole
-from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.own_queue import (
     OwnQueue,
     duration_waited_s,
@@ -33,8 +32,8 @@ CHANNEL: Final = "queue/1.0"
 class Queue1:
     """The queue-providing agent of the draft."""
 
-    def __init__(self, identities: Identities, settings: DidComm, *, clock: Clock) -> None:
-        self._queue = OwnQueue(identities, settings, CHANNEL)
+    def __init__(self, settings: DidComm, *, clock: Clock) -> None:
+        self._queue = OwnQueue(settings, CHANNEL)
         self._messages_max = settings.delivery_messages_max
         self._clock = clock
 

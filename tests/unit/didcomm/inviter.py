@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from actors.core.commands import Connection, QueryConnection
@@ -23,7 +24,7 @@ from http_edge.didcomm.envelopes.v1.plaintext import write_attachment
 from http_edge.didcomm.protocols.admission import Admission
 from http_edge.didcomm.protocols.connections import Connections
 from http_edge.didcomm.protocols.did_exchange import DidExchange
-from http_edge.didcomm.protocols.handshake import HandshakeResponder, MediatorDocuments
+from http_edge.didcomm.protocols.handshake import HandshakeResponder
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.out_of_band import OutOfBand
 from http_edge.didcomm.protocols.own_address import OwnAddress
@@ -115,15 +116,14 @@ class Inviter:
         self._ids = itertools.count(1)
         public = settings.registration in {"open", "allow_list"}
         self.invitations = Invitations(SERVICE, settings.label, HTTP_URL, public=public)
-        self.admission = Admission(settings, self.invitations, agents, clock=self.clock)
-        self.own = MediatorDocuments(SERVICE, HTTP_URL)
-        own = OwnAddress(HTTP_URL, OwnDids(SERVICE))
-        handshake = HandshakeResponder(agents, self.admission, own)
+        self.admission = Admission(settings, self.invitations, clock=self.clock)
+        handshake = HandshakeResponder(self.admission, OwnAddress(HTTP_URL, OwnDids(SERVICE)))
+        self.own = handshake.documents
         self.families: dict[str, Family] = {
             family.name: family
             for family in (
-                Connections(handshake, self.own, SERVICE, clock=self.clock).family(),
-                DidExchange(handshake, self.own, SERVICE).family(),
+                Connections(handshake, clock=self.clock).family(),
+                DidExchange(handshake).family(),
                 OutOfBand(self.admission).family(),
             )
         }
@@ -143,6 +143,7 @@ class Inviter:
     async def ask(self, asks: Request) -> Outcome:
         """What the family of this message makes of it."""
         kind = asks.message.type
+        asks = msgspec.structs.replace(asks, identities=self.agents)
         return await self.families[kind.family].handlers[kind.name](asks)
 
     async def answer(self, asks: Request) -> Json:

@@ -34,14 +34,9 @@ def mediation_family(form: MediationForm, agents: Agents, **settings: object) ->
     """The family of one version, over the identities ``agents``."""
     read = DidComm.model_validate({**SETTINGS, **settings})
     invitations = Invitations(SERVICE, "Poste", ENDPOINT)
-    admission = Admission(read, invitations, agents, clock=lambda: NOW_MS)
+    admission = Admission(read, invitations, clock=lambda: NOW_MS)
     keylists = Keylists(agents, keys_max=read.keylist_keys_max)
     envelopes = Envelopes(OWN_DIDS)
-    enrolment = Enrolment(
-        agents,
-        admission,
-        keylists,
-        UnknownDids(agents, envelopes.seen, None).service_of,
-        OWN,
-    )
-    return CoordinateMediation(form, agents, enrolment, keylists, OWN, read).family()
+    service_of = UnknownDids(agents, envelopes.seen, None).service_of
+    enrolment = Enrolment(admission, keylists, service_of, OWN)
+    return CoordinateMediation(form, enrolment, keylists, OWN, read).family()

@@ -101,12 +101,9 @@ class Holder:
             self.hub, self.identities, waiters_max=didcomm.waiters_max, per_identity_max=32
         )
         families = (
-            Pickup1(self.identities, didcomm, waiting, clock=clock).family(),
-            *(
-                Pickup(form, self.identities, didcomm, edge=EDGE, clock=clock).family()
-                for form in FORMS
-            ),
-            Queue1(self.identities, didcomm, clock=clock).family(),
+            Pickup1(didcomm, waiting, clock=clock).family(),
+            *(Pickup(form, didcomm, edge=EDGE, clock=clock).family() for form in FORMS),
+            Queue1(didcomm, clock=clock).family(),
         )
         self.families = {(family.name, family.major): family for family in families}
 
@@ -137,6 +134,7 @@ class Holder:
             question,
             agent_account(wallet.key),
             _COMMAND,
+            self.identities,
             session,
             persistent=persistent,
             routable=routable,

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -18,7 +18,7 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import Answer, Json, Message
 from http_edge.didcomm.envelopes.v1.plaintext import read, write_answer
 from http_edge.didcomm.envelopes.v1.version import agent_account
-from http_edge.didcomm.identities import key_target
+from http_edge.didcomm.identities import Identities, key_target
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
 from http_edge.settings.settings import Settings
 from tests.edge.local_host import LocalHosts
@@ -57,28 +57,37 @@ def written(answer: Answer | None, question: Message) -> Json:
     return plaintext
 
 
-def request_of(message: Message, key: bytes = ALICE) -> Request:
+_UNUSED: Final = cast("Identities", None)
+"""The identities behind families that send them no command."""
+
+
+def request_of(message: Message, key: bytes = ALICE, identities: Identities = _UNUSED) -> Request:
     """The message, authenticated, over HTTP with return route."""
     return Request(
         message=message,
         sender=agent_account(key),
         command=COMMAND,
+        identities=identities,
         session="session-1",
         persistent=False,
         routable=True,
     )
 
 
-async def outcome(family: Family, message: Message, key: bytes = ALICE) -> Outcome:
+async def outcome(
+    family: Family, message: Message, key: bytes = ALICE, identities: Identities = _UNUSED
+) -> Outcome:
     """What the family makes of the message."""
     assert family.name == message.type.family
     assert family.major == message.type.major
-    return await family.handlers[message.type.name](request_of(message, key))
+    return await family.handlers[message.type.name](request_of(message, key, identities))
 
 
-async def answer(family: Family, message: Message, key: bytes = ALICE) -> Json:
+async def answer(
+    family: Family, message: Message, key: bytes = ALICE, identities: Identities = _UNUSED
+) -> Json:
     """The family's reply to the message."""
-    return written((await outcome(family, message, key)).reply, message)
+    return written((await outcome(family, message, key, identities)).reply, message)
 
 
 class Agents(WatchedIdentities):

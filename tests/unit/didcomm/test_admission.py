@@ -11,7 +11,7 @@ from actors.core.commands import Connect, Connection, QueryConnection, UseInvita
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
-from http_edge.didcomm.protocols.admission import Admission, Admitted, NotAdmitted
+from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.invitations import Invitations
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.settings.settings import DidComm
@@ -22,14 +22,15 @@ ALICE, BOB = Wallet(1), Wallet(2)
 STRICT_MODES = ("invitation", "allow_list", "closed")
 
 
-def asks(wallet: Wallet) -> Request:
-    return request_of(message("connections/1.0/request"), wallet.key.public)
+def asks(inviter: Inviter, wallet: Wallet) -> Request:
+    wish = message("connections/1.0/request")
+    return request_of(wish, wallet.key.public, inviter.agents)
 
 
 def under(inviter: Inviter, **settings: Any) -> Admission:
     """Admission to the same mediator after its operator has changed the settings."""
     read = DidComm.model_validate(settings)
-    return Admission(read, inviter.invitations, inviter.agents, clock=inviter.clock)
+    return Admission(read, inviter.invitations, clock=inviter.clock)
 
 
 async def connect(inviter: Inviter, wallet: Wallet, invitation: str = "") -> None:
@@ -44,13 +45,13 @@ def forged(invitation: str) -> str:
 @pytest.mark.parametrize("shown", ["", "did:web:mediator.example", "a" * 40, "\N{SNOWMAN}" * 40])
 async def test_an_open_mediator_takes_any_agent(tmp_path: Path, shown: str) -> None:
     async with inviter_of(tmp_path) as inviter:
-        assert await inviter.admission.admit(asks(ALICE), shown) == Admitted("")
+        assert await inviter.admission.admit(asks(inviter, ALICE), shown) == ""
 
 
 async def test_the_invitation_that_an_agent_came_with_is_kept(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         invitation = inviter.invite()
-        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+        assert await inviter.admission.admit(asks(inviter, ALICE), invitation) == invitation
 
 
 async def test_with_registration_by_invitation_one_is_needed(tmp_path: Path) -> None:
@@ -61,18 +62,18 @@ async def test_with_registration_by_invitation_one_is_needed(tmp_path: Path) -> 
         assert others is not None
         assert everybodys is not None
         for shown in ("", forged(ours), others.terms.id, everybodys.terms.id):
-            assert await admit(asks(ALICE), shown) is NotAdmitted.INVITATION_UNKNOWN
-        assert await admit(asks(ALICE), ours) == Admitted(ours)
-        assert await admit(asks(BOB), ours) == Admitted(ours)
+            assert await admit(asks(inviter, ALICE), shown) is NotAdmitted.INVITATION_UNKNOWN
+        assert await admit(asks(inviter, ALICE), ours) == ours
+        assert await admit(asks(inviter, BOB), ours) == ours
 
 
 @pytest.mark.parametrize("spell", [base58, did_key], ids=["base58", "did:key"])
 async def test_the_allow_list_names_keys_in_either_spelling(tmp_path: Path, spell: Any) -> None:
     settings = {"registration": "allow_list", "allowed_keys": [spell(ALICE.key.public)]}
     async with inviter_of(tmp_path, **settings) as inviter:
-        assert await inviter.admission.admit(asks(ALICE), "") == Admitted("")
+        assert await inviter.admission.admit(asks(inviter, ALICE), "") == ""
         for shown in ("", inviter.invite()):
-            assert await inviter.admission.admit(asks(BOB), shown) is NotAdmitted.NOT_OPEN
+            assert await inviter.admission.admit(asks(inviter, BOB), shown) is NotAdmitted.NOT_OPEN
 
 
 @pytest.mark.parametrize(
@@ -86,15 +87,20 @@ async def test_the_allow_list_names_dids_of_the_web(tmp_path: Path, did: str) ->
     settings = {"registration": "allow_list", "allowed_keys": [did]}
     async with inviter_of(tmp_path, **settings) as inviter:
         admit = inviter.admission.admit
-        for sender, admitted in ((did, Admitted("")), (did + "x", NotAdmitted.NOT_OPEN)):
-            said = msgspec.structs.replace(asks(ALICE).message, sender_did=sender)
-            assert await admit(msgspec.structs.replace(asks(ALICE), message=said), "") == admitted
+        for sender, admitted in ((did, ""), (did + "x", NotAdmitted.NOT_OPEN)):
+            said = msgspec.structs.replace(asks(inviter, ALICE).message, sender_did=sender)
+            assert (
+                await admit(msgspec.structs.replace(asks(inviter, ALICE), message=said), "")
+                == admitted
+            )
 
 
 async def test_a_closed_mediator_takes_no_new_agent(tmp_path: Path) -> None:
     async with inviter_of(tmp_path, registration="closed") as inviter:
         for shown in ("", inviter.invite(), inviter.invite(lasts_s=-1)):
-            assert await inviter.admission.admit(asks(ALICE), shown) is NotAdmitted.NOT_OPEN
+            assert (
+                await inviter.admission.admit(asks(inviter, ALICE), shown) is NotAdmitted.NOT_OPEN
+            )
 
 
 @pytest.mark.parametrize("mode", STRICT_MODES)
@@ -106,8 +112,8 @@ async def test_who_is_connected_is_readmitted_whatever_the_setting(
         await connect(inviter, ALICE, once)
         later = under(inviter, registration=mode)
         for shown in ("", "unknown", over):
-            assert await later.admit(asks(ALICE), shown) == Admitted(once)
-            assert isinstance(await later.admit(asks(BOB), shown), NotAdmitted)
+            assert await later.admit(asks(inviter, ALICE), shown) == once
+            assert isinstance(await later.admit(asks(inviter, BOB), shown), NotAdmitted)
 
 
 @pytest.mark.parametrize("mode", ["open", "invitation"])
@@ -115,9 +121,9 @@ async def test_an_invitation_ends_at_its_second(tmp_path: Path, mode: str) -> No
     async with inviter_of(tmp_path, registration=mode) as inviter:
         invitation = inviter.invite(lasts_s=60)
         inviter.clock.now_ms += 59_999
-        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+        assert await inviter.admission.admit(asks(inviter, ALICE), invitation) == invitation
         inviter.clock.now_ms += 1
-        late = await inviter.admission.admit(asks(BOB), invitation)
+        late = await inviter.admission.admit(asks(inviter, BOB), invitation)
         assert late is NotAdmitted.INVITATION_EXPIRED
 
 
@@ -127,13 +133,13 @@ async def test_a_single_use_invitation_belongs_to_its_first_user(tmp_path: Path,
         invitation = inviter.invite(single_use=True)
         wallets = [Wallet(number) for number in range(1, 9)]
         answers = await asyncio.gather(
-            *[inviter.admission.admit(asks(wallet), invitation) for wallet in wallets]
+            *[inviter.admission.admit(asks(inviter, wallet), invitation) for wallet in wallets]
         )
         assert sorted(map(str, answers)) == sorted(
-            map(str, [Admitted(invitation), *[NotAdmitted.INVITATION_USED] * 7])
+            map(str, [invitation, *[NotAdmitted.INVITATION_USED] * 7])
         )
-        winner = wallets[answers.index(Admitted(invitation))]
-        assert await inviter.admission.admit(asks(winner), invitation) == Admitted(invitation)
+        winner = wallets[answers.index(invitation)]
+        assert await inviter.admission.admit(asks(inviter, winner), invitation) == invitation
 
 
 @pytest.mark.parametrize("mode", ["open", "invitation"])
@@ -146,44 +152,44 @@ async def test_who_is_connected_leaves_a_fresh_invitation_to_others(
             inviter.invite(single_use=True),
             inviter.invite(single_use=True),
         )
-        assert await admit(asks(ALICE), first) == Admitted(first)
+        assert await admit(asks(inviter, ALICE), first) == first
         await connect(inviter, ALICE, first)
         inviter.agents.lost = {QueryConnection}
-        assert await admit(asks(ALICE), fresh) is NotAdmitted.UNAVAILABLE
+        assert await admit(asks(inviter, ALICE), fresh) is NotAdmitted.UNAVAILABLE
         inviter.agents.lost = set()
-        assert await admit(asks(ALICE), fresh) == Admitted(first)
-        assert await admit(asks(BOB), fresh) == Admitted(fresh)
+        assert await admit(asks(inviter, ALICE), fresh) == first
+        assert await admit(asks(inviter, BOB), fresh) == fresh
 
 
 async def test_who_is_not_admitted_uses_no_invitation_up(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
         invitation = inviter.invite(single_use=True)
         closed = under(inviter, registration="closed")
-        assert await closed.admit(asks(BOB), invitation) is NotAdmitted.NOT_OPEN
-        assert await inviter.admission.admit(asks(ALICE), invitation) == Admitted(invitation)
+        assert await closed.admit(asks(inviter, BOB), invitation) is NotAdmitted.NOT_OPEN
+        assert await inviter.admission.admit(asks(inviter, ALICE), invitation) == invitation
 
 
 async def test_a_lost_answer_is_no_refusal_and_asking_again_is_safe(tmp_path: Path) -> None:
     async with inviter_of(tmp_path, registration="invitation") as inviter:
         admit, invitation = inviter.admission.admit, inviter.invite(single_use=True)
         inviter.agents.lost = {UseInvitation}
-        assert await admit(asks(ALICE), invitation) is NotAdmitted.UNAVAILABLE
+        assert await admit(asks(inviter, ALICE), invitation) is NotAdmitted.UNAVAILABLE
         inviter.agents.lost = {QueryConnection}
-        assert await admit(asks(ALICE), "") is NotAdmitted.UNAVAILABLE
+        assert await admit(asks(inviter, ALICE), "") is NotAdmitted.UNAVAILABLE
         inviter.agents.lost = set()
-        assert await admit(asks(ALICE), invitation) == Admitted(invitation)
-        assert await admit(asks(BOB), invitation) is NotAdmitted.INVITATION_USED
+        assert await admit(asks(inviter, ALICE), invitation) == invitation
+        assert await admit(asks(inviter, BOB), invitation) is NotAdmitted.INVITATION_USED
 
 
 async def test_open_registration_asks_no_owner(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
-        await inviter.admission.admit(asks(ALICE), inviter.invite())
+        await inviter.admission.admit(asks(inviter, ALICE), inviter.invite())
         assert inviter.agents.seen == []
 
 
 async def test_no_agent_is_connected_before_connecting(tmp_path: Path) -> None:
     async with inviter_of(tmp_path) as inviter:
-        assert await inviter.admission.connection_of(asks(ALICE)) is Refusal.NOT_CONNECTED
+        assert await inviter.admission.connection_of(asks(inviter, ALICE)) is Refusal.NOT_CONNECTED
 
 
 def test_every_reason_can_be_reported_by_a_handshake() -> None:

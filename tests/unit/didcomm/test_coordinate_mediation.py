@@ -54,7 +54,7 @@ class Mediation:
 
     async def request(self, key: bytes = ALICE, prefix: str = NEW) -> Json:
         asks = message("coordinate-mediation/1.0/mediate-request", prefix)
-        return await answer(self.family, asks, key)
+        return await answer(self.family, asks, key, self.agents)
 
     async def update(self, *updates: Any, key: bytes = ALICE) -> list[tuple[str, str, str]]:
         """What became of each update: key, action and result."""
@@ -67,11 +67,11 @@ class Mediation:
 
     async def updated(self, key: bytes = ALICE, **members: Any) -> Json:
         asks = message("coordinate-mediation/1.0/keylist-update", **members)
-        return await answer(self.family, asks, key)
+        return await answer(self.family, asks, key, self.agents)
 
     async def query(self, key: bytes = ALICE, **members: Any) -> Json:
         asks = message("coordinate-mediation/1.0/keylist-query", **members)
-        return await answer(self.family, asks, key)
+        return await answer(self.family, asks, key, self.agents)
 
     async def keylist(self, key: bytes = ALICE) -> list[str]:
         """All keys of an agent, page by page."""
@@ -133,7 +133,7 @@ async def test_mediation_is_granted_again_and_again(mediation: Mediation, prefix
 
 async def test_a_stranger_is_denied_at_once_or_never(mediation: Mediation) -> None:
     asks = message("coordinate-mediation/1.0/mediate-request")
-    denied = await outcome(mediation.family, asks, STRANGER)
+    denied = await outcome(mediation.family, asks, STRANGER, mediation.agents)
     reply = written(denied.reply, asks)
     assert reply["@type"] == NEW + "coordinate-mediation/1.0/mediate-deny"
     assert not denied.may_wait
@@ -292,8 +292,8 @@ async def test_who_is_not_mediated_claims_nothing(mediation: Mediation) -> None:
 
 async def test_a_report_to_a_stranger_does_not_wait(mediation: Mediation) -> None:
     asks = message("coordinate-mediation/1.0/keylist-query")
-    assert not (await outcome(mediation.family, asks, STRANGER)).may_wait
-    assert (await outcome(mediation.family, asks)).may_wait
+    assert not (await outcome(mediation.family, asks, STRANGER, mediation.agents)).may_wait
+    assert (await outcome(mediation.family, asks, ALICE, mediation.agents)).may_wait
 
 
 # ---- keylist-update: limits and failures

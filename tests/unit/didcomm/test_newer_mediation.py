@@ -77,7 +77,13 @@ class Mediation:
             **{"sender_did": agent.did, "addressed_to": ADDRESSED_TO, **members},
         )
         request = Request(
-            asks, agent.account, b"c" * 16, "session-1", persistent=False, routable=True
+            asks,
+            agent.account,
+            b"c" * 16,
+            self.agents,
+            "session-1",
+            persistent=False,
+            routable=True,
         )
         return await self.family.handlers[name](request)
 
