@@ -32,7 +32,7 @@ from http_edge.didcomm.envelopes.messages import (
 )
 from http_edge.didcomm.envelopes.own_dids import PROFILE, OwnDids
 from http_edge.didcomm.envelopes.public_keys import PublicKey
-from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, parsed, unpack
 from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2.plaintext import addressed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
@@ -101,10 +101,11 @@ def open_for(key: KeyPair, body: bytes) -> Opened | None:
 
 def _unpacked_for(key: KeyPair, body: bytes) -> OpenedEnvelope | None:
     """Do the same as ``open_for``, but do not parse the content."""
-    sealed = recipients(body)
+    value = _json_object(body)
+    sealed = parsed(value)
     if sealed is None:
         # Anything that resembles an envelope may be for another key, whose holder can refuse it.
-        if "ciphertext" in _json_object(body):
+        if "ciphertext" in value:
             return None
         raise UnexpectedAnswer("no envelope")
     if key.public not in sealed.kids:
@@ -265,7 +266,7 @@ def packed_for(version: V2, written: bytes, account: AgentAccount) -> bytes:
         UnusableInvitation: the account's key is of low order, or of another curve than the own key.
     """
     try:
-        return version.pack(written, account)
+        return version.seal(written, account)
     except ValueError as error:
         raise UnusableInvitation(f"{account.did}: {error}") from error
 

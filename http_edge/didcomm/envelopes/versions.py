@@ -1,16 +1,17 @@
-"""The interface of a DIDComm message version, and the table of supported versions.
+"""The table of the supported versions of DIDComm messages.
 
 The version of an envelope unpacks it, and does everything that follows: it reads the message,
 writes the answer in the form of the question, and packs the answer. The rest of the mediator sees
 accounts, messages and answers that are free of any version's spelling.
 
-A new version needs a package of its own and an entry in ``Envelopes`` and ``MEDIA_TYPES`` here.
+A new version needs a package of its own with a class like ``V1`` and ``V2``, and an entry in
+``MessageVersion``, ``Envelopes`` and ``MEDIA_TYPES`` here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -21,12 +22,9 @@ from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
     ForOthers,
-    Forward,
     Json,
     Message,
     NewMessage,
-    OpenReport,
-    ProblemReport,
     UnknownSender,
     Unpacked,
     UnpackRefusal,
@@ -40,55 +38,8 @@ from http_edge.didcomm.envelopes.v2 import forward as forward_v2
 from http_edge.didcomm.envelopes.v2 import plaintext as plaintext_v2
 from http_edge.didcomm.envelopes.v2 import version as v2
 
-
-class MessageVersion(Protocol):
-    """One form in which agents write and pack messages."""
-
-    @property
-    def name(self) -> str:
-        """The ``version`` of this version's accounts and messages."""
-
-    @property
-    def generation(self) -> int:
-        """The generation of DIDComm, 1 or 2; stored messages record it."""
-
-    def is_own(self, recipient: str) -> bool:
-        """Say whether a forward with this recipient name is for the mediator itself."""
-
-    def unpack(self, value: Json) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal | None:
-        """Unpack a parsed envelope; None if it is of another version."""
-
-    def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """Pack a written message in an envelope for an agent of this version."""
-
-    def read(self, unpacked: Unpacked) -> Message | None:
-        """Read an unpacked message; None if it is not a message."""
-
-    def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:
-        """Read a forward; None if it cannot be followed.
-
-        A forward cannot be followed if it names no recipient, or more than ``recipients_max`` (some
-        would be lost unseen), or if it does not carry an encrypted envelope: nothing else may enter
-        a queue (RFC 0685).
-        """
-
-    def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
-        """Write an unsolicited message for an agent."""
-
-    def write_answer(
-        self, answer: Answer, question: Message, to: AgentAccount, message_id: str
-    ) -> bytes:
-        """Write an answer for an agent, in the form of its question."""
-
-    def report_openly(
-        self, question: Message, report: ProblemReport, message_id: str
-    ) -> OpenReport:
-        """Write a problem report on a message whose sender is not proven."""
-
-    def media_type(self, used: str) -> str:
-        """Return the media type for an answer to an envelope that came with the type ``used``."""
-
-
+MessageVersion: TypeAlias = v1.V1 | v2.V2
+"""One form in which agents write and pack messages."""
 MEDIA_TYPES: Final = (
     v1.MEDIA_TYPES
     | v2.MEDIA_TYPES
@@ -144,12 +95,12 @@ class Envelopes:
     def answer(self, question: Message, answer: Answer, to: AgentAccount, message_id: str) -> bytes:
         """Write an answer in the form of the question, and pack it for the question's sender."""
         version = self._versions[question.version]
-        return version.pack(version.write_answer(answer, question, to, message_id), to)
+        return version.pack(version.write_answer(answer, question, message_id), to)
 
     def pack(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
         """Write and pack an unsolicited message for an agent."""
         version = self._versions[to.version]
-        return version.pack(version.write(message, to, message_id), to)
+        return version.pack(version.write(message, message_id), to)
 
 
 def media_type_of(envelope: bytes) -> str:

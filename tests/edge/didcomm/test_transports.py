@@ -12,7 +12,6 @@ from http_edge.clients.didcomm import ProblemReported
 from http_edge.clients.didcomm.pickup import delivered
 from http_edge.didcomm import inbound_sockets
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
-from http_edge.didcomm.envelopes.v1.envelope import recipients
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import ask_of, connected
 from tests.edge.didcomm.wallet_network import (
@@ -29,6 +28,7 @@ from tests.edge.didcomm.wallet_network import (
 )
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
+from tests.unit.didcomm.envelopes_v1 import sealed_in
 from tests.unit.outbound.agent_host import Gate, agent_host
 
 PING = "trust_ping/1.0/ping"
@@ -270,7 +270,7 @@ async def test_several_wallets_share_a_socket_and_each_gets_its_own(network: Wal
         got: dict[int, str] = {}
         while len(got) < 3:
             frame = await socket.data()
-            sealed_for = recipients(frame)
+            sealed_for = sealed_in(frame)
             assert sealed_for is not None
             (kid,) = sealed_for.kids
             (index,) = (i for i, bob in enumerate(bobs) if bob.connection.key.public == kid)

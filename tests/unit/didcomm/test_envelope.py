@@ -14,11 +14,11 @@ from http_edge.didcomm.envelopes.v1.envelope import (
     RECIPIENTS_MAX,
     OpenedEnvelope,
     pack,
-    recipients,
     unpack,
 )
 from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import Change, askar_key, askar_pack, from_b64, to_b64
+from tests.unit.didcomm.envelopes_v1 import opened_with, sealed_in
 from tests.unit.wire.edwards25519 import LOW_ORDER
 from tests.unit.wire.vectors import rows
 
@@ -31,7 +31,7 @@ MEMBERS = ("protected", "iv", "ciphertext", "tag")
 
 
 def _opened(body: bytes) -> OpenedEnvelope | UnpackRefusal:
-    return unpack(recipients(body), KEYS)
+    return opened_with(body, KEYS)
 
 
 def _changed(body: bytes, **members: object) -> bytes:
@@ -100,7 +100,7 @@ def test_all_base64_is_written_for_urls_and_without_padding() -> None:
 
 def test_all_recipients_are_named_and_the_first_key_that_we_hold_opens() -> None:
     packed = pack(b"hello", [OTHER.public, OURS.public, WALLET.public], WALLET)
-    sealed = recipients(packed)
+    sealed = sealed_in(packed)
     assert sealed is not None
     assert sealed.kids == [OTHER.public, OURS.public, WALLET.public]
     assert unpack(sealed, KEYS) == OpenedEnvelope(b"hello", OURS.public, WALLET.public)
@@ -110,7 +110,7 @@ def test_all_recipients_are_named_and_the_first_key_that_we_hold_opens() -> None
 
 def test_an_envelope_for_unknown_keys_is_not_for_us() -> None:
     assert _opened(pack(b"hello", [OTHER.public], WALLET)) is UnpackRefusal.NOT_FOR_US
-    assert unpack(recipients(pack(b"hello", [OURS.public], None)), {}) is UnpackRefusal.NOT_FOR_US
+    assert opened_with(pack(b"hello", [OURS.public], None), {}) is UnpackRefusal.NOT_FOR_US
 
 
 def test_padding_and_the_standard_alphabet_are_read() -> None:
@@ -244,16 +244,15 @@ def test_ephemeral_keys_of_small_order_open_nothing() -> None:
 def test_a_header_of_another_kind_is_no_envelope(change: Change) -> None:
     for sender in (ASKAR_WALLET, None):
         packed = askar_pack(b"hello", [OURS.public], sender, change=change)
-        assert recipients(packed) is None
+        assert sealed_in(packed) is None
         assert _opened(packed) is UnpackRefusal.NOT_AN_ENVELOPE
 
 
 def test_more_recipients_than_allowed_are_no_envelope() -> None:
     packed = pack(b"hello", [OURS.public] * (RECIPIENTS_MAX + 1), None)
-    assert recipients(packed) is None
-    assert recipients(packed, recipients_max=RECIPIENTS_MAX + 1) is not None
-    assert recipients(pack(b"hello", [OURS.public] * 3, None), recipients_max=2) is None
-    assert recipients(pack(b"hello", [], None)) is None
+    assert sealed_in(packed) is None
+    assert sealed_in(pack(b"hello", [OURS.public] * RECIPIENTS_MAX, None)) is not None
+    assert sealed_in(pack(b"hello", [], None)) is None
 
 
 OF_DIDCOMM_2 = json.dumps(
@@ -291,7 +290,7 @@ OF_DIDCOMM_2 = json.dumps(
     ],
 )
 def test_what_is_no_envelope_is_named_so(body: bytes) -> None:
-    assert recipients(body) is None
+    assert sealed_in(body) is None
     assert _opened(body) is UnpackRefusal.NOT_AN_ENVELOPE
 
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
-from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack, recipients, unpack
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, pack
 from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import askar_key, askar_pack, askar_unpack
+from tests.unit.didcomm.envelopes_v1 import opened_with, sealed_in
 
 SEEDS = st.binary(min_size=32, max_size=32)
 
@@ -28,7 +29,7 @@ def test_askar_opens_what_we_pack(own: bytes, other: bytes, text: bytes, authcry
 def test_we_open_what_askar_packs(own: bytes, other: bytes, text: bytes, authcrypt: bool) -> None:
     recipient, sender = KeyPair.from_seed(own), askar_key(other)
     packed = askar_pack(text, [recipient.public], sender if authcrypt else None)
-    opened = unpack(recipients(packed), {recipient.public: recipient})
+    opened = opened_with(packed, {recipient.public: recipient})
     expected = sender.get_public_bytes() if authcrypt else None
     assert opened == OpenedEnvelope(text, recipient.public, expected)
 
@@ -43,7 +44,7 @@ def test_every_one_of_several_recipients_opens_the_same_envelope(authcrypt: bool
     theirs = askar_pack(b"hello", keys, askar_key(sender.seed) if authcrypt else None)
     assert [askar_unpack(ours, askar_key(seed)) for seed in seeds] == [(b"hello", expected)] * 5
     for pair in pairs:
-        opened = unpack(recipients(theirs), {pair.public: pair})
+        opened = opened_with(theirs, {pair.public: pair})
         assert opened == OpenedEnvelope(b"hello", pair.public, expected)
 
 
@@ -58,7 +59,7 @@ def test_both_make_keys_of_the_same_seed_and_write_headers_of_the_same_shape() -
 
 def _shape(body: bytes) -> object:
     """An envelope's members, its header, and of what is random the length."""
-    sealed = recipients(body)
+    sealed = sealed_in(body)
     assert sealed is not None
     members = {name: len(text) for name, text in json.loads(body).items() if name != "protected"}
     (box,) = sealed.header.recipients

@@ -22,9 +22,10 @@ from http_edge.didcomm.envelopes.messages import (
     UnpackRefusal,
 )
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.didcomm.envelopes.v1.envelope import pack, recipients, unpack
+from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.envelopes.versions import MEDIA_TYPES, Envelopes
+from tests.unit.didcomm.envelopes_v1 import opened_with
 from tests.unit.didcomm.requests import NEW, OLD, message
 
 OURS, AGENT, OTHER = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
@@ -40,7 +41,7 @@ def unpacked(plaintext: Any, sender: KeyPair | None = AGENT) -> Unpacked:
 
 def opened(envelope: bytes) -> dict[str, Any]:
     """What the agent reads."""
-    found = unpack(recipients(envelope), {AGENT.public: AGENT})
+    found = opened_with(envelope, {AGENT.public: AGENT})
     assert not isinstance(found, UnpackRefusal)
     assert found.sender_key == OURS.public
     plaintext: dict[str, Any] = orjson.loads(found.plaintext)

@@ -10,9 +10,10 @@ import pytest
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
 from http_edge.didcomm.envelopes.messages import Unpacked
 from http_edge.didcomm.envelopes.own_dids import OwnDids
-from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, recipients, unpack
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, unpack
 from http_edge.didcomm.envelopes.v2.version import V2
 from http_edge.didcomm.envelopes.versions import wrap
+from tests.unit.didcomm.envelopes_v1 import sealed_in
 
 AGENT, NEAR, FAR = (KeyPair.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 DID = did_key(AGENT.public)
@@ -29,7 +30,7 @@ def ids() -> Callable[[], str]:
 
 def opened(envelope: bytes, key: KeyPair) -> Any:
     """What a mediator with this key reads; no sender is proven."""
-    sealed = recipients(envelope)
+    sealed = sealed_in(envelope)
     assert sealed is not None
     unpacked = unpack(sealed, {key.public: key})
     assert isinstance(unpacked, OpenedEnvelope)

@@ -40,7 +40,7 @@ WIDE: list[Json] = [{}] * 19_000
 def packed(own: OwnDids, message: Json) -> bytes:
     """A message for the wallet."""
     account = peer_account(CONNECTION.did, own.peer2)
-    return V2(own).pack(addressed(message, own.peer2, CONNECTION.did), account)
+    return V2(own).seal(addressed(message, own.peer2, CONNECTION.did), account)
 
 
 def delivery(messages: Sequence[Json]) -> Json:

@@ -31,7 +31,7 @@ from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read
 from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
 
 RECIPIENTS_MAX: Final = 64
-"""Default maximum of recipients in one envelope."""
+"""Recipients in one envelope."""
 
 _ENC: Final = "xchacha20poly1305_ietf"
 _AUTHCRYPT: Final = "Authcrypt"
@@ -85,17 +85,8 @@ class Sealed(msgspec.Struct, frozen=True):
     envelope: _Envelope
 
 
-def recipients(body: bytes, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
-    """Parse an envelope and its recipients; None if ``body`` is no DIDComm v1 envelope."""
-    try:
-        value = parse(body)
-    except ValueError:  # includes JsonRefused
-        return None
-    return parsed_recipients(value, recipients_max) if isinstance(value, dict) else None
-
-
-def parsed_recipients(value: Json, recipients_max: int = RECIPIENTS_MAX) -> Sealed | None:
-    """Do the same as ``recipients`` for a parsed JSON object."""
+def parsed(value: Json) -> Sealed | None:
+    """Parse an envelope and its recipients; None if ``value`` is no DIDComm v1 envelope."""
     if "@type" in value:
         return None
     try:
@@ -103,16 +94,14 @@ def parsed_recipients(value: Json, recipients_max: int = RECIPIENTS_MAX) -> Seal
         header = msgspec.convert(parse(b64decode(envelope.protected)), _Header)
     except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
-    if not 0 < len(header.recipients) <= recipients_max:
+    if not 0 < len(header.recipients) <= RECIPIENTS_MAX:
         return None
     kids = [key for one in header.recipients if (key := read_key(one.header.kid)) is not None]
     return Sealed(kids, header, envelope) if len(kids) == len(header.recipients) else None
 
 
-def unpack(sealed: Sealed | None, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
+def unpack(sealed: Sealed, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
     """Open the message for the first recipient in ``keys``, our pairs by raw public key."""
-    if sealed is None:
-        return UnpackRefusal.NOT_AN_ENVELOPE
     for kid, recipient in zip(sealed.kids, sealed.header.recipients, strict=True):
         if kid in keys:
             try:

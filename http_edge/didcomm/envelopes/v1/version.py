@@ -9,11 +9,9 @@ import orjson
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
-    Answer,
     ForOthers,
     Json,
     Message,
-    NewMessage,
     OpenReport,
     ProblemReport,
     Unpacked,
@@ -41,7 +39,10 @@ class V1:
 
     name = plaintext.VERSION
     generation = 1
+    """The generation of DIDComm; stored messages record it."""
     read_forward = staticmethod(read_forward)
+    write = staticmethod(plaintext.write)
+    write_answer = staticmethod(plaintext.write_answer)
 
     def __init__(self, key: KeyPair) -> None:
         self._key = key
@@ -50,7 +51,7 @@ class V1:
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
         """Unpack a parsed envelope; None if it is of another version."""
-        sealed = envelope.parsed_recipients(value)
+        sealed = envelope.parsed(value)
         if sealed is None:
             return None
         opened = envelope.unpack(sealed, self._keys)
@@ -69,29 +70,15 @@ class V1:
         """Read an unpacked message; None if it is not a message."""
         return plaintext.read(unpacked.plaintext)
 
-    def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:  # noqa: ARG002
-        """Write an unsolicited message; only its envelope names the recipient."""
-        return orjson.dumps(plaintext.write(message, message_id))
-
-    def write_answer(
-        self,
-        answer: Answer,
-        question: Message,
-        to: AgentAccount,  # noqa: ARG002 - it stands in the envelope alone
-        message_id: str,
-    ) -> bytes:
-        """Write an answer in the form of its question."""
-        return orjson.dumps(plaintext.write_answer(answer, question, message_id))
-
-    def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """Pack a plaintext for an agent."""
-        return envelope.pack(message, [to.address], self._key)
+    def pack(self, message: Json, to: AgentAccount) -> bytes:
+        """Pack a written message for an agent; only the envelope names it."""
+        return envelope.pack(orjson.dumps(message), [to.address], self._key)
 
     def report_openly(
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
         """Write a report in plaintext: agents of this version do not sign whole messages."""
-        written = plaintext.write_answer(report, question, message_id)
+        written = self.write_answer(report, question, message_id)
         return OpenReport(orjson.dumps(written), "application/json")
 
     def media_type(self, used: str) -> str:

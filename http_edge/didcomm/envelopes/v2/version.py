@@ -27,12 +27,10 @@ from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import DID_KEY, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
-    Answer,
     ForOthers,
     Forward,
     Json,
     Message,
-    NewMessage,
     OpenReport,
     ProblemReport,
     UnknownSender,
@@ -102,7 +100,9 @@ class V2:
 
     name = plaintext.VERSION
     generation = 2
-    """The generation of DIDComm, which the history of a message shows."""
+    """The generation of DIDComm; stored messages record it."""
+    write = staticmethod(plaintext.write)
+    write_answer = staticmethod(plaintext.write_answer)
 
     def __init__(
         self,
@@ -184,18 +184,15 @@ class V2:
         """Say whether a forward with this recipient name is for the mediator itself."""
         return recipient in self._own.names
 
-    def write(self, message: NewMessage, to: AgentAccount, message_id: str) -> bytes:
-        """Write an unsolicited message."""
-        return self._addressed(plaintext.write(message, message_id), to)
+    def pack(self, message: Json, to: AgentAccount) -> bytes:
+        """Pack a written message for an agent, which it names beside the DID of ours it knows."""
+        address = _address(to)
+        if self._now_s is not None:
+            message = {**message, "created_time": self._now_s()}
+        return self.seal(plaintext.addressed(message, address.own_did, address.did), to)
 
-    def write_answer(
-        self, answer: Answer, question: Message, to: AgentAccount, message_id: str
-    ) -> bytes:
-        """Write an answer in the thread of its question."""
-        return self._addressed(plaintext.write_answer(answer, question, message_id), to)
-
-    def pack(self, message: bytes, to: AgentAccount) -> bytes:
-        """Pack a written message for an agent under the DID by which it knows us."""
+    def seal(self, message: bytes, to: AgentAccount) -> bytes:
+        """Encrypt a text for an agent under the DID by which it knows us."""
         address = _address(to)
         key = read_multibase(address.key)
         own = self._own.named(address.own_did)
@@ -215,19 +212,13 @@ class V2:
         head: Json = {"typ": plaintext.MEDIA_TYPE, "from": kid.partition("#")[0]}
         if question.sender_did:
             head["to"] = [question.sender_did]
-        written = plaintext.write_answer(report, question, message_id)
+        written = self.write_answer(report, question, message_id)
         signed = jws.write_signed(orjson.dumps({**head, **written}), kid, self._own.key)
         return OpenReport(orjson.dumps(signed), jws.MEDIA_TYPE)
 
     def media_type(self, used: str) -> str:  # noqa: ARG002 - there is one
         """Return the media type of envelopes, the same for every type that the sender ``used``."""
         return MEDIA_TYPE
-
-    def _addressed(self, message: Json, to: AgentAccount) -> bytes:
-        address = _address(to)
-        if self._now_s is not None:
-            message = {**message, "created_time": self._now_s()}
-        return plaintext.addressed(message, address.own_did, address.did)
 
     def _names_another(self, to: object) -> bool:
         """Say whether a message names recipients, but no DID of ours in any spelling.

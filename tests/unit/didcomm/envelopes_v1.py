@@ -1,0 +1,25 @@
+"""Envelopes of DIDComm v1 in bytes: parsed, and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.messages import UnpackRefusal
+from http_edge.didcomm.envelopes.v1.envelope import OpenedEnvelope, Sealed, parsed, unpack
+
+
+def sealed_in(body: bytes) -> Sealed | None:
+    """The envelope in any bytes; None if they hold none."""
+    try:
+        value = parse(body)
+    except JsonRefused:
+        return None
+    return parsed(value) if isinstance(value, dict) else None
+
+
+def opened_with(body: bytes, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
+    """The message in any bytes, for the first recipient among ``keys``."""
+    sealed = sealed_in(body)
+    return UnpackRefusal.NOT_AN_ENVELOPE if sealed is None else unpack(sealed, keys)
