@@ -198,6 +198,7 @@ class Fcm:
     """Sends notifications by Firebase Cloud Messaging."""
 
     channels = frozenset({FCM})
+    """The channels of the devices that it reaches."""
 
     def __init__(self, credentials: Path, settings: Push, clock: Clock) -> None:
         """Send for the project of the service account in the file ``credentials``.

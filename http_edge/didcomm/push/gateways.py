@@ -1,13 +1,17 @@
-"""Opens the gateway to the push service that the operator has set."""
+"""The gateways to push services, one of which the operator may have set."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from actors.host.clock import Clock, system_clock
 from http_edge.crypto.mediator_keys import KeyFileRefused
 from http_edge.didcomm.push.fcm import Fcm
-from http_edge.didcomm.push.notification import PushGateway
 from http_edge.didcomm.push.webhook import Webhook
 from http_edge.settings.settings import Push
+
+PushGateway: TypeAlias = Fcm | Webhook
+"""The way to a push service; whatever the service does is an outcome, never an exception."""
 
 
 def open_gateway(settings: Push, *, clock: Clock = system_clock) -> PushGateway | None:

@@ -1,9 +1,9 @@
-"""A notification for one device, its outcome, and what a gateway to a push service does."""
+"""A notification for one device, and its outcome."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -40,18 +40,3 @@ class PushOutcome(Enum):
     """The service refuses this mediator or this notification; a repetition would not help."""
     UNAVAILABLE = "unavailable"
     """The service was not reached, is overloaded or has a fault."""
-
-
-class PushGateway(Protocol):
-    """The way to a push service."""
-
-    channels: frozenset[str]
-    """The channels of the devices that it reaches."""
-
-    async def send(self, notification: Notification) -> PushOutcome:
-        """Send a notification; whatever the service does is an outcome, never an exception."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connections to the service."""
-        ...

@@ -33,7 +33,8 @@ from actors.core.replies import PushDeviceFound, QueueState, Reply
 from actors.host.clock import NewId
 from eventstore.log.seal import command_key
 from http_edge.didcomm.identities import Identities
-from http_edge.didcomm.push.notification import Notification, PushGateway, PushOutcome
+from http_edge.didcomm.push.gateways import PushGateway
+from http_edge.didcomm.push.notification import Notification, PushOutcome
 from http_edge.settings.settings import Push
 
 _LOG = logging.getLogger(__name__)

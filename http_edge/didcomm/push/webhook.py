@@ -25,6 +25,7 @@ class Webhook:
     """Posts each notification as JSON, signed if the operator has set a key."""
 
     channels = frozenset({APNS, FCM})
+    """The channels of the devices that it reaches."""
 
     def __init__(self, url: str, settings: Push, clock: Clock) -> None:
         """Post to ``url``.

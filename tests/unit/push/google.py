@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from http_edge.didcomm.push.gateways import open_gateway
-from http_edge.didcomm.push.notification import PushGateway
+from http_edge.didcomm.push.gateways import PushGateway, open_gateway
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.unit.outbound.agent_host import AgentHost

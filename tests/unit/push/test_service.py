@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from http_edge.didcomm.push.gateways import open_gateway
-from http_edge.didcomm.push.notification import PushGateway, PushOutcome
+from http_edge.didcomm.push.gateways import PushGateway, open_gateway
+from http_edge.didcomm.push.notification import PushOutcome
 from http_edge.settings.settings import Push
 from http_edge.telemetry.line_pace import LINES_APART_MS
 from tests.edge.mediator import HandClock

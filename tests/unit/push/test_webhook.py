@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from http_edge.crypto.mediator_keys import KeyFileRefused
-from http_edge.didcomm.push.gateways import open_gateway
-from http_edge.didcomm.push.notification import Notification, PushGateway, PushOutcome
+from http_edge.didcomm.push.gateways import PushGateway, open_gateway
+from http_edge.didcomm.push.notification import Notification, PushOutcome
 from http_edge.settings.settings import Push
 from tests.edge.mediator import HandClock
 from tests.tidy.modules import ROOT
