@@ -76,13 +76,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with two numbers of identities: answered, and in all."""
 
 
-class LiveOptions(NamedTuple):
-    """The address for operators, None for the data directory's, and the arguments for Spark."""
-
-    url: str | None
-    spark: Sequence[str]
-
-
 class _Database(NamedTuple):
     """One database of the log, and the place of its export."""
 
@@ -137,10 +130,13 @@ def export_rest(each: Sequence[Settings]) -> None:
                 continue
 
 
-def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) -> dict[str, Any]:
+def compare_live(
+    each: Sequence[Settings], target: str, url: str | None, spark: Sequence[str]
+) -> dict[str, Any]:
     """Run ``projections compare``; return its result, see ``projections/compare/compare.py``.
 
-    ``target`` is the place of the export, or of the exports of all databases.
+    ``target`` is the place of the export, or of the exports of all databases; ``url`` is the
+    address for operators, None for the data directory's; ``spark`` are arguments for Spark.
 
     Raises:
         Stop: the mediator or Spark does not answer.
@@ -148,9 +144,9 @@ def compare_live(each: Sequence[Settings], target: str, options: LiveOptions) ->
         ExportError, LogError, KeyFileRefused: as ``exporter_of``.
     """
     with tempfile.TemporaryDirectory(prefix="poste-live-") as name:
-        _dump(each, options.url, Path(name))
+        _dump(each, url, Path(name))
         with progress_bar("Comparing"):
-            arguments = ["compare", "--from", target, "--live", name, "--json", *options.spark]
+            arguments = ["compare", "--from", target, "--live", name, "--json", *spark]
             code, answer = answer_of_program(arguments)
     try:
         compared = json.loads(answer)

@@ -27,7 +27,7 @@ from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
 from eventstore.parquet.verify.mark import VerifiedMarks
 from http_edge.cli.arguments import export_named, source_option
-from http_edge.cli.live_comparison import LiveOptions, NotServed, compare_live, export_rest
+from http_edge.cli.live_comparison import NotServed, compare_live, export_rest
 from http_edge.cli.log import (
     KEPT_MAX,
     SHOWN_MAX,
@@ -44,7 +44,7 @@ from http_edge.cli.output import (
     progress_bar,
 )
 from http_edge.cli.projections_program import spark_arguments, spark_options
-from http_edge.cli.public_key import NAMED, NOT_KNOWN, own_key, public_key_option
+from http_edge.cli.public_key import NAME_IT, NAMED, NOT_KNOWN, own_key, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
 from http_edge.server.exits import Exit, Stop
@@ -110,10 +110,6 @@ class _Found(NamedTuple):
     def findings(self) -> int:
         return sum(one.summary.findings for one in self.checked) + len(self.wrong)
 
-    @property
-    def is_sound(self) -> bool:
-        return not self.findings
-
 
 @click.command()
 @source_option
@@ -176,15 +172,11 @@ def verify(  # noqa: PLR0913 - one for each option
         marks = None if own is None else marks_of(settings, key, forgotten=all_rows)
         expected = _Expected(key, own, known, _notes(witnessed), marks)
         found = _check_all(settings, target, expected)
-        if live and found.is_sound:
-            options = LiveOptions(url, spark_arguments(master, memory_mib))
-            compared = _named(compare_live(each, target, options))
+        if live and not found.findings:
+            spark = spark_arguments(master, memory_mib)
+            compared = _named(compare_live(each, target, url, spark))
     if expected.key is None:
-        click.echo(
-            f"poste: the signer is {NOT_KNOWN}\n  Name the mediator's key with --public-key, or its"
-            " data directory with --data-dir.",
-            err=True,
-        )
+        click.echo(f"poste: the signer is {NOT_KNOWN}\n  {NAME_IT}", err=True)
     if as_json:
         print_json(_document(found) | {"live": compared})
     else:
@@ -192,7 +184,7 @@ def verify(  # noqa: PLR0913 - one for each option
         if live:
             _print_live(compared)
     differs = compared is not None and compared["differences"]
-    return Exit.OK if found.is_sound and not differs else Exit.FINDING
+    return Exit.FINDING if found.findings or differs else Exit.OK
 
 
 def _databases(settings: Settings, target: str) -> list[Settings]:
@@ -366,7 +358,7 @@ def _print(found: _Found) -> None:
         shown = [[name, *_shown(finding)][not several :] for name, finding in rows[:SHOWN_MAX]]
         columns = ("export", *_FINDING)[not several :]
         print_table(f"{counted(found.findings, 'finding')} in the {exports}", columns, shown)
-    if not found.is_sound:
+    if found.findings:
         title = f"Something is wrong with {'these' if several else 'this'} {exports}"
     else:
         are, they_were = ("are", "they were") if several else ("is", "it was")
