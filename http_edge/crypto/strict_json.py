@@ -9,7 +9,7 @@ UTF-8, deep nesting. Every parsed value has a canonical form, which parses to th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -74,6 +74,15 @@ def parse(body: bytes) -> object:
         JsonRefused: see the module's rules.
     """
     return parse_and_look(body)[0]
+
+
+def object_in(body: bytes, read: Callable[[bytes], object] = parse) -> dict[str, Any] | None:
+    """The value of a JSON text, by ``parse`` or ``parse_answer``, if it is an object, else None."""
+    try:
+        value = read(body)
+    except JsonRefused:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def parse_and_look(body: bytes) -> tuple[object, bool]:

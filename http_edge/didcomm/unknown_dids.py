@@ -16,7 +16,7 @@ from actors.core.commands import FindKeyOwner, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected, KeyOwner
 from actors.host.clock import Clock
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
@@ -43,11 +43,8 @@ _WAITING_PER_ADDRESS_MAX: Final = 16
 
 def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
     """Read the document of a did:web; None if its ``id`` is not this DID."""
-    try:
-        document = parse(body)
-    except JsonRefused:
-        return None
-    if not isinstance(document, dict) or document.get("id") != did:
+    document = object_in(body)
+    if document is None or document.get("id") != did:
         return None
     return read_agent_document(did, document)
 

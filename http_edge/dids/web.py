@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from yarl import URL
 
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.dids.document import DID_CHARS_MAX, DidDocument, read_document
 from http_edge.dids.fetched import FetchedDids, FetchedMethod
 
@@ -49,10 +49,7 @@ def document_url(did: str) -> URL | None:
 
 
 def _read(did: str, body: bytes, _beside: bytes) -> DidDocument | None:
-    try:
-        return read_document(did, parse(body))
-    except JsonRefused:
-        return None
+    return read_document(did, object_in(body))
 
 
 METHODS: Final[Mapping[str, FetchedMethod[DidDocument]]] = {

@@ -66,7 +66,7 @@ class NewerAgent:
         return envelope.seal(plain, [self._mediator], None, StaticSecrets(1))
 
     def _signing_key(self) -> tuple[str, KeyPair]:
-        own = self._connection.own.named(self._connection.did)
+        own = self._connection.own.by_kid.get(self._connection.did)
         assert own is not None
         return own.signing_kid, self._connection.key
 

@@ -25,7 +25,7 @@ from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.mediator import Mediator
 from http_edge.clients.decentrl.records import PendingEvent, member
 from http_edge.crypto.canonical_json import canonical
-from http_edge.crypto.strict_json import JsonRefused, parse_answer
+from http_edge.crypto.strict_json import object_in, parse_answer
 
 AUTHENTICATION_S_MAX: Final = 10.0
 _CLOSE_S_MAX: Final = 1.0
@@ -221,11 +221,8 @@ async def _receive(
     if frame.type in _ENDS:
         refusal = SOCKET_REFUSALS.get(socket.close_code or 0)
         raise refusal() if refusal else _Lost(f"closed with {socket.close_code}")
-    try:
-        is_text = frame.type is aiohttp.WSMsgType.TEXT
-        message = parse_answer(frame.data.encode()) if is_text else None
-    except JsonRefused:
-        message = None
-    if not isinstance(message, dict):
+    is_text = frame.type is aiohttp.WSMsgType.TEXT
+    message = object_in(frame.data.encode(), parse_answer) if is_text else None
+    if message is None:
         raise UnexpectedAnswer("a WebSocket message that is no JSON object")
     return message

@@ -228,8 +228,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
     def _from_prior(self, new_did: str | None) -> Json:
         """Return the proof that this wallet's DID is given up, as a member of a message."""
         did, key = self.connection.did, self.connection.key
-        own = self.connection.own.named(did)
-        assert own is not None
+        own = self.connection.own.by_kid[did]
         rotation = DidRotation(did, new_did, _now_ms() // 1000)
         return {"~from_prior": write_from_prior(rotation, own.signing_kid, key)}
 

@@ -32,7 +32,7 @@ from http_edge.clients.load.closed_loop import Progress, no_progress
 from http_edge.didcomm.envelopes.key_agreement import StaticSecrets
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
-from http_edge.didcomm.envelopes.own_dids import OwnDid, OwnDids
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.version import MEDIA_TYPE
 from http_edge.didcomm.envelopes.v2 import envelope, plaintext
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE as MEDIA_TYPE_2
@@ -166,10 +166,10 @@ class DidComm2Agents(_PickingUp):
     def messages(self, count: int, size_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
         """Make forwards, about four times as long as the messages sealed in them."""
         static_secrets = StaticSecrets()
-        sender = self._known(self.sender)
+        sender = self.sender.by_kid[self.sender.peer4_short]
         packed_by = envelope.Sender(sender.agreement_kid, sender.agreement)
         for number, (_, recipient) in enumerate(islice(cycle(self.mailboxes), count)):
-            to = self._known(recipient.own)
+            to = recipient.own.by_kid[recipient.own.peer4_short]
             message: Json = {
                 "typ": plaintext.MEDIA_TYPE,
                 "id": f"message-{number}",
@@ -190,9 +190,3 @@ class DidComm2Agents(_PickingUp):
         for wallet, recipient in self.mailboxes:
             remove = [recipient.did]
             await patiently(lambda w=wallet, r=remove: w.update_recipients(remove=r))  # type: ignore[misc]
-
-    @staticmethod
-    def _known(own: OwnDids) -> OwnDid:
-        known = own.named(own.peer4_short)
-        assert known is not None
-        return known

@@ -30,8 +30,6 @@ from http_edge.didcomm.envelopes.messages import AgentAccount, Json
 from http_edge.didcomm.envelopes.peer_dids import (
     DID_CHARS_MAX,
     PEER_0,
-    PEER_2,
-    PEER_4,
     peer2_document,
     peer4_document,
     peer4_short,
@@ -144,11 +142,7 @@ def resolve(did: str) -> PeerDocument | None:
     if did.startswith((DID_KEY, PEER_0)):
         key = _usable(read_key(DID_KEY + did.removeprefix(DID_KEY).removeprefix(PEER_0)))
         return None if key is None else PeerDocument(did, (key,), (), "")
-    if did.startswith(PEER_2):
-        return read_document(did, peer2_document(did))
-    if did.startswith(PEER_4):
-        return read_document(did, peer4_document(did))
-    return None
+    return read_document(did, peer2_document(did) or peer4_document(did))
 
 
 class _Reading:

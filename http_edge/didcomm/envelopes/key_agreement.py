@@ -17,12 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from http_edge.crypto import key_agreement as x25519
 from http_edge.didcomm.envelopes.public_keys import (
+    WEIERSTRASS,
     Curve,
     PublicKey,
     compressed,
     elliptic,
-    elliptic_private,
-    new_elliptic,
 )
 
 _SECRETS_MAX: Final = 8192
@@ -53,7 +52,7 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         if curve is Curve.X25519:
             pair = x25519.new_key_pair()
             return cls(PublicKey(curve, pair.public), pair.private)
-        private = new_elliptic(curve)
+        private = ec.generate_private_key(WEIERSTRASS[curve])
         scalar = private.private_numbers().private_value
         size = (private.key_size + 7) // 8
         return cls(compressed(curve, private.public_key()), scalar.to_bytes(size, "big"))
@@ -65,7 +64,7 @@ def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
         return None
     if theirs.curve is Curve.X25519:
         return x25519.shared_secret(own.secret, theirs.raw)
-    private = elliptic_private(theirs.curve, int.from_bytes(own.secret, "big"))
+    private = ec.derive_private_key(int.from_bytes(own.secret), WEIERSTRASS[theirs.curve])
     return private.exchange(ec.ECDH(), elliptic(theirs))
 
 

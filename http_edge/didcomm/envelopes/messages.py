@@ -328,7 +328,7 @@ class Unpacked(msgspec.Struct, frozen=True):
     """An opened envelope of one message version; ``sender`` is None if none is proven.
 
     ``addressed_to`` is the DID of ours that the envelope was made for, if the version has DIDs.
-    ``parsed`` is the message as JSON, if the version has parsed it already.
+    ``parsed`` is the message, None if it is no JSON object.
     """
 
     version: str
@@ -345,7 +345,7 @@ class ForOthers(msgspec.Struct, frozen=True):
     """
 
     recipients: Sequence[str]
-    version: str = ""
+    version: str
 
 
 class UnknownSender(msgspec.Struct, frozen=True):

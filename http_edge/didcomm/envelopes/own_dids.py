@@ -77,7 +77,7 @@ class OwnDids:
 
     @cached_property
     def by_kid(self) -> Mapping[str, OwnDid]:
-        """Our DIDs by the id of an agreement key, in every spelling in use.
+        """Our DIDs by their own spelling and by the id of an agreement key, in every one in use.
 
         A DID without a fragment stands for its only agreement key.
         """
@@ -94,10 +94,6 @@ class OwnDids:
         """The names by which a forward may address this mediator (``recipient_names``)."""
         found = (canonical_name(own.did) for own in self._all)
         return frozenset(name for name in found if name is not None)
-
-    def named(self, did: str) -> OwnDid | None:
-        """Return our DID with this spelling or key id; None if it is not ours."""
-        return self.by_kid.get(did)
 
     def merged(self, document: Json) -> Json:
         """Return the document of ``web`` with the DIDComm keys and services appended.

@@ -7,7 +7,7 @@ from typing import Final, TypeGuard
 import orjson
 
 from http_edge.crypto.encoding import b64decode
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.messages import Json
 
 _MEMBERS: Final = ("protected", "iv", "ciphertext", "tag")
@@ -26,10 +26,7 @@ def read_packed(msg: object) -> bytes | None:
             text = b64decode(msg)
         except ValueError:
             return None
-    try:
-        return text if _is_envelope(parse(text)) else None
-    except JsonRefused:
-        return None
+    return text if _is_envelope(object_in(text)) else None
 
 
 def _is_envelope(value: object) -> TypeGuard[Json]:

@@ -69,7 +69,8 @@ _LONG_NAMES: Final[Mapping[str, str]] = {
     "a": "accept",
 }
 _SHORT_NAMES: Final[Mapping[str, str]] = {long: short for short, long in _LONG_NAMES.items()}
-_MESSAGING: Final = {"dm": "DIDCommMessaging"}
+_LONG_TYPES: Final = {"dm": "DIDCommMessaging"}
+_SHORT_TYPES: Final = {"DIDCommMessaging": "dm"}
 
 
 def peer4_short(did: str) -> str:
@@ -124,7 +125,7 @@ def peer2_document(did: str) -> Json | None:
             encoded = _parsed(b64decode(value))
         except ValueError:
             return None
-        expanded = _expanded(encoded)
+        expanded = _renamed(encoded, _LONG_NAMES, _LONG_TYPES)
         services += expanded if isinstance(expanded, list) else [expanded]
     return {"id": did, "verificationMethod": methods, "service": services, **document}
 
@@ -138,7 +139,8 @@ def encode_peer2(
     """Return the did:peer:2 of Ed25519 keys, X25519 keys (``#key-1`` and on), and services."""
     keys = [".V" + multibase_encode(ED25519_PREFIX, key) for key in authentication_keys]
     keys += [".E" + multibase_encode(X25519_PREFIX, key) for key in agreement_keys]
-    rest = [".S" + b64encode(orjson.dumps(_abbreviated(service))) for service in services]
+    short = [_renamed(service, _SHORT_NAMES, _SHORT_TYPES) for service in services]
+    rest = [".S" + b64encode(orjson.dumps(service)) for service in short]
     return "".join([PEER_2, *keys, *rest])
 
 
@@ -203,26 +205,15 @@ def _method(key_id: str, multibase: str) -> Json:
     return {"id": key_id, "type": "Multikey", "publicKeyMultibase": multibase}
 
 
-def _expanded(value: object) -> object:
-    """Write out a service's abbreviations, at every level (the parser bounds the levels)."""
+def _renamed(value: object, names: Mapping[str, str], types: Mapping[str, str]) -> object:
+    """Write out or abbreviate a service, at every level (the parser bounds the levels)."""
     if isinstance(value, list):
-        return [_expanded(each) for each in value]
+        return [_renamed(each, names, types) for each in value]
     if not isinstance(value, dict):
         return value
-    whole = {_LONG_NAMES.get(name, name): _expanded(part) for name, part in value.items()}
-    kind = whole.get("type")
+    renamed = {names.get(n, n): _renamed(part, names, types) for n, part in value.items()}
+    name = names.get("type", "type")
+    kind = renamed.get(name)
     if isinstance(kind, str):
-        whole["type"] = _MESSAGING.get(kind, kind)
-    return whole
-
-
-def _abbreviated(value: object) -> object:
-    """Abbreviate a service: the reverse of ``_expanded``."""
-    if isinstance(value, list):
-        return [_abbreviated(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    short = {_SHORT_NAMES.get(name, name): _abbreviated(part) for name, part in value.items()}
-    if short.get("t") == "DIDCommMessaging":
-        short["t"] = "dm"
-    return short
+        renamed[name] = types.get(kind, kind)
+    return renamed

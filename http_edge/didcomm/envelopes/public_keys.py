@@ -56,12 +56,13 @@ _PREFIXES: Final[Mapping[Curve, bytes]] = {
 """Multicodec prefixes, as unsigned varints of two bytes."""
 _CURVES: Final = {prefix: curve for curve, prefix in _PREFIXES.items()}
 _PREFIX_BYTES: Final = 2
-_POINTS: Final[Mapping[Curve, ec.EllipticCurve]] = {
+WEIERSTRASS: Final[Mapping[Curve, ec.EllipticCurve]] = {
     Curve.P256: ec.SECP256R1(),
     Curve.P384: ec.SECP384R1(),
     Curve.P521: ec.SECP521R1(),
     Curve.SECP256K1: ec.SECP256K1(),
 }
+"""The Weierstrass curves as the library has them."""
 _BY_NAME: Final = {curve.value: curve for curve in Curve}
 
 
@@ -101,7 +102,7 @@ def read_jwk(jwk: object) -> PublicKey | None:
     across = b64decode_exactly(x, size)
     if across is None:
         return None
-    if curve not in _POINTS:
+    if curve not in WEIERSTRASS:
         return PublicKey(curve, across) if kty == "OKP" else None
     up = b64decode_exactly(y, size) if kty == "EC" and isinstance(y, str) else None
     return None if up is None else _checked(curve, b"\4" + across + up)
@@ -109,7 +110,7 @@ def read_jwk(jwk: object) -> PublicKey | None:
 
 def write_jwk(key: PublicKey) -> Json:
     """Write a key as a JWK with only the necessary members."""
-    if key.curve not in _POINTS:
+    if key.curve not in WEIERSTRASS:
         return {"kty": "OKP", "crv": key.curve.value, "x": b64encode(key.raw)}
     size = coordinate_bytes(key.curve)
     point = elliptic(key).public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
@@ -134,7 +135,7 @@ def read_method(method: Mapping[str, object]) -> PublicKey | None:
 
 def coordinate_bytes(curve: Curve) -> int:
     """Return the number of bytes of a coordinate, and of an ECDH secret, on a curve."""
-    point = _POINTS.get(curve)
+    point = WEIERSTRASS.get(curve)
     return KEY_BYTES if point is None else (point.key_size + 7) // 8
 
 
@@ -144,22 +145,7 @@ def elliptic(key: PublicKey) -> ec.EllipticCurvePublicKey:
     Raises:
         KeyError: the key is of another curve.
     """
-    return ec.EllipticCurvePublicKey.from_encoded_point(_POINTS[key.curve], key.raw)
-
-
-def elliptic_private(curve: Curve, scalar: int) -> ec.EllipticCurvePrivateKey:
-    """Return a private key of a Weierstrass curve as the library's object.
-
-    Raises:
-        KeyError: it is another curve.
-        ValueError: the scalar is not valid on the curve.
-    """
-    return ec.derive_private_key(scalar, _POINTS[curve])
-
-
-def new_elliptic(curve: Curve) -> ec.EllipticCurvePrivateKey:
-    """Make a fresh private key of a Weierstrass curve. Raises ``KeyError`` for another curve."""
-    return ec.generate_private_key(_POINTS[curve])
+    return ec.EllipticCurvePublicKey.from_encoded_point(WEIERSTRASS[key.curve], key.raw)
 
 
 def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
@@ -169,7 +155,7 @@ def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
 
 def _checked(curve: Curve, raw: bytes) -> PublicKey | None:
     """Return the key if it has the right size and, for a Weierstrass curve, is on it; else None."""
-    point = _POINTS.get(curve)
+    point = WEIERSTRASS.get(curve)
     if point is None:
         return PublicKey(curve, raw) if len(raw) == KEY_BYTES else None
     try:

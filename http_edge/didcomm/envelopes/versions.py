@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-import msgspec
-
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.did_documents import Fetched, SeenDids
 from http_edge.didcomm.envelopes.keys import read_key
 from http_edge.didcomm.envelopes.messages import (
@@ -75,15 +73,10 @@ class Envelopes:
 
     def unpack(self, body: bytes) -> Unpacked | ForOthers | UnknownSender | UnpackRefusal:
         """Unpack an inbound envelope, or return why it was not opened."""
-        try:
-            value = parse(body)
-        except JsonRefused:
-            return UnpackRefusal.NOT_AN_ENVELOPE
-        if isinstance(value, dict):
+        value = object_in(body)
+        if value is not None:
             for version in self._versions.values():
                 unpacked = version.unpack(value)
-                if isinstance(unpacked, ForOthers):
-                    return msgspec.structs.replace(unpacked, version=version.name)
                 if unpacked is not None:
                     return unpacked
         return UnpackRefusal.NOT_AN_ENVELOPE
@@ -150,4 +143,4 @@ def read_invitation(value: Json) -> Message | None:
     """Read a parsed invitation of either version; None if it is not a message."""
     if "type" in value:
         return plaintext_v2.read(value, "", None)
-    return plaintext_v1.read_parsed(value)
+    return plaintext_v1.read(value)

@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.documents import (
     KEY_ID,
     LEGACY_CONTEXT,
@@ -47,10 +47,10 @@ class DidExchange:
         own, key = handshake.documents, handshake.documents.key
         peer1 = _genesis_document(own)
         # Made once, because DIDs and signatures never change.
-        self._peer4 = _rotated(own.peer4, key)
-        self._peer2 = _rotated(own.peer2, key)
-        self._peer1 = _attached(str(peer1["id"]), peer1, key)
-        self._legacy = _attached(own.legacy_did, own.legacy_document(), key)
+        self._peer4 = _response(key, own.peer4)
+        self._peer2 = _response(key, own.peer2)
+        self._peer1 = _response(key, str(peer1["id"]), peer1)
+        self._legacy = _response(key, own.legacy_did, own.legacy_document())
 
     def family(self) -> Family:
         """Return the family, with the mediator as responder."""
@@ -100,30 +100,23 @@ def _document(did: str, request: Message) -> PeerDocument | NotAdmitted:
     signed = read_attachment(attachment)
     if signed is None:
         return NotAdmitted.NOT_SIGNED
-    try:
-        document = read_document(did, parse(signed.content))
-    except JsonRefused:
-        return NotAdmitted.NO_DOCUMENT
+    document = read_document(did, object_in(signed.content))
     if document is None:
         return NotAdmitted.NO_DOCUMENT
     is_own_word = not signed.signers or not set(signed.signers).isdisjoint(document.recipient_keys)
     return document if is_own_word else NotAdmitted.NOT_SIGNED
 
 
-def _rotated(did: str, key: KeyPair) -> Reply:
-    """Return a response with a DID that contains its document, signed by the invitation's key."""
-    signed = sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)
-    return Reply(
-        "response", {"did": did}, member_attachments={"did_rotate": signed}, names_parent=True
-    )
+def _response(key: KeyPair, did: str, document: Json | None = None) -> Reply:
+    """Return a response with a DID and its document, or a DID that contains it.
 
-
-def _attached(did: str, document: Json, key: KeyPair) -> Reply:
-    """Return a response with a DID and its document, signed by the invitation's key."""
-    signed = sign_attachment(orjson.dumps(document), key)
-    return Reply(
-        "response", {"did": did}, member_attachments={"did_doc": signed}, names_parent=True
-    )
+    The invitation's key signs the document, or the DID.
+    """
+    if document is None:
+        signed = {"did_rotate": sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)}
+    else:
+        signed = {"did_doc": sign_attachment(orjson.dumps(document), key)}
+    return Reply("response", {"did": did}, member_attachments=signed, names_parent=True)
 
 
 def _genesis_document(own: MediatorDocuments) -> Json:

@@ -128,7 +128,7 @@ class Holder:
         **members: Any,
     ) -> Outcome:
         """What comes of a message; ``members`` with a tilde come by ``**``."""
-        question = read(orjson.dumps({"@type": prefix + kind, "@id": ASK_ID, **members}))
+        question = read({"@type": prefix + kind, "@id": ASK_ID, **members})
         assert question is not None
         request = Request(
             question,

@@ -45,7 +45,7 @@ BOB: Final = raw_key(1_002)
 def message(kind: str, prefix: str = NEW, /, **members: Any) -> Message:
     """A message as it was read."""
     body = {"@type": prefix + kind, "@id": MESSAGE_ID, **members}
-    found = read(orjson.dumps(body))
+    found = read(body)
     assert found is not None, body
     return found
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Message
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json, Message
 from http_edge.didcomm.envelopes.v1 import plaintext
 
 MEMBERS: Final = {
@@ -44,7 +43,7 @@ OF_EVERY_TYPE: Final[list[Any]] = [None, True, 0, -1, 1.5, 1e300, "", "x", [], [
 def read(decorators: dict[str, Any]) -> Message:
     """The message, and whether each of its fields is of the type that it is declared with."""
     head = {"@type": NEW_PREFIX + "trust_ping/1.0/ping", "@id": "1"}
-    message = plaintext.read(orjson.dumps({**head, **decorators}))
+    message = plaintext.read({**head, **decorators})
     assert message is not None
     fields = msgspec.structs.asdict(message)
     del fields["type"], fields["attachments"]
@@ -88,8 +87,8 @@ def test_a_decorator_of_any_type_is_as_good_as_none(name: str, value: Any) -> No
 def test_the_time_at_which_a_message_expires_is_read_with_its_offset(
     kind: str, time: Any, expires_at_s: int | None
 ) -> None:
-    body = {"@type": NEW_PREFIX + kind, "@id": "1", "~timing": {"expires_time": time}}
-    message = plaintext.read(orjson.dumps(body))
+    body: Json = {"@type": NEW_PREFIX + kind, "@id": "1", "~timing": {"expires_time": time}}
+    message = plaintext.read(body)
     assert message is not None
     assert message.expires_at_s == expires_at_s
 

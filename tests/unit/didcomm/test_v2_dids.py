@@ -387,7 +387,7 @@ def test_a_did_that_names_the_did_of_its_mediator_is_remembered() -> None:
     service: Json = {"id": "#s", "type": "DIDCommMessaging", "serviceEndpoint": endpoint}
     dids = OwnDids(OTHER, [service])
     assert resolve_document(dids.peer2) is resolve_document(dids.peer2) is not None
-    own, version = dids.named(dids.peer2), V2(OWN)
+    own, version = dids.by_kid.get(dids.peer2), V2(OWN)
     assert own is not None
     assert version._sender(own.agreement_kid) is version._sender(own.agreement_kid) is not None
 

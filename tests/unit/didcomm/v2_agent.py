@@ -35,7 +35,7 @@ class V2Agent:
         self.secrets = StaticSecrets()
 
     def named(self, did: str) -> OwnDid:
-        own = self.dids.named(did)
+        own = self.dids.by_kid.get(did)
         assert own is not None
         return own
 

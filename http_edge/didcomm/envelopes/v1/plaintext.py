@@ -17,7 +17,6 @@ from typing import Final
 import orjson
 
 from http_edge.crypto.encoding import base64_of_json
-from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.messages import (
     ID_CHARS_MAX,
     NEW_PREFIX,
@@ -58,20 +57,11 @@ _OWN_REPORT: Final = "problem-report"
 _ACK: Final = "notification/1.0/ack"
 
 
-def read(message: bytes) -> Message | None:
-    """Read a plaintext message; None if it is no JSON object, or has no type or an invalid id.
+def read(value: Json) -> Message | None:
+    """Read a plaintext message; None if it has no type or an invalid id.
 
     The id may be missing: the texts of pickup show requests without one.
     """
-    try:
-        value = parse(message)
-    except JsonRefused:
-        return None
-    return read_parsed(value) if isinstance(value, dict) else None
-
-
-def read_parsed(value: Json) -> Message | None:
-    """Do the same as ``read`` for a parsed JSON object."""
     kind, message_id = _type(value.get("@type")), _message_id(value.get("@id"))
     if kind is None or message_id is None:
         return None

@@ -6,6 +6,7 @@ from typing import Final
 
 import orjson
 
+from http_edge.crypto.strict_json import object_in
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
@@ -56,11 +57,12 @@ class V1:
             return None
         opened = envelope.unpack(sealed, self._keys)
         if opened is UnpackRefusal.NOT_FOR_US:
-            return ForOthers([base58(kid) for kid in dict.fromkeys(sealed.kids)])
+            return ForOthers([base58(kid) for kid in dict.fromkeys(sealed.kids)], self.name)
         if isinstance(opened, UnpackRefusal):
             return opened
         sender = None if opened.sender_key is None else agent_account(opened.sender_key)
-        return Unpacked(self.name, opened.plaintext, sender)
+        found = object_in(opened.plaintext)
+        return Unpacked(self.name, opened.plaintext, sender, parsed=found)
 
     def is_own(self, recipient: str) -> bool:
         """Say whether a forward with this recipient name is for the mediator itself."""
@@ -68,7 +70,7 @@ class V1:
 
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message."""
-        return plaintext.read(unpacked.plaintext)
+        return None if unpacked.parsed is None else plaintext.read(unpacked.parsed)
 
     def pack(self, message: Json, to: AgentAccount) -> bytes:
         """Pack a written message for an agent; only the envelope names it."""

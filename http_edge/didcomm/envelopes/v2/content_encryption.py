@@ -25,19 +25,12 @@ _HS512_TAG_BYTES: Final = 32
 _Open: TypeAlias = Callable[[bytes, bytes, bytes, bytes, bytes], bytes | None]
 
 
-class Sizes(NamedTuple):
-    """The sizes of an envelope's parts under an algorithm."""
-
-    key_bytes: int
-    iv_bytes: int
-    tag_bytes: int
-
-
-SIZES: Final[Mapping[str, Sizes]] = {
-    WRITTEN: Sizes(64, 16, _HS512_TAG_BYTES),
-    "A256GCM": Sizes(32, 12, 16),
-    "XC20P": Sizes(32, 24, 16),
+SIZES: Final[Mapping[str, tuple[int, int, int]]] = {
+    WRITTEN: (2 * _HALF_KEY_BYTES, _BLOCK_BYTES, _HS512_TAG_BYTES),
+    "A256GCM": (32, 12, 16),
+    "XC20P": (32, 24, 16),
 }
+"""Bytes of the key, the initialization vector and the tag, by algorithm."""
 
 
 class EncryptedContent(NamedTuple):
@@ -51,7 +44,7 @@ class EncryptedContent(NamedTuple):
 
 def encrypt(plaintext: bytes, aad: bytes) -> EncryptedContent:
     """Encrypt under a fresh key with A256CBC-HS512, which also authenticates ``aad``."""
-    key, iv = secrets.token_bytes(SIZES[WRITTEN].key_bytes), secrets.token_bytes(_BLOCK_BYTES)
+    key, iv = secrets.token_bytes(2 * _HALF_KEY_BYTES), secrets.token_bytes(_BLOCK_BYTES)
     room = _BLOCK_BYTES - len(plaintext) % _BLOCK_BYTES
     encryptor = Cipher(AES(key[_HALF_KEY_BYTES:]), modes.CBC(iv)).encryptor()
     # In two parts: a page of messages is not copied to get its padding.

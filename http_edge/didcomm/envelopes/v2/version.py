@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import orjson
 
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import object_in, parse
 from http_edge.didcomm.envelopes.did_documents import (
     FETCHED,
     AgentDocument,
@@ -195,7 +195,7 @@ class V2:
         """Encrypt a text for an agent under the DID by which it knows us."""
         address = _address(to)
         key = read_multibase(address.key)
-        own = self._own.named(address.own_did)
+        own = self._own.by_kid.get(address.own_did)
         assert key is not None
         assert own is not None
         sender = envelope.Sender(own.agreement_kid, self._own.agreement)
@@ -206,7 +206,7 @@ class V2:
         self, question: Message, report: ProblemReport, message_id: str
     ) -> OpenReport:
         """Write a signed report: anyone can read it and verify that it is ours."""
-        own = self._own.named(question.addressed_to)
+        own = self._own.by_kid.get(question.addressed_to)
         assert own is not None
         kid = own.signing_kid
         head: Json = {"typ": plaintext.MEDIA_TYPE, "from": kid.partition("#")[0]}
@@ -252,7 +252,7 @@ class V2:
         opened = envelope.open_sealed(sealed, number, own.agreement, key, self._secrets)
         if opened is None:
             return UnpackRefusal.UNDECRYPTABLE
-        found = self._object(opened)
+        found = object_in(opened, self._parse_content)
         return UnpackRefusal.NOT_A_MESSAGE if found is None else _Opened(found, opened, own, sender)
 
     def _for_others(self, kids: Sequence[str]) -> ForOthers | UnpackRefusal:
@@ -264,7 +264,7 @@ class V2:
         names = list(dict.fromkeys(filter(None, map(canonical_name, kids))))
         others = [name for name in names if name not in self._own.names]
         if others:
-            return ForOthers(others)
+            return ForOthers(others, self.name)
         return UnpackRefusal.UNDECRYPTABLE if names else UnpackRefusal.NOT_AN_ENVELOPE
 
     def _sender(self, kid: str) -> _Sender | None:
@@ -278,7 +278,7 @@ class V2:
     def _signed(self, opened: _Opened) -> _Opened | None:
         """Return the signed message if the sender validly signed it and it names recipients."""
         signed = read_signed(opened.value, self.seen)
-        value = None if signed is None else self._object(signed.payload)
+        value = None if signed is None else object_in(signed.payload, self._parse_content)
         if signed is None or value is None:
             return None
         # Without ``to`` the message could have been signed for anyone, and be passed on.
@@ -287,13 +287,6 @@ class V2:
         if opened.sender is not None and not _is_same(signed.did, opened.sender.did):
             return None
         return _Opened(value, signed.payload, opened.own, opened.sender)
-
-    def _object(self, text: bytes) -> Json | None:
-        try:
-            value = self._parse_content(text)
-        except JsonRefused:
-            return None
-        return value if isinstance(value, dict) else None
 
 
 def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount | None:
