@@ -133,16 +133,13 @@ class DidCommMediator:
         self.endpoint = DidCommEndpoint(didcomm, inbound, envelopes, new_id=dependencies.new_id)
         self.sockets = DidCommSockets(
             SocketDependencies(
-                didcomm,
+                settings,
                 envelopes,
                 inbound,
                 identities,
                 dependencies.hub,
                 waiting,
                 dependencies.new_id,
-                settings.limits.socket_buffer_bytes_max,
-                settings.limits.sockets_per_identity_max,
-                settings.limits.host_call_s_max,
             )
         )
         self._refusals, self._pseudonym = dependencies.refusals, pseudonym(keys)

@@ -89,7 +89,7 @@ class DidCommEndpoint:
         if request is None or outcome is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)
         back, handed_over = received.back, list(outcome.handed_over)
-        if back is None and request.open_route and outcome.implicit:
+        if back is None and request.peer.open_route and outcome.implicit:
             back, handed_over = await self._waiting_one(request)
         if back is None:
             return SmallAnswer(HTTPStatus.ACCEPTED)

@@ -35,7 +35,7 @@ from http_edge.didcomm.envelopes.messages import (
 from http_edge.didcomm.envelopes.recipient_names import ED25519, NO_NAME, name_form
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import TO_RETRY, Identities, speak_as
-from http_edge.didcomm.inbound_transport import InboundTransport, ReturnScope
+from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.notifications import acknowledged
 from http_edge.didcomm.protocols.problems import Problem, report_of
 from http_edge.didcomm.protocols.protocol import (
@@ -308,7 +308,7 @@ class Inbound:
                 self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused)
                 return MessageRejection(RejectionReason.RATE_LIMITED, None, account)
             outcome = limited
-        back = await self._back(request, outcome)
+        back = await self._back(request, outcome, name)
         if isinstance(back, RejectionReason):
             return MessageRejection(back, message, account)
         self._measures.commands.add(DIDCOMM, name or UNKNOWN, outcome.refused or DONE)
@@ -326,20 +326,8 @@ class Inbound:
         if isinstance(account, Refusal):
             return account
         self._sender_seen(account.did)
-        scope = transport.follow(account, message)
-        peer_state = await transport.admit(account, message, scope)
-        request = Request(
-            message,
-            account,
-            command,
-            self._identities,
-            transport.session,
-            persistent=peer_state.persistent,
-            routable=scope is not ReturnScope.NOTHING,
-            open_route=scope is ReturnScope.EVERYTHING,
-            patient=peer_state.patient,
-            live=peer_state.live,
-        )
+        peer = await transport.admit(account, message)
+        request = Request(message, account, command, self._identities, transport.session, peer)
         outcome = await self._outcome(request)
         await self._traffic.note(account.did, command)
         return request, outcome
@@ -354,7 +342,9 @@ class Inbound:
             return refusal(handler, supported=self._table.supported(kind))
         return await handler(request)
 
-    async def _back(self, request: Request, outcome: Outcome) -> bytes | RejectionReason | None:
+    async def _back(
+        self, request: Request, outcome: Outcome, name: str
+    ) -> bytes | RejectionReason | None:
         """Return the answer for this connection; queue an answer that cannot go back on it.
 
         If the answer cannot be queued, return the reason, because the sender would wait for it.
@@ -371,7 +361,7 @@ class Inbound:
         if not delivered_bytes:
             # A delivery was charged when its messages were read.
             charge_answer(len(envelope))
-        if request.routable:
+        if request.peer.routable:
             return envelope
         if not outcome.may_wait:
             problem = outcome.to_retry or outcome.untold
@@ -379,7 +369,6 @@ class Inbound:
                 return None
             # A request that failed, or may have, must not look done to a sender without a route.
             reason = rejected_by(problem)
-            name = self._table.name_of(request.message.type)
             self._measures.commands.add(DIDCOMM, name or UNKNOWN, reason.value)
             return reason
         generation = self._envelopes.of(request.sender.version).generation
@@ -388,10 +377,7 @@ class Inbound:
         )
         if not isinstance(queued, Refusal) or queued is Refusal.NOT_CONNECTED:
             return None
-        rejection = reason_of(queued)
-        return self.refused(
-            rejection, self._table.name_of(request.message.type), request.sender.did
-        )
+        return self.refused(reason_of(queued), name, request.sender.did)
 
     def report(self, rejection: MessageRejection) -> bytes | None:
         """Return the packed problem report for the sender of a rejected message.

@@ -19,13 +19,13 @@ from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
-from http_edge.didcomm.inbound_transport import InboundTransport, PeerState, ReturnScope
+from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import opens_route
-from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, Request
+from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, PeerState, Request
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.peer import Peer
-from http_edge.settings.settings import DidComm
+from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 64
@@ -39,16 +39,13 @@ _LONG_POLLS_MAX: Final = 8
 class SocketDependencies(msgspec.Struct, frozen=True):
     """Dependencies that all sockets of one edge share."""
 
-    settings: DidComm
+    settings: Settings
     envelopes: Envelopes
     inbound: Inbound
     identities: Identities
     hub: Hub
     waiting: Waiting
     new_id: NewId
-    buffer_bytes_max: int
-    sockets_per_identity_max: int
-    finish_s_max: float
 
 
 class _Peer:
@@ -123,12 +120,6 @@ class InboundSocket(InboundTransport):
 
     # ---- messages
 
-    def follow(self, sender: AgentAccount, message: Message) -> ReturnScope:
-        """On a socket a wish for live mode opens the route: nothing else can be meant by it."""
-        if opens_route(message):
-            message = msgspec.structs.replace(message, return_route="all")
-        return super().follow(sender, message)
-
     async def take(self, body: bytes) -> None:
         """Process a message; return when it is handled, or when the next one may overtake it."""
         self._passable = passable = asyncio.Event()
@@ -142,21 +133,28 @@ class InboundSocket(InboundTransport):
         finally:
             passing.cancel()
 
-    async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:
-        """Register the agent before its message is handled, which may start live mode."""
+    async def admit(self, sender: AgentAccount, message: Message) -> PeerState:
+        """Register the agent before its message is handled, which may start live mode.
+
+        A wish for live mode opens the route: on a socket nothing else can be meant by it.
+        """
+        if opens_route(message):
+            message = msgspec.structs.replace(message, return_route="all")
+        peer = await super().admit(sender, message)
         patient = len(self._passed) < _LONG_POLLS_MAX
         if message.delay_ms is not None and patient:
             self._passable.set()
-        is_peer = scope is ReturnScope.EVERYTHING and await self._let_in(sender)
+        is_peer = peer.open_route and await self._let_in(sender)
         is_live = is_peer and self._peers[sender.did].live_since is not None
-        return PeerState(persistent=is_peer, patient=patient, live=is_live)
+        return msgspec.structs.replace(peer, persistent=is_peer, patient=patient, live=is_live)
 
     async def _let_in(self, sender: AgentAccount) -> bool:
         did, hub = sender.did, self._dependencies.hub
         if did not in self._peers:
             if len(self._peers) >= _PEERS_MAX:
                 return False
-            if hub.listeners_of(did) >= self._dependencies.sockets_per_identity_max:
+            limits = self._dependencies.settings.limits
+            if hub.listeners_of(did) >= limits.sockets_per_identity_max:
                 return False
             peer = self._peers[did] = self._peer_of(sender)
             hub.add(did, peer)
@@ -218,7 +216,7 @@ class InboundSocket(InboundTransport):
             self._follow_live(peer, request.sender, outcome.live)
         elif (
             outcome.implicit
-            and request.open_route
+            and request.peer.open_route
             and not peer.explicit
             and not peer.is_pumping
             and await self._dependencies.waiting.open_session(request.sender.did, self.session)
@@ -242,7 +240,7 @@ class InboundSocket(InboundTransport):
 
     def _peer_of(self, agent: AgentAccount) -> _Peer:
         pump = Pump(
-            self._dependencies.settings,
+            self._dependencies.settings.didcomm,
             self._dependencies.envelopes,
             self._dependencies.identities,
             agent,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import cached_property
 from typing import Final
 
-import msgspec
-
 from actors.host.clock import NewId
 from http_edge.didcomm.envelopes.messages import AgentAccount, Message
+from http_edge.didcomm.protocols.protocol import PeerState
 
 _SENDERS_MAX: Final = 64
 """Senders whose return routes one socket remembers."""
@@ -17,22 +15,9 @@ _THREADS_MAX: Final = 64
 """Threads that one sender names on one socket for return route ``thread``."""
 
 
-class ReturnScope(Enum):
-    """What may now go back to a sender on a transport (RFC 0092)."""
-
-    NOTHING = "nothing"
-    ANSWER = "answer"
-    """The answer to this message."""
-    EVERYTHING = "everything"
-    """Any message for the sender."""
-
-
-class PeerState(msgspec.Struct, frozen=True):
-    """What a transport offers a sender: see ``Request``."""
-
-    persistent: bool = False
-    patient: bool = True
-    live: bool = False
+_NOTHING: Final = PeerState()
+_ANSWER: Final = PeerState(routable=True)
+_EVERYTHING: Final = PeerState(routable=True, open_route=True)
 
 
 class InboundTransport:
@@ -48,8 +33,8 @@ class InboundTransport:
         """The session that holds the leases of messages delivered here; a forward needs none."""
         return self._new_session()
 
-    def follow(self, sender: AgentAccount, message: Message) -> ReturnScope:
-        """Return what may go back to the sender on this transport (RFC 0092).
+    async def admit(self, sender: AgentAccount, message: Message) -> PeerState:
+        """Return what may go back to the sender of a message about to be handled (RFC 0092).
 
         The number of remembered return routes is bounded: keys cost a sender nothing, but each
         costs the mediator memory.
@@ -58,9 +43,9 @@ class InboundTransport:
         if route == "all":
             if len(self._open) < _SENDERS_MAX:
                 self._open.add(did)
-            return ReturnScope.EVERYTHING
+            return _EVERYTHING
         if did in self._open:
-            return ReturnScope.EVERYTHING
+            return _EVERYTHING
         threads = self._threads.get(did)
         if route == "thread":
             if threads is None and len(self._threads) < _SENDERS_MAX:
@@ -68,9 +53,5 @@ class InboundTransport:
             if threads is not None and len(threads) < _THREADS_MAX:
                 threads.add(message.return_route_thread)
             if message.return_route_thread == message.thread_id:
-                return ReturnScope.ANSWER
-        return ReturnScope.ANSWER if message.thread_id in (threads or ()) else ReturnScope.NOTHING
-
-    async def admit(self, sender: AgentAccount, message: Message, scope: ReturnScope) -> PeerState:  # noqa: ARG002
-        """Return what this transport offers the sender of a message about to be handled."""
-        return PeerState()
+                return _ANSWER
+        return _ANSWER if message.thread_id in (threads or ()) else _NOTHING

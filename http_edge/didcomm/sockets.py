@@ -54,14 +54,14 @@ class DidCommSockets:
             compress=False,
             writer_limit=0,  # a frame is written before the next, so that it counts
             # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
-            max_msg_size=self._dependencies.settings.message_bytes_max + 1,
+            max_msg_size=self._dependencies.settings.didcomm.message_bytes_max + 1,
             autoping=False,
         )
         await socket.prepare(request)
         outgoing = Outgoing(
             socket,
             peer=peer_of(request),
-            bytes_max=self._dependencies.buffer_bytes_max,
+            bytes_max=self._dependencies.settings.limits.socket_buffer_bytes_max,
             kind=WSMsgType.BINARY,
         )
         writing = asyncio.get_running_loop().create_task(outgoing.run())
@@ -84,9 +84,9 @@ class _Socket:
         outgoing: Outgoing,
         client: Peer,
     ) -> None:
-        self._settings = dependencies.settings
+        self._settings = dependencies.settings.didcomm
         self._inbound = dependencies.inbound
-        self._finish_s = dependencies.finish_s_max
+        self._finish_s = dependencies.settings.limits.host_call_s_max
         self._socket = socket
         self._outgoing = outgoing
         self._inbound_socket = InboundSocket(dependencies, outgoing, client)

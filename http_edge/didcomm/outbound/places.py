@@ -117,7 +117,8 @@ class Turn:
         """Begin a turn without places, for the endpoint remembered as ``name``."""
         self._places = places
         self._name = name
-        self._responsiveness = places.responsiveness(name)
+        self.responsiveness = places.responsiveness(name)
+        """The endpoint's responsiveness when the turn began, or slow if it has become slow."""
         self._addresses: Collection[str] = ()
         self._held: list[asyncio.Semaphore] = []
         self._late = False
@@ -125,7 +126,7 @@ class Turn:
     async def take(self, addresses: Collection[str] = ()) -> None:
         """Wait for places for these addresses, or only in the pool if no address is known yet."""
         self._addresses = addresses
-        for place in self._places.of(self._responsiveness, addresses):
+        for place in self._places.of(self.responsiveness, addresses):
             await place.acquire()
             self._held.append(place)
 
@@ -176,7 +177,7 @@ class Turn:
     async def _slow_down(self) -> bool:
         """Change to slow places; False if any of them is taken."""
         self._places.remember(self._name, Responsiveness.SLOW)
-        if self._responsiveness is Responsiveness.SLOW:
+        if self.responsiveness is Responsiveness.SLOW:
             return True
         wanted = self._places.of(Responsiveness.SLOW, self._addresses)
         if any(place.locked() for place in wanted):
@@ -185,7 +186,7 @@ class Turn:
             await place.acquire()  # never waits: all are free, and no other task runs meanwhile
         self.give_back()
         self._held = [*wanted]
-        self._responsiveness = Responsiveness.SLOW
+        self.responsiveness = Responsiveness.SLOW
         return True
 
 

@@ -10,6 +10,7 @@ has used up, admits no agent. Invitations are not stored; their ids carry a MAC
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from actors.core.agents import invitation_target
 from actors.core.commands import QueryConnection, UseInvitation
@@ -26,64 +27,51 @@ from http_edge.settings.settings import DidComm
 
 
 class NotAdmitted(Enum):
-    """Why an agent may not connect, or may not use an invitation.
+    """Why an agent may not connect, or may not use an invitation: the ``explain`` for persons.
 
-    Each has the ``problem-code`` and ``explain`` of RFC 0160 and RFC 0023. It names the
+    The ``problem-code`` and ``explain`` are those of RFC 0160 and RFC 0023. The text names the
     wrong member and the rule, never a value.
     """
 
-    NO_DID = ("request_not_accepted", "The request names no DID (did, connection.DID).")
+    NO_DID = "The request names no DID (did, connection.DID)."
     UNKNOWN_DID = (
-        "request_not_accepted",
-        "The DID is of no supported kind: did:peer 0, 1, 2 or 4, did:key, did:sov, or no method.",
+        "The DID is of no supported kind: did:peer 0, 1, 2 or 4, did:key, did:sov, or no method."
     )
     NO_DOCUMENT = (
-        "request_not_accepted",
-        (
-            "The document of the request's DID (in the DID, the attachment did_doc, or "
-            "connection.DIDDoc) is missing, is of another DID, or has no usable key or service."
-        ),
+        "The document of the request's DID (in the DID, the attachment did_doc, or "
+        "connection.DIDDoc) is missing, is of another DID, or has no usable key or service."
     )
-    NOT_SIGNED = (
-        "request_not_accepted",
-        "The attachment did_doc is malformed, or not signed by a key of its document.",
-    )
-    NOT_PACKED = ("request_not_accepted", "The request is not packed by a key of the DID document.")
-    LEADS_BACK = ("request_not_accepted", "The DID document leads messages back to this mediator.")
-    NOT_OPEN = ("request_not_accepted", "This mediator does not take new connections from you.")
+    NOT_SIGNED = "The attachment did_doc is malformed, or not signed by a key of its document."
+    NOT_PACKED = "The request is not packed by a key of the DID document."
+    LEADS_BACK = "The DID document leads messages back to this mediator."
+    NOT_OPEN = "This mediator does not take new connections from you."
     """The mediator admits no new agents, or not this one; the answer does not say which."""
     INVITATION_UNKNOWN = (
-        "request_not_accepted",
-        "An invitation of this mediator is needed, and its id as parent thread (pthid).",
+        "An invitation of this mediator is needed, and its id as parent thread (pthid)."
     )
-    INVITATION_EXPIRED = ("request_not_accepted", "The invitation has expired.")
-    INVITATION_USED = ("request_not_accepted", "The invitation was for one use, and is used.")
-    TOO_MANY = (
-        "request_processing_error",
-        "Too many connect at the moment: send the request again after some seconds.",
-    )
-    DID_ROTATED = ("request_not_accepted", Problem.ROTATED.sentence + ".")
-    INSUFFICIENT_STORAGE = (
-        "request_processing_error",
-        Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later.",
-    )
-    UNAVAILABLE = ("request_processing_error", "Out of service for now: send the request again.")
+    INVITATION_EXPIRED = "The invitation has expired."
+    INVITATION_USED = "The invitation was for one use, and is used."
+    DID_ROTATED = Problem.ROTATED.sentence + "."
+    TOO_MANY = "Too many connect at the moment: send the request again after some seconds."
+    INSUFFICIENT_STORAGE = Problem.INSUFFICIENT_STORAGE.sentence + ": send the request again later."
+    UNAVAILABLE = "Out of service for now: send the request again."
 
     @property
     def code(self) -> str:
         """The ``problem-code``."""
-        return self.value[0]
-
-    @property
-    def explanation(self) -> str:
-        """The ``explain``: English, for persons."""
-        return self.value[1]
+        return "request_processing_error" if self in _TO_REPEAT else "request_not_accepted"
 
     @property
     def refused(self) -> str:
         """Its name for the operator (``Outcome.refused``), more specific than the agent's code."""
         is_unknown = self is NotAdmitted.UNAVAILABLE
         return "" if is_unknown else self.name.lower().replace("_", "-")
+
+
+_TO_REPEAT: Final = frozenset(
+    {NotAdmitted.TOO_MANY, NotAdmitted.INSUFFICIENT_STORAGE, NotAdmitted.UNAVAILABLE}
+)
+"""The same request may be admitted later."""
 
 
 class Admission:
@@ -105,7 +93,7 @@ class Admission:
         a key.
         """
         is_early = registration_wait_s() is not None
-        terms = self._invitations.read_id(invitation_id)
+        terms = self._invitations.ids.read(invitation_id)
         is_for_one = terms is not None and terms.single_use
         rejection = NotAdmitted.TOO_MANY if is_early else None
         if not is_early and not is_for_one:
@@ -122,7 +110,7 @@ class Admission:
 
     async def use(self, request: Request, invitation_id: str) -> NotAdmitted | None:
         """Use an invitation; return None, or the reason why the sender may not use it."""
-        return await self._use(request, self._invitations.read_id(invitation_id))
+        return await self._use(request, self._invitations.ids.read(invitation_id))
 
     async def connection_of(self, request: Request) -> Connected | Refusal:
         """Return the sender's connection, or a refusal if none is known."""

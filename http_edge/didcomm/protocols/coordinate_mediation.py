@@ -53,12 +53,12 @@ class MediationForm(msgspec.Struct, frozen=True):
     major: int
     recipient: str
     name_of: Callable[[str], str | None]
-    update: str
-    query: str
-    listing: str
-    listed: str
     repeated_add: Result
     grant: Callable[[OwnAddress, str], Json]
+    update: str = "keylist-update"
+    query: str = "keylist-query"
+    listing: str = "keylist"
+    listed: str = "keys"
 
 
 def _key_name(text: str) -> str | None:
@@ -70,10 +70,6 @@ FORM_1: Final = MediationForm(
     1,
     recipient="recipient_key",
     name_of=_key_name,
-    update="keylist-update",
-    query="keylist-query",
-    listing="keylist",
-    listed="keys",
     repeated_add="no_change",
     grant=lambda own, _: {"endpoint": own.endpoint, "routing_keys": [own.dids.did_key]},
 )
@@ -81,10 +77,6 @@ FORM_2: Final = MediationForm(
     2,
     recipient="recipient_did",
     name_of=canonical_name,
-    update="keylist-update",
-    query="keylist-query",
-    listing="keylist",
-    listed="keys",
     repeated_add="success",  # Credo gives up at anything else
     # The specification's example has a list of DIDs, but the clients read a text.
     grant=lambda _, addressed_to: {"routing_did": addressed_to},

@@ -143,8 +143,8 @@ def refused(rejection: NotAdmitted) -> Outcome:
     """
     body: Json = {
         "problem-code": rejection.code,
-        "explain": rejection.explanation,
-        "description": described(rejection.code, rejection.explanation),
+        "explain": rejection.value,
+        "description": described(rejection.code, rejection.value),
     }
     report = Reply(PROBLEM_REPORT, body, names_parent=True)
     return Outcome(reply=report, may_wait=False, refused=rejection.refused)

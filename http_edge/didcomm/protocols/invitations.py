@@ -161,7 +161,8 @@ class Invitations:
         even if it was printed somewhere before.
         """
         self._key = key
-        self._ids = InvitationIds(key.seed, public=public)
+        self.ids = InvitationIds(key.seed, public=public)
+        """The ids, which are the terms of our invitations, not checked for expiry or use."""
         self._label = label
         self._endpoint = endpoint
         # Of the DIDs that contain their services, most agents resolve did:peer:2.
@@ -189,13 +190,6 @@ class Invitations:
         """Return the public invitation, always the same, or None if there is none."""
         return self._invitation(PUBLIC, self._label) if self._public else None
 
-    def read_id(self, text: str) -> InvitationTerms | None:
-        """Return the terms of an invitation of ours by its id; None for any other text.
-
-        The id is not checked for expiry or use.
-        """
-        return self._ids.read(text)
-
     def read(self, protocol: Protocol, encoded: str) -> MediatorInvitation | None:
         """Return an invitation of ours from its URL's parameter; None for anything else.
 
@@ -220,10 +214,10 @@ class Invitations:
         label that is not the invitation's.
         """
         label = self._label if label is None else label
-        terms = self.read_id(invitation_id)
+        terms = self.ids.read(invitation_id)
         if terms is None or not isinstance(label, str):
             return None
-        if not self._ids.has_label(terms, label):
+        if not self.ids.has_label(terms, label):
             return None
         return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
 
@@ -235,7 +229,7 @@ class Invitations:
         single_use: bool = False,
         expires_at_s: int | None = None,
     ) -> MediatorInvitation:
-        terms = self._ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
+        terms = self.ids.make(unique, label, single_use=single_use, expires_at_s=expires_at_s)
         return MediatorInvitation(terms, label, self._key.public, self._endpoint, self._did)
 
 

@@ -56,7 +56,7 @@ class OutOfBand:
             return Outcome(reply=_report(_STRANGER), may_wait=False, refused=refused)
         match await self._admission.use(request, request.message.parent_thread_id):
             case None:
-                return Outcome(reply=_reply("handshake-reuse-accepted", {}))
+                return Outcome(reply=Reply("handshake-reuse-accepted", names_parent=True))
             case NotAdmitted.UNAVAILABLE:
                 return refusal(Problem.TRY_AGAIN, may_wait=False)
             case rejection:
@@ -64,8 +64,5 @@ class OutOfBand:
 
 
 def _report(description: Json) -> Reply:
-    return _reply(PROBLEM_REPORT, {"description": description, "impact": "thread"})
-
-
-def _reply(name: str, body: Json) -> Reply:
-    return Reply(name, body, names_parent=True)
+    body: Json = {"description": description, "impact": "thread"}
+    return Reply(PROBLEM_REPORT, body, names_parent=True)

@@ -75,7 +75,7 @@ class OwnQueue:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""
         removal = RemoveMessages(_possible(message_ids), ACKNOWLEDGED)
         # Live deliveries are acknowledged one by one: a commit for each would delay other commands.
-        return await self.change(request, removal, can_linger=request.live)
+        return await self.change(request, removal, can_linger=request.peer.live)
 
     async def deliver(
         self, request: Request, limit: int, *, recipient_key: str | None = None, at_least: int = 0

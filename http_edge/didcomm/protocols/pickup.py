@@ -207,7 +207,7 @@ class Pickup:
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
             return self._refused(state)
-        if not request.routable:
+        if not request.peer.routable:
             return NOTHING
         if not self._form.answers_receipt:
             return Outcome(explicit=True)
@@ -218,7 +218,7 @@ class Pickup:
         wanted = request.message.flag("live_delivery")
         if isinstance(wanted, InvalidMember):
             return self._refused(wanted)
-        if not request.persistent:
+        if not request.peer.persistent:
             if wanted:
                 return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._status_reply(request, everything)

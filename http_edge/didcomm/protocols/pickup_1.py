@@ -107,7 +107,7 @@ class Pickup1:
 
     async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
         """Lease up to ``size`` messages: at once if that many wait, else when the delay is over."""
-        wished_s = (request.message.delay_ms or 0) / 1000 if request.patient else 0
+        wished_s = (request.message.delay_ms or 0) / 1000 if request.peer.patient else 0
         delay_s = min(wished_s, self._delay_s_max)
         if size == 0 or delay_s <= 0:
             return await self._queue.deliver(request, size)

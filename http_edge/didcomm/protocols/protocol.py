@@ -32,16 +32,28 @@ from http_edge.didcomm.protocols.problems import Problem, problem_of, report_of
 _R = TypeVar("_R", bound=Reply)
 
 
+class PeerState(msgspec.Struct, frozen=True):
+    """What the transport of a message offers its sender.
+
+    ``routable``: a reply can go back at once; ``open_route``: waiting messages can, too (RFC 0092,
+    ``all``). ``persistent``: the session can carry messages to the sender at any time. ``patient``:
+    the request may long-poll for as long as it asks to. ``live``: the sender is in live mode on
+    this session.
+    """
+
+    routable: bool = False
+    open_route: bool = False
+    persistent: bool = False
+    patient: bool = True
+    live: bool = False
+
+
 class Request(msgspec.Struct, frozen=True):
     """One authenticated message on its way to a handler.
 
     ``sender`` is the account that packed the message, proven by its envelope. ``command`` is the
     key of the message in the log, 16 bytes: that of all commands that the handler sends to
     ``identities``. ``session`` names the socket that the message came on, or its HTTP request.
-    ``persistent``: the session can carry messages to the sender at any time. ``routable``: a reply
-    can go back at once; ``open_route``: waiting messages can, too (RFC 0092, ``all``). ``patient``:
-    the request may long-poll for as long as it asks to. ``live``: the sender is in live mode on
-    this session.
     """
 
     message: Message
@@ -49,11 +61,7 @@ class Request(msgspec.Struct, frozen=True):
     command: bytes
     identities: Identities
     session: str
-    persistent: bool
-    routable: bool
-    open_route: bool = False
-    patient: bool = True
-    live: bool = False
+    peer: PeerState
 
     async def ask(self, target: str, command: Command, reply: type[_R]) -> _R | Refusal:
         """Send a command that the message causes, which is not charged to an account."""
@@ -147,7 +155,7 @@ def with_route(handler: Handler) -> Handler:
     """Return a handler that does nothing unless its answer can go back at once."""
 
     async def handle(request: Request) -> Outcome:
-        return await handler(request) if request.routable else NOTHING
+        return await handler(request) if request.peer.routable else NOTHING
 
     return handle
 

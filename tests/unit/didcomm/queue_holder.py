@@ -44,7 +44,7 @@ from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.protocols.pickup import FORMS, Pickup
 from http_edge.didcomm.protocols.pickup_1 import Pickup1
-from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
+from http_edge.didcomm.protocols.protocol import Family, Outcome, PeerState, Request
 from http_edge.didcomm.protocols.queue_1 import Queue1
 from http_edge.dispatch.hub import Hub
 from http_edge.settings.settings import Settings
@@ -136,8 +136,7 @@ class Holder:
             _COMMAND,
             self.identities,
             session,
-            persistent=persistent,
-            routable=routable,
+            PeerState(routable=routable, persistent=persistent),
         )
         family: Family = self.families[question.type.family, question.type.major]
         handler = family.handlers.get(question.type.name, family.otherwise)

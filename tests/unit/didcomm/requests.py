@@ -19,7 +19,7 @@ from http_edge.didcomm.envelopes.messages import Answer, Json, Message
 from http_edge.didcomm.envelopes.v1.plaintext import read, write_answer
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.identities import Identities, key_target
-from http_edge.didcomm.protocols.protocol import Family, Outcome, Request
+from http_edge.didcomm.protocols.protocol import Family, Outcome, PeerState, Request
 from http_edge.settings.settings import Settings
 from tests.edge.local_host import LocalHosts
 from tests.unit.watched_identities import WatchedIdentities
@@ -69,8 +69,7 @@ def request_of(message: Message, key: bytes = ALICE, identities: Identities = _U
         command=COMMAND,
         identities=identities,
         session="session-1",
-        persistent=False,
-        routable=True,
+        peer=PeerState(routable=True),
     )
 
 

@@ -61,7 +61,7 @@ def test_an_id_carries_its_terms_and_nothing_is_stored(
     )
     assert re.fullmatch("[A-Za-z0-9_-]{48}", invitation.terms.id)
     elsewhere = Invitations(KeyPair.from_seed(b"s" * 32), "another label", "https://b.example")
-    terms = elsewhere.read_id(invitation.terms.id)
+    terms = elsewhere.ids.read(invitation.terms.id)
     assert terms == invitation.terms
     assert terms is not None
     assert (terms.single_use, terms.expires_at_s) == (single_use, expires_at_s)
@@ -86,7 +86,7 @@ def test_no_bit_of_an_id_can_be_changed() -> None:
     for bit in range(len(whole) * 8):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
-        assert OURS.read_id(b64encode(bytes(changed))) is None
+        assert OURS.ids.read(b64encode(bytes(changed))) is None
 
 
 @pytest.mark.parametrize("unique", [f"{n}" for n in range(16)])
@@ -97,19 +97,19 @@ def test_an_id_has_one_spelling(unique: str) -> None:
     ).terms
     standard = invitation.id.replace("-", "+").replace("_", "/")
     for other in (standard, invitation.id + "=", invitation.id + "\n", " " + invitation.id):
-        assert other == invitation.id or OURS.read_id(other) is None
+        assert other == invitation.id or OURS.ids.read(other) is None
 
 
 def test_what_this_mediator_did_not_make_is_no_invitation() -> None:
     theirs = Invitations(OTHER, "Poste", ENDPOINT)
     foreign = theirs.make(single_use=False, expires_at_s=None, label=None, new_id=lambda: "one")
     for text in (foreign.terms.id, "", "A" * 48, "é" * 48, "did:peer:2.Vz6Mk", "\x00" * 48):
-        assert OURS.read_id(text) is None
+        assert OURS.ids.read(text) is None
 
 
 @given(st.text(min_size=46, max_size=50))
 def test_no_text_is_an_invitation_by_chance(text: str) -> None:
-    assert OURS.read_id(text) is None
+    assert OURS.ids.read(text) is None
 
 
 def test_an_invitation_ends_with_its_second() -> None:
@@ -142,7 +142,7 @@ def test_the_public_invitation_is_always_the_same_and_never_ends() -> None:
     public = OURS.public()
     assert public is not None
     assert public == Invitations(KEY, "Poste", ENDPOINT).public()
-    assert OURS.read_id(public.terms.id) == public.terms
+    assert OURS.ids.read(public.terms.id) == public.terms
     assert (public.terms.single_use, public.terms.expires_at_s) == (False, None)
 
 
@@ -151,8 +151,8 @@ def test_without_a_public_invitation_its_id_is_unknown_wherever_it_was_printed()
     private = Invitations(KEY, "Poste", ENDPOINT, public=False)
     assert printed is not None
     assert private.public() is None
-    assert private.read_id(printed.terms.id) is None
-    assert private.read_id(made().terms.id) == made().terms
+    assert private.ids.read(printed.terms.id) is None
+    assert private.ids.read(made().terms.id) == made().terms
 
 
 def test_the_out_of_band_invitation_has_one_service_and_all_handshakes() -> None:

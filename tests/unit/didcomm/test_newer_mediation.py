@@ -24,7 +24,7 @@ from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, pe
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.coordinate_mediation import FORM_2, FORM_3, MediationForm
-from http_edge.didcomm.protocols.protocol import Outcome, Request
+from http_edge.didcomm.protocols.protocol import Outcome, PeerState, Request
 from tests.unit.didcomm.mediations import OWN_DID, OWN_DIDS, SETTINGS, mediation_family
 from tests.unit.didcomm.requests import ALICE, NEW, Agents, agents_of, raw_key
 
@@ -82,8 +82,7 @@ class Mediation:
             b"c" * 16,
             self.agents,
             "session-1",
-            persistent=False,
-            routable=True,
+            PeerState(routable=True),
         )
         return await self.family.handlers[name](request)
 
