@@ -35,7 +35,9 @@ from actors.core.replies import (
     Reply,
 )
 from actors.core.submissions import Read, Submission, WaitingAt
+from actors.host.clock import new_id
 from actors.host.packed_page import unpack_page
+from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_answer, paid_turn
 from http_edge.listener.large_bodies import read_apart
@@ -129,6 +131,10 @@ class Identities:
             return answer.code
         assert isinstance(answer, reply), type(answer).__name__
         return cast("_R", answer)
+
+    async def ask_unprompted(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
+        """Send a command that no message caused, under a key of its own in the log."""
+        return await self.ask(did, command, command_key(did, new_id()), reply)
 
     async def find_account(
         self, did: str, command: bytes, names: Sequence[str] = ()

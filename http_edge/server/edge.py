@@ -422,7 +422,7 @@ def _push_notifier(settings: Settings, identities: Identities) -> PushNotifier |
     gateway = open_gateway(settings.push) if settings.didcomm.enabled else None
     if gateway is None:
         return None
-    return PushNotifier(identities, gateway, settings.push, new_id=new_id)
+    return PushNotifier(identities, gateway, settings.push)
 
 
 def _refusal_counts(audit: Audit, clock: Clock, measures: EdgeMeasures) -> RefusalCounts:

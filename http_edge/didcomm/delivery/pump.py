@@ -20,7 +20,6 @@ from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from actors.host.clock import NewId
-from eventstore.log.seal import command_key
 from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.versions import Envelopes
@@ -186,12 +185,8 @@ class Pump:
     async def _take(self, channel: str, **wanted: bool | int) -> Delivery | Refusal:
         command = delivery_to(self._session, channel, _BATCH, self._settings)
         command = msgspec.structs.replace(command, **wanted)
-        return await self._identities.ask(self._agent.did, command, self._command(), Delivery)
+        return await self._identities.ask_unprompted(self._agent.did, command, Delivery)
 
     async def _remove(self, messages: list[DeliveredMessage]) -> None:
         removal = RemoveMessages([m.message_id for m in messages], DELIVERED)
-        await self._identities.ask(self._agent.did, removal, self._command(), QueueState)
-
-    def _command(self) -> bytes:
-        """Return a key in the log for a command that no message of the agent caused."""
-        return command_key(self._agent.did, self._new_id())
+        await self._identities.ask_unprompted(self._agent.did, removal, QueueState)

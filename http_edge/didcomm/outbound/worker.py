@@ -22,10 +22,9 @@ from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final
 
 from actors.core.commands import (
-    Command,
     Connection,
     DeliverMessages,
     QueryConnection,
@@ -35,9 +34,8 @@ from actors.core.commands import (
 )
 from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
-from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState, Reply
+from actors.core.replies import Connected, DeliveredMessage, Delivery, Done, QueueState
 from actors.host.clock import Clock, NewId
-from eventstore.log.seal import command_key
 from http_edge.didcomm.envelopes.did_documents import AgentDocument
 from http_edge.didcomm.envelopes.versions import wrap
 from http_edge.didcomm.identities import Identities
@@ -67,7 +65,6 @@ _REFUSALS_MAX: Final = 3
 """Completely refused batches in a row before the messages of the next are set aside."""
 _DOUBLINGS_MAX: Final = 32
 _SPREAD_BYTES: Final = 4
-_R = TypeVar("_R", bound=Reply)
 
 
 def pause_s(attempt: int, name: str, *, first_s: float, longest_s: float) -> float:
@@ -100,11 +97,6 @@ class DeliveryQueue:
     """The tasks of workers that lease nothing and may be cancelled for another agent; those that
     have waited for longest first."""
 
-    async def ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
-        """Send a command to the agent's identity and return its reply."""
-        key = command_key(did, self.new_id())
-        return await self.identities.ask(did, command, key, reply)
-
     async def lease(
         self, did: str, session: str, limit: int, lease_ms: int, ids: Sequence[str] | None = None
     ) -> list[DeliveredMessage] | Refusal:
@@ -113,7 +105,7 @@ class DeliveryQueue:
         command = DeliverMessages(
             session, CHANNEL, limit, _BATCH_BYTES_MAX, lease_ms, message_ids=message_ids
         )
-        delivery = await self.ask(did, command, Delivery)
+        delivery = await self.identities.ask_unprompted(did, command, Delivery)
         return delivery if isinstance(delivery, Refusal) else delivery.messages
 
     async def learn(self, routing_keys: Sequence[str]) -> bool:
@@ -131,7 +123,7 @@ class DeliveryQueue:
 
     async def release(self, did: str, session: str) -> None:
         """End the leases of a session. If this fails, they end by themselves."""
-        await self.ask(did, ReleaseLeases(session), Done)
+        await self.identities.ask_unprompted(did, ReleaseLeases(session), Done)
 
 
 class _Round(Enum):
@@ -240,9 +232,9 @@ class DeliveryWorker:
             self._queue.waiting.pop(self, None)
 
     async def _round(self) -> _Round:
+        ask = self._queue.identities.ask_unprompted
         connected, state = await asyncio.gather(
-            self._queue.ask(self.did, QueryConnection(), Connected),
-            self._queue.ask(self.did, QueryQueue(), QueueState),
+            ask(self.did, QueryConnection(), Connected), ask(self.did, QueryQueue(), QueueState)
         )
         if isinstance(connected, Refusal) or isinstance(state, Refusal):
             is_gone = Refusal.NOT_CONNECTED in (connected, state)
@@ -389,7 +381,9 @@ class DeliveryWorker:
     async def _remove(self) -> bool:
         while self._accepted:
             ids = list(self._accepted)
-            removed = await self._queue.ask(self.did, RemoveMessages(ids, DELIVERED), QueueState)
+            removal = RemoveMessages(ids, DELIVERED)
+            ask = self._queue.identities.ask_unprompted
+            removed = await ask(self.did, removal, QueueState)
             if isinstance(removed, Refusal) and removed is not Refusal.NOT_CONNECTED:
                 return False
             for message_id in ids:

@@ -17,21 +17,13 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from actors.core.commands import (
-    Command,
-    PushDevice,
-    QueryPushDevice,
-    QueryQueue,
-    SetPushDevice,
-)
+from actors.core.commands import PushDevice, QueryPushDevice, QueryQueue, SetPushDevice
 from actors.core.refusals import Refusal
-from actors.core.replies import PushDeviceFound, QueueState, Reply
-from actors.host.clock import NewId
-from eventstore.log.seal import command_key
+from actors.core.replies import PushDeviceFound, QueueState
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.push.gateways import PushGateway
 from http_edge.didcomm.push.notification import Notification, PushOutcome
@@ -39,7 +31,6 @@ from http_edge.settings.settings import Push
 
 _LOG = logging.getLogger(__name__)
 RESULTS: Final = ("sent", "failed", "unregistered", "dropped")
-_R = TypeVar("_R", bound=Reply)
 
 
 class _Watch(msgspec.Struct):
@@ -62,7 +53,6 @@ class PushNotifier:
         gateway: PushGateway,
         settings: Push,
         *,
-        new_id: NewId,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Notify through ``gateway``; ``sleep`` waits for some seconds."""
@@ -70,7 +60,6 @@ class PushNotifier:
         self._identities = identities
         self._gateway = gateway
         self._settings = settings
-        self._new_id = new_id
         self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By the agent that is watched; the longest watched first."""
@@ -138,9 +127,9 @@ class PushNotifier:
 
     async def _step(self, did: str, watch: _Watch) -> bool:
         """Notify if there is reason to; return whether there is still something to watch."""
+        ask = self._identities.ask_unprompted
         found, state = await asyncio.gather(
-            self._ask(did, QueryPushDevice(), PushDeviceFound),
-            self._ask(did, QueryQueue(), QueueState),
+            ask(did, QueryPushDevice(), PushDeviceFound), ask(did, QueryQueue(), QueueState)
         )
         if isinstance(found, Refusal) or isinstance(state, Refusal):
             return Refusal.NOT_CONNECTED not in (found, state)
@@ -175,8 +164,5 @@ class PushNotifier:
             case PushOutcome.UNREGISTERED:
                 self._counts["unregistered"] += 1
                 forget = SetPushDevice(None, instead_of=device.token)
-                await self._ask(did, forget, PushDeviceFound)
+                await self._identities.ask_unprompted(did, forget, PushDeviceFound)
                 return False
-
-    async def _ask(self, did: str, command: Command, reply: type[_R]) -> _R | Refusal:
-        return await self._identities.ask(did, command, command_key(did, self._new_id()), reply)
