@@ -26,10 +26,9 @@ from http_edge.didcomm.envelopes import keys
 from http_edge.didcomm.envelopes.messages import InvalidMember, Json, Message, Reply, read_whole
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import speaker
-from http_edge.didcomm.protocols.enrolment import Enrolment, NotEnrolled
+from http_edge.didcomm.protocols.enrolment import Enrolment
 from http_edge.didcomm.protocols.keylists import Changed, KeyChanges, Keylists
 from http_edge.didcomm.protocols.own_address import OwnAddress
-from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, refusal
 from http_edge.settings.settings import DidComm
 
@@ -146,15 +145,8 @@ class CoordinateMediation:
     async def _request(self, request: Request) -> Outcome:
         """Grant mediation, any number of times; deny it to an agent that may not have it."""
         refused = await self._enrolment.grant(request)
-        if isinstance(refused, Problem | InvalidMember):
-            return _report(refused)
-        if isinstance(refused, NotEnrolled):
-            return Outcome(
-                reply=Reply("mediate-deny"),
-                # A stranger has no queue in which the answer could wait.
-                may_wait=refused.is_connected,
-                refused=refused.refused,
-            )
+        if refused is not None:
+            return refused
         addressed_to = request.message.addressed_to or self._own.dids.did_key
         return Outcome(reply=Reply("mediate-grant", self._form.grant(self._own, addressed_to)))
 
@@ -249,7 +241,7 @@ class CoordinateMediation:
         return Outcome(reply=Reply(self._form.listing, members))
 
 
-def _report(problem: Problem | InvalidMember | Refusal) -> Outcome:
+def _report(problem: InvalidMember | Refusal) -> Outcome:
     # A stranger has no queue in which the report could wait.
     return refusal(problem, may_wait=problem is not Refusal.NOT_CONNECTED)
 

@@ -13,20 +13,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-import msgspec
-
 from actors.core.commands import Connection, GrantMediation
 from actors.core.refusals import Refusal
 from actors.core.replies import Done
 from http_edge.didcomm.envelopes.did_documents import MessagingService
-from http_edge.didcomm.envelopes.messages import InvalidMember, Message
+from http_edge.didcomm.envelopes.messages import InvalidMember, Message, Reply
 from http_edge.didcomm.envelopes.recipient_names import canonical_name
 from http_edge.didcomm.identities import TO_RETRY
 from http_edge.didcomm.protocols.admission import Admission, NotAdmitted
 from http_edge.didcomm.protocols.keylists import Keylists
 from http_edge.didcomm.protocols.own_address import OwnAddress
-from http_edge.didcomm.protocols.problems import Problem, problem_of
-from http_edge.didcomm.protocols.protocol import Request
+from http_edge.didcomm.protocols.problems import problem_of
+from http_edge.didcomm.protocols.protocol import Outcome, Request, refusal
 
 Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
 """Returns the service of a message's sender, as far as its document is known."""
@@ -35,13 +33,6 @@ Services: TypeAlias = Callable[[Message], Awaitable[MessagingService | None]]
 _NO_PRIOR: Final = InvalidMember(
     "from_prior", "was not accepted; a mediate-request without it gets another account"
 )
-
-
-class NotEnrolled(msgspec.Struct, frozen=True):
-    """A denial of mediation; ``refused`` gives the operator the reason."""
-
-    refused: str
-    is_connected: bool = False
 
 
 class Enrolment:
@@ -60,8 +51,8 @@ class Enrolment:
         self._services = services
         self._own = own
 
-    async def grant(self, request: Request) -> NotEnrolled | Problem | InvalidMember | None:
-        """Grant mediation to the sender; return None, or the reason for the denial.
+    async def grant(self, request: Request) -> Outcome | None:
+        """Grant mediation to the sender; return None, or the answer that says why not.
 
         A sender that claims the account of a prior DID in vain gets none of its own: with that, the
         mediator would refuse the valid proof that may follow.
@@ -70,9 +61,14 @@ class Enrolment:
         if request.message.is_prior_unproven:
             known = await self._admission.connection_of(request)
             if known is Refusal.NOT_CONNECTED:
-                return _NO_PRIOR
+                return refusal(_NO_PRIOR)
         granted = await (self._enrol(request, did) if did else self._grant(request))
-        return _not_granted(granted) if isinstance(granted, Refusal) else granted
+        if not isinstance(granted, Refusal):
+            return granted
+        if granted in TO_RETRY:
+            return refusal(granted)
+        is_connected = granted is not Refusal.NOT_CONNECTED
+        return _denied(problem_of(granted).refused, is_connected=is_connected)
 
     async def reach(self, message: Message) -> tuple[str, list[str]]:
         """Return endpoint and routing keys of a message's sender, from its document.
@@ -93,18 +89,18 @@ class Enrolment:
         granted = await request.ask_account(GrantMediation(), Done)
         return granted if isinstance(granted, Refusal) else None
 
-    async def _enrol(self, request: Request, did: str) -> NotEnrolled | Problem | Refusal | None:
+    async def _enrol(self, request: Request, did: str) -> Outcome | Refusal | None:
         """Connect the sender, if it may be an agent of ours, and register its own DID.
 
         Clients without a keylist rely on the registration.
         """
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if admitted is NotAdmitted.UNAVAILABLE:
-            return Problem.TRY_AGAIN
+            return Refusal.TEMPORARILY_UNAVAILABLE
         if admitted is NotAdmitted.TOO_MANY:
-            return Problem.RATE_LIMITED
+            return Refusal.RATE_LIMITED
         if isinstance(admitted, NotAdmitted):
-            return NotEnrolled(admitted.refused)
+            return _denied(admitted.refused, is_connected=False)
         endpoint, routing_keys = await self.reach(request.message)
         name = canonical_name(did)
         kind = request.message.type
@@ -121,8 +117,6 @@ class Enrolment:
         return await self._keylists.enrol(request.sender.did, request.command, connection, names)
 
 
-def _not_granted(refusal: Refusal) -> NotEnrolled | Problem:
-    problem = problem_of(refusal)
-    if refusal in TO_RETRY:
-        return problem
-    return NotEnrolled(problem.refused, is_connected=refusal is not Refusal.NOT_CONNECTED)
+def _denied(refused: str, *, is_connected: bool) -> Outcome:
+    # A stranger has no queue in which the answer could wait.
+    return Outcome(Reply("mediate-deny"), may_wait=is_connected, refused=refused)
