@@ -53,7 +53,7 @@ class Problem(Enum):
     VERSION_NOT_SUPPORTED = (
         "version-not-supported",
         "e.p.msg.unsupported",
-        "This version of the protocol is not supported; discover-features lists those that are",
+        "This version of the protocol is not supported",
     )
     INVALID_MESSAGE = (
         "invalid-message",
