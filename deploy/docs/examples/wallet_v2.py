@@ -25,7 +25,7 @@ async def main(url: str) -> None:
                 break
 
         # Another DID speaks for the account from now on; keylist and queue stay.
-        bob = await bob.rotate()
+        bob = await bob.rotate(KeyPair.new())  # a wallet stores the key first
         print([each.recipient_did for each in (await bob.query_recipients()).dids])
 
         # Replaced by no DID, the account ends, with keylist and queue.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self
 
 import aiohttp
 
@@ -204,39 +204,43 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
 
     # ---- its own DID
 
-    async def rotate(self, key: KeyPair | None = None) -> Wallet2:
+    async def rotate(self, key: KeyPair) -> Self:
         """Let the DID of another key speak for this wallet's account; keylist and queue stay.
 
         Return the wallet under its new DID, over HTTP; the mediator refuses the prior DID from then
-        on. ``key``, by default a fresh one, must not have an account. A caller that stored it can
-        repeat a rotation whose answer was lost.
+        on. ``key`` must not have an account. Store it first: after an error that leaves the outcome
+        open, only a repetition with the same key does not lose the account.
 
         Raises:
-            ProblemReported: the mediator refused the rotation, and this wallet stays as it is.
+            ProblemReported: with ``e.p.req.not_enroll`` the rotation was refused, and this wallet
+                stays as it is; with any other code it may have taken effect.
+            MediatorRefused, MediatorUnreachable, UnexpectedAnswer: it may have taken effect.
         """
-        new = replace(self.connection, key=key or KeyPair.new(), is_known=False)
+        new = replace(self.connection, key=key, is_known=False)
         # What only an account gets: a mediator answers a ping whatever the proof is worth.
         status = f"{self.pickup.protocol}/status-request"
-        await self._with(new).request(status, "status", **self._from_prior(new.did))
+        await self._with(new).request(status, "status", **_from_prior(self.connection, new.did))
         return self._with(replace(new, is_known=True))
 
     async def end(self) -> None:
-        """End the account with its keylist and queue; to repeat it changes nothing."""
-        parting = {"@type": f"{NEW_PREFIX}empty/1.0/empty", **self._from_prior(None)}
-        await self.ask(parting, return_route="none")
+        """End the account with its keylist and queue, over HTTP; to repeat it changes nothing."""
+        # By the whole DID: a mediator that has ended the account may not know the short one.
+        whole = replace(self.connection, is_known=False)
+        parting = {"@type": f"{NEW_PREFIX}empty/1.0/empty", **_from_prior(whole, None)}
+        await self._with(whole).ask(parting, return_route="none")
 
-    def _from_prior(self, new_did: str | None) -> Json:
-        """Return the proof that this wallet's DID is given up, as a member of a message."""
-        did, key = self.connection.did, self.connection.key
-        own = self.connection.own.by_kid[did]
-        rotation = DidRotation(did, new_did, _now_ms() // 1000)
-        return {"~from_prior": write_from_prior(rotation, own.signing_kid, key)}
-
-    def _with(self, connection: Connection2) -> Wallet2:
-        return Wallet2(
+    def _with(self, connection: Connection2) -> Self:
+        return type(self)(
             connection,
             session=self.session,
             pickup=self.pickup,
             mediation=self.mediation_version,
             routing_did=self.routing_did,
         )
+
+
+def _from_prior(given_up: Connection2, new_did: str | None) -> Json:
+    """Return the proof that a wallet's DID is given up, as a member of a message."""
+    own = given_up.own.by_kid[given_up.did]
+    rotation = DidRotation(given_up.did, new_did, _now_ms() // 1000)
+    return {"~from_prior": write_from_prior(rotation, own.signing_kid, given_up.key)}

@@ -255,17 +255,38 @@ async def test_a_wallet_of_the_library_rotates_as_often_as_it_likes_and_ends(
     await sender.write(recipient, "before")
     key = KeyPair.new()
     await old.rotate(key)  # and its answer may have been lost
+    await network.mediator.restart()
     new = await old.rotate(key)
     assert new.connection == replace(old.connection, key=key)
-    newest = await new.rotate()
+    newest = await new.rotate(KeyPair.new())
     await sender.write(recipient, "after")
     assert await drained(newest, sender, recipient) == ["before", "after"]
     assert await refused(old) == await refused(new) == "e.p.did-rotated"
     with pytest.raises(ProblemReported, match="not connected"):
-        await old.rotate()
-    for _ in range(2):
-        await newest.end()
+        await old.rotate(KeyPair.new())
+    await newest.end()  # and its answer may have been lost
+    await network.mediator.restart()
+    await newest.end()
     assert await refused(newest) == "e.p.req.not_enroll"
+
+
+async def test_a_wallet_of_a_class_of_its_own_connects_and_rotates_as_one(
+    network: WalletNetwork,
+) -> None:
+    class OwnWallet(Wallet2):
+        pass
+
+    url = network.mediator.url("/invitation")
+    wallet = await OwnWallet.connect(url, session=network.session)
+    assert type(wallet) is type(await wallet.rotate(KeyPair.new())) is OwnWallet
+
+
+async def test_a_wallet_over_a_socket_ends_before_it_goes_on(network: WalletNetwork) -> None:
+    """Nothing on a socket says that a message without an answer was taken."""
+    wallet = await connected(network)
+    async with wallet.socket() as socket:
+        await wallet.over(socket).end()
+        assert await refused(wallet) == "e.p.req.not_enroll"
 
 
 async def test_a_newcomer_learns_that_its_proof_of_a_prior_did_was_not_accepted(
