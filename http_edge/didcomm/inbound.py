@@ -298,7 +298,7 @@ class Inbound:
         request, outcome = handled
         account = request.sender
         outcome = acknowledged(message, outcome)
-        if message.is_prior_unproven:
+        if request.message.is_prior_unproven:
             outcome = _with_unproven_prior(outcome)
         if outcome.refused:
             self._refusals.count(DIDCOMM, name, outcome.refused, account.did)
@@ -325,6 +325,9 @@ class Inbound:
         account = await self._accounts.of(sender, command)
         if isinstance(account, Refusal):
             return account
+        if account.did != sender.did:
+            # It speaks for its prior DID's account already, and needs no proof of that.
+            message = msgspec.structs.replace(message, is_prior_unproven=False)
         self._sender_seen(account.did)
         peer = await transport.admit(account, message)
         request = Request(message, account, command, self._identities, transport.session, peer)

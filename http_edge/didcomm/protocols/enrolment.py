@@ -62,6 +62,8 @@ class Enrolment:
             known = await self._admission.connection_of(request)
             if known is Refusal.NOT_CONNECTED:
                 return refusal(_NO_PRIOR)
+            if isinstance(known, Refusal) and known in TO_RETRY:
+                return refusal(known)
         granted = await (self._enrol(request, did) if did else self._grant(request))
         if not isinstance(granted, Refusal):
             return granted

@@ -81,6 +81,22 @@ async def test_a_wallet_from_which_nothing_comes_ends_with_what_waits_and_may_be
     assert await again.drained() == ["welcome back"]
 
 
+async def test_a_rotated_wallet_that_ended_so_begins_anew_although_it_repeats_its_from_prior(
+    mediator: Mediator, network: WalletNetwork
+) -> None:
+    """The mediator has let go of the prior DID's document, so a short one proves nothing now."""
+    old = await connected(network)
+    new = successor(network, old)
+    proof = moved(old, new)
+    await say(new, "trust-ping/2.0/ping", from_prior=proof)
+    await pass_days(mediator, AGE_DAYS + EVERY_DAYS + 0.1)
+    assert ended(mediator) == 1
+    await mediator.restart()
+    kind = "coordinate-mediation/3.0/mediate-request"
+    assert str((await say(new, kind, from_prior=proof))["@type"]).endswith("mediate-grant")
+    assert len((await new.query_recipients()).dids) == 1
+
+
 @pytest.mark.parametrize("kind", OWN)
 async def test_any_message_of_its_own_keeps_an_agent(
     mediator: Mediator, network: WalletNetwork, bob: Bob, kind: str

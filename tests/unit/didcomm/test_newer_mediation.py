@@ -24,6 +24,7 @@ from http_edge.didcomm.envelopes.peer_dids import encode_peer2, encode_peer4, pe
 from http_edge.didcomm.envelopes.recipient_names import canonical_name, twins
 from http_edge.didcomm.identities import speak_as
 from http_edge.didcomm.protocols.coordinate_mediation import FORM_2, FORM_3, MediationForm
+from http_edge.didcomm.protocols.problems import Problem
 from http_edge.didcomm.protocols.protocol import Outcome, PeerState, Request
 from tests.unit.didcomm.mediations import OWN_DID, OWN_DIDS, SETTINGS, mediation_family
 from tests.unit.didcomm.requests import ALICE, NEW, Agents, agents_of, raw_key
@@ -133,6 +134,16 @@ async def test_a_request_is_granted_the_did_that_it_was_addressed_to(mediation: 
         assert grant.name == "mediate-grant"
         dids = ADDRESSED_TO if mediation.major == 2 else [ADDRESSED_TO]
         assert grant.body == {"routing_did": dids}
+
+
+@pytest.mark.parametrize("how", ["lost", "refused"])
+async def test_no_account_is_made_while_it_is_not_known_whether_an_unproven_prior_matters(
+    mediation: Mediation, how: str
+) -> None:
+    with mediation.agents.cut_off(QueryConnection, is_lost=how == "lost"):
+        outcome = await mediation.outcome("mediate-request", {}, is_prior_unproven=True)
+    assert outcome.to_retry is Problem.TRY_AGAIN
+    assert await mediation.connection() is Refusal.NOT_CONNECTED
 
 
 async def test_a_request_makes_the_account_and_registers_its_did(mediation: Mediation) -> None:
