@@ -435,3 +435,34 @@ async def test_a_did_web_rotates_to_a_did_of_its_own(
     query = NEW_PREFIX + "coordinate-mediation/3.0/recipient-query"
     listed = agent.opened(await say(network, agent.packed(query)))
     assert {each["recipient_did"] for each in listed["body"]["dids"]} == {prior.did, agent.did}
+
+
+@pytest.mark.parametrize("settings", [ENABLED])
+async def test_while_the_host_of_a_prior_did_does_not_answer_no_account_shuts_its_rotation_out(
+    network: WalletNetwork, host: HttpsHost
+) -> None:
+    prior, agent = NetworkAgent(host.did), NetworkAgent(host.did + ":new")
+    serve(host, prior, agent)
+    kind = "coordinate-mediation/3.0/mediate-request"
+    assert (await say(network, prior.packed(NEW_PREFIX + kind))).status == 200
+    forget(network.mediator)
+    answered = host.answer
+
+    async def down(request: web.Request) -> web.StreamResponse:
+        if "new" not in request.path:
+            raise web.HTTPServiceUnavailable
+        return await answered(request)
+
+    host.answer = down
+    proof = write_from_prior(
+        DidRotation(prior.did, agent.did, 1_000), f"{prior.did}#key-1", prior.pair
+    )
+    request = agent.packed(NEW_PREFIX + kind, from_prior=proof)
+    refused = agent.opened(await say(network, request))
+    assert "from_prior was not accepted" in refused["body"]["comment"]
+    host.answer = answered
+    forget(network.mediator)
+    assert agent.opened(await say(network, request))["type"].endswith("mediate-grant")
+    query = NEW_PREFIX + "coordinate-mediation/3.0/recipient-query"
+    listed = agent.opened(await say(network, agent.packed(query)))
+    assert {each["recipient_did"] for each in listed["body"]["dids"]} == {prior.did, agent.did}
