@@ -32,7 +32,10 @@ behind: reading all seals would take minutes, and keeping all nonces gigabytes."
 
 
 class OwnedPartition:
-    """The owner's view of a partition; made by ``load``, dropped after any failed append."""
+    """The owner's view of a partition; made by ``load``, dropped after any failed append.
+
+    ``former_window_ms`` is the timestamp window of the newest seal before the owner's own.
+    """
 
     def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
         """A partition to be claimed, whose newest seal is ``last`` at ``version``."""
@@ -41,6 +44,7 @@ class OwnedPartition:
         self.epoch = 1 if last is None else last.epoch + 1
         self.version = version
         self.digest = seal.GENESIS if last is None else last.digest
+        self.former_window_ms = 0 if last is None else last.window_ms
         self._at_ms = 0 if last is None else last.at_ms
         self.nonces = NonceWindow()
         self._seals_to_read = 0

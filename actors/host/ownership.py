@@ -19,8 +19,8 @@ from eventstore.log.event_log import EventLog
 
 _LOG = logging.getLogger(__name__)
 _WINDOW: Final = "nonce_window"
-"""A mark in the log: the timestamp window for which seals are read, in milliseconds, and the time
-until which a wider one than the hosts' own counts, or 0."""
+"""A mark in the log once a host has found seals under a wider timestamp window than its own: that
+window in milliseconds, and until when its seals matter in Unix milliseconds."""
 
 
 class Ownership:
@@ -138,7 +138,7 @@ class Ownership:
     def _claim(self, names: Sequence[str]) -> None:
         """Read partitions from the log and claim them; give up those with another owner."""
         now_ms = self._clock()
-        window_ms = self._window_to_read_ms(now_ms)
+        window_ms, until_ms = self._former_window_ms(now_ms)
         claimed: list[OwnedPartition] = []
         for name in names:
             partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms)
@@ -148,6 +148,10 @@ class Ownership:
                 claimed.append(partition)
         if not claimed:
             return
+        found_ms = max(p.former_window_ms for p in claimed)
+        if found_ms > self._window_ms:
+            until_ms = max(until_ms, now_ms + 2 * found_ms)
+            self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
         seals = [p.seal([], [], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
         self._claims_tried.update((p.name, p.digest) for p in claimed)
         self._log.append([row for row, _ in seals], [event for _, event in seals])
@@ -158,22 +162,19 @@ class Ownership:
             del self._claims_tried[partition.name]
         self._tell()
 
-    def _window_to_read_ms(self, now_ms: int) -> int:
-        """The timestamp window for which the nonces of a partition are read.
+    def _former_window_ms(self, now_ms: int) -> tuple[int, int]:
+        """The widest timestamp window whose nonces may matter, and until when; or the own one.
 
         A command may be stamped a window ahead and is in time for one more. So after the window has
         become narrower, the former one counts for twice its length: seals under the narrower one,
-        too old to matter by then, would hide the older ones under the wider one from ``load``.
+        too old to matter by then, would hide the older ones under the wider one from ``load``. The
+        newest seal shows the former window only until it is followed by the first claim under the
+        narrower one, so that claim leaves a mark.
         """
-        mark = self._log.settings().get(_WINDOW, "0 0")
-        widest_ms, until_ms = map(int, mark.split())
-        if widest_ms <= self._window_ms or 0 < until_ms < now_ms:
-            widest_ms, until_ms = self._window_ms, 0
-        elif not until_ms:
-            until_ms = now_ms + 2 * widest_ms
-        if (wanted := f"{widest_ms} {until_ms}") != mark:
-            self._log.mark(_WINDOW, wanted)
-        return widest_ms
+        widest_ms, until_ms = map(int, self._log.settings().get(_WINDOW, "0 0").split())
+        if until_ms < now_ms:
+            return self._window_ms, 0
+        return max(widest_ms, self._window_ms), until_ms
 
     def _is_others(self, loaded: OwnedPartition) -> bool:
         """Has another host claimed a partition since this host owned it?

@@ -204,20 +204,59 @@ def test_no_command_takes_effect_twice_in_many_more_histories() -> None:
     run_state_machine_as_test(NonceMachine, settings=LARGE)
 
 
-def test_a_nonce_outlives_any_number_of_starts_under_a_narrower_window() -> None:
+def start_another_node(machine: NonceMachine) -> None:
+    """With other partitions, under the narrower window, and once more after the wider one ended."""
+    for at_ms in (NOW_MS, NOW_MS + 2 * WINDOW_MS + 1):
+        machine.host_ms = machine.edge_ms = [at_ms, at_ms]
+        node = Host(
+            "other",
+            machine.log,
+            HostLimits(timestamp_window_ms=WINDOW_MS // 10),
+            secret=b"secret",
+            clock=lambda: machine.host_ms[1],
+            new_id=lambda: next(machine.ids),
+        )
+        node.assign(["shard-1"])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        lambda _: None,
+        lambda machine: machine.log.mark("nonce_window", None),
+        start_another_node,
+    ],
+    ids=["one node", "a log without marks, as from an export", "a node before the others"],
+)
+def test_a_nonce_outlives_any_number_of_starts_under_a_narrower_window(
+    before: Callable[[NonceMachine], None],
+) -> None:
     machine = NonceMachine()
     machine.register()
+    before(machine)
+    now_ms = machine.host_ms[0]
     machine.command(0, WINDOW_MS, is_stranger=False, is_query=True)
     machine.window_ms = WINDOW_MS // 10
     for ahead_ms in (0, WINDOW_MS, WINDOW_MS, WINDOW_MS + 1):
+        machine.host_ms[0] = machine.edge_ms[0] = now_ms + ahead_ms
         machine.restart()
-        machine.host_ms[0] = machine.edge_ms[0] = NOW_MS + ahead_ms
         refused = machine.send(machine.commands[-1], 0)
         assert refused in {None, Refused(Refusal.DUPLICATE_NONCE)}
-    assert machine.log.settings()["nonce_window"].startswith(f"{WINDOW_MS} ")
-    machine.host_ms[0] += 2 * WINDOW_MS
-    machine.restart()
-    assert machine.log.settings()["nonce_window"] == f"{WINDOW_MS // 10} 0"
+    assert machine.log.settings()["nonce_window"] == f"{WINDOW_MS} {now_ms + 2 * WINDOW_MS}"
+    machine.teardown()
+
+
+def test_the_nonces_of_a_wider_window_are_not_read_for_ever() -> None:
+    machine = NonceMachine()
+    machine.register()
+    machine.command(0, 0, is_stranger=False, is_query=True)
+    machine.window_ms = WINDOW_MS // 10
+    for ahead_ms, is_kept in ((0, True), (2 * WINDOW_MS, True), (2 * WINDOW_MS + 1, False)):
+        machine.host_ms[0] = NOW_MS + ahead_ms
+        machine.restart()
+        partition = machine.host.partition(SHARD)
+        assert partition is not None
+        assert (len(partition.nonces) > 0) is is_kept
     machine.teardown()
 
 
