@@ -240,8 +240,8 @@ def open_request(
     if not isinstance(value, dict):
         return ContractRejection("plaintext: is not an object")
     if CONTRACT not in value:  # the bare form, the signature inside
-        bare = {name: member for name, member in value.items() if name != "requestor_signature"}
-        value = {CONTRACT: bare, "requestor_signature": value.get("requestor_signature")}
+        beside = {name: value.pop(name) for name in _Requested.__struct_fields__ if name in value}
+        value = {CONTRACT: value, **beside}
     request = _read(value, _Requested, now_s)
     if isinstance(request, ContractRequest) and any(
         name in request.contract for name in _EPHEMERAL_KEYS["recipient"]

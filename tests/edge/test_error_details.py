@@ -88,6 +88,7 @@ REGISTRATIONS: Final[list[tuple[Json, str]]] = [
         "requestor_signature: is not base64 of 64 bytes",
     ),
     (registration(TERMS, signer=BOB), OTHER_TERMS),
+    (contract_request(ALICE, KEYS.pre_public, TERMS), "requestor_signature: is missing"),
 ]
 
 
