@@ -18,7 +18,7 @@ from eventstore.log.event_log import (
 )
 from eventstore.log.events import Event
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault, Summary, verify
+from eventstore.log.verify import Fault, Finding, Summary, verify
 from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import (
     OTHER,
@@ -179,17 +179,39 @@ def test_a_content_that_is_there_although_it_was_erased_is_found(
     assert set(faults(sealed)) == {Fault.WRONG_CONTENT}
 
 
+def test_an_erased_content_that_can_still_be_read_is_found(log: EventLog, log_url: str) -> None:
+    writer = SealedWriter(log)
+    writer.commit({"shard-0": [(OWNER, message(b"one"))]})
+    run_sql(log_url, "CREATE TABLE kept AS SELECT * FROM contents")
+    writer.commit({"shard-0": [(OWNER, removed([1], "a"))]})
+    is_sqlite = log_url.startswith("sqlite:")
+    back = "DELETE FROM erased" if is_sqlite else "INSERT INTO contents SELECT * FROM kept"
+    run_sql(log_url, back)
+    assert contents(log) == {1: b"one"}
+    (found, _) = verify(log)
+    assert isinstance(found, Finding)
+    assert found.fault is Fault.WRONG_CONTENT
+    assert "still exists" in found.explanation
+
+
+@pytest.mark.parametrize(("version", "found"), [(3, []), (2, [Fault.MISSING_CONTENT])])
 def test_what_others_erase_while_a_log_is_verified_is_no_finding(
-    sealed: EventLog, open_another: Callable[[], EventLog], monkeypatch: pytest.MonkeyPatch
+    sealed: EventLog,
+    open_another: Callable[[], EventLog],
+    log_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    found: list[Fault],
 ) -> None:
     """The removal stands behind the end that the check began with."""
     other, read = open_another(), type(sealed).read_contents
 
     def erased_before(log: EventLog, **part: int) -> dict[int, bytes]:
         if len(log.read_stream(OWNER)) == 5:
-            append(other, OWNER, removed([3], "c"))
+            append(other, OWNER, removed([version], "c"))
+            run_sql(log_url, "DELETE FROM contents WHERE position = 4")
         return read(log, **part)
 
     monkeypatch.setattr(type(sealed), "read_contents", erased_before)
-    assert faults(sealed) == []
+    assert faults(sealed) == found
     assert contents(sealed) == {}
