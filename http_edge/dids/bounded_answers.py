@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.sslproto import SSLProtocol
+from contextlib import ExitStack
 from functools import partial
 from ssl import SSLCertVerificationError
 from typing import Any, Final, cast
@@ -50,16 +51,17 @@ class BoundedConnector(aiohttp.TCPConnector):
         tls = partial(_BoundedTls, self._loop, answers, ssl, shaken, server_hostname)
         wire, _ = await connect(tls)
         try:
-            await shaken
-            if answers.transport is None:
-                raise ConnectionResetError("ended before its TLS had begun")
+            with ExitStack() as unless_begun:
+                # Also if the request ends in the same moment as the handshake.
+                unless_begun.callback(wire.abort)
+                await shaken
+                if answers.transport is None:
+                    raise ConnectionResetError("ended before its TLS had begun")
+                unless_begun.pop_all()
         except SSLCertVerificationError as error:
             raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
         except OSError as error:
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
-        finally:
-            if answers.transport is None:
-                wire.abort()
         return answers.transport, answers
 
 

@@ -9,15 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.crypto.mediator_keys import MediatorKeys
-from http_edge.dids.addresses import CheckedNames
-from http_edge.dids.bounded_answers import BoundedConnector
 from http_edge.dids.document import Fetch, mediator_document, read_document
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
 from http_edge.dids.web import METHODS, WebDids, document_url
@@ -258,22 +255,6 @@ async def test_a_host_that_sends_tickets_of_tls_without_end_is_read_no_further(
     host.tls.num_tickets = tickets
     found = await dids(host).resolve(host.did)
     assert (found is None) is (tickets > 2)
-
-
-async def test_a_long_answer_is_read_whole_even_if_much_of_it_waits_to_be_decrypted(
-    host: HttpsHost,
-) -> None:
-    host.answer = _body(bytes(4_194_304))
-    names = CheckedNames(host.lookup, lambda _: True)
-    connector = BoundedConnector(5_000_000, ssl=host.trust, resolver=names)
-    url = f"https://{NAME}:{host.port}/"
-    async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as response:
-        assert response.connection is not None
-        transport: Any = response.connection.transport
-        async with asyncio.timeout(10):
-            while not transport._ssl_protocol._ssl_reading_paused:  # noqa: ASYNC110 - no event of it
-                await asyncio.sleep(0)
-        assert len(await response.read()) == 4_194_304
 
 
 async def test_the_largest_document_is_taken_and_one_more_byte_is_not(host: HttpsHost) -> None:
