@@ -63,12 +63,15 @@ class DeliveryWorkers:
     async def close(self, seconds_max: float) -> None:
         """Complete the deliveries under way, begin no others, and end.
 
-        A delivery that takes longer than ``seconds_max`` is cancelled: its message stays queued and
-        is delivered again.
+        A worker that only waits, also for a place or a document, is cancelled at once. A delivery
+        that takes longer than ``seconds_max`` is cancelled: its message stays queued and is
+        delivered again.
         """
         self._closing = True
         for worker in self._agents.values():
             worker.end()
+        for waiting in self._queue.waiting.values():
+            waiting.cancel()
         tasks = set(self._tasks)
         try:
             if tasks:

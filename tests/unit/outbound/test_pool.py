@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -253,6 +253,24 @@ async def test_closing_does_not_wait_for_an_endpoint_that_never_answers(
     await asyncio.wait_for(workers.close(0.2), WAIT_S)
     assert await network.waiting(ALICE) == 1
     gate.released.set()
+
+
+async def test_closing_does_not_wait_for_a_worker_that_only_waits(
+    network: DeliveryNetwork,
+) -> None:
+    looked_up, answered = asyncio.Event(), asyncio.Event()
+
+    async def lookup(_host: str, _port: int) -> Sequence[str]:
+        looked_up.set()
+        await answered.wait()
+        raise OSError("no such name")
+
+    await network.connect(ALICE, "http://agent.example/", queued=envelopes(1))
+    workers = network.workers(lookup, slow_s=60, timeout_s=120, wakes=ALICE)
+    await asyncio.wait_for(looked_up.wait(), WAIT_S)
+    await asyncio.wait_for(workers.close(120), WAIT_S)
+    assert await network.waiting(ALICE) == 1
+    answered.set()
 
 
 async def test_the_log_names_the_host_and_nothing_else(
