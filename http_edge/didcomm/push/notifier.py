@@ -3,8 +3,8 @@
 A message for an agent with a device starts its task. The task waits a little, so that a wallet in
 use fetches first, and then notifies the device if messages wait that no session is fetching. It
 goes on watching until none waits, and notifies again, after a pause, only of newer messages and
-while senders delay some. Any agent may name any device, so that of one which several agents name
-rests for that pause whichever of them it was notified for.
+while senders delay some. Any agent may name any device, so one that several agents name rests for
+that pause whichever of them it was notified for, even if the service refused.
 
 Notifications are best effort: nothing of a task is stored. After the end of an edge, the next
 message for the agent starts a task again.
@@ -26,7 +26,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import PushDeviceFound, QueueState
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.push.gateways import PushGateway
-from http_edge.didcomm.push.notification import Notification, PushOutcome
+from http_edge.didcomm.push.notification import APNS, Notification, PushOutcome
 from http_edge.settings.settings import Push
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +36,9 @@ RESULTS: Final = ("sent", "failed", "unregistered", "dropped")
 class _Watch(msgspec.Struct):
     """What is known of an agent whose queue is watched.
 
-    ``notified_ms`` is when the newest message that the device knows of was queued, in Unix ms;
-    ``resting`` is the device that was notified before the present pause, empty if none was.
+    ``notified_ms`` is when the newest message was queued, in Unix ms, that the device knows of or
+    the service refused to announce; ``resting`` is the device that was notified before the present
+    pause, empty if none was.
     """
 
     notified_ms: int = 0
@@ -140,7 +141,7 @@ class PushNotifier:
             return True  # a session is fetching the messages
         if state.newest_ms <= watch.notified_ms:
             return False
-        name = device.token.lower()  # tokens of APNs are hexadecimal
+        name = _name(device)
         if name in self._resting:
             return True
         self._resting.add(name)
@@ -160,9 +161,16 @@ class PushNotifier:
                 return True
             case PushOutcome.REFUSED:
                 self._counts["failed"] += 1
-                return False
+                watch.notified_ms = state.newest_ms  # not again; what is left is to let it rest
+                return True
             case PushOutcome.UNREGISTERED:
                 self._counts["unregistered"] += 1
                 forget = SetPushDevice(None, instead_of=device.token)
                 await self._identities.ask_unprompted(did, forget, PushDeviceFound)
                 return False
+
+
+def _name(device: PushDevice) -> str:
+    """Return a name of the device that is the same however an agent spells it."""
+    is_hexadecimal = device.channel == APNS
+    return f"{device.channel} {device.token.lower() if is_hexadecimal else device.token}"

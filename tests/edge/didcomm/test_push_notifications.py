@@ -424,15 +424,21 @@ async def test_a_message_that_comes_during_a_notification_is_announced_by_the_ne
     assert [each["waiting"] for each in await push.notifications(2)] == [1, 2]
 
 
-async def test_a_device_that_several_agents_name_is_notified_for_one_of_them_in_an_interval(
-    network: WalletNetwork, push: AgentHost, pauses: Pauses
-) -> None:
-    bobs = await network.bobs(2)
-    devices = ("token", "iOS"), ("TOKEN", "Android")
-    for device, bob in zip(devices, bobs, strict=True):
-        await bob.wallet.set_push_device(*device)
+async def named(network: WalletNetwork, *devices: tuple[str, PushService]) -> None:
+    """Let a message wait for an agent of each of these devices."""
+    for bob, (token, service) in zip(await network.bobs(len(devices)), devices, strict=True):
+        platform = "iOS" if service == "fcm" else None
+        await bob.wallet.set_push_device(token, platform, service=service)
         await network.write(bob, "one")
-    for _ in bobs:
+
+
+@pytest.mark.parametrize("status", [200, 403])
+async def test_a_device_that_several_agents_name_is_notified_for_one_of_them_in_an_interval(
+    network: WalletNetwork, push: AgentHost, pauses: Pauses, status: int
+) -> None:
+    push.answer = in_turn(status)
+    await named(network, ("abcd", "apns"), ("ABCD", "apns"))
+    for _ in range(2):
         await pauses.end_next()
     _, other = await pauses.begun()
     _, notified = await pauses.begun()
@@ -440,7 +446,19 @@ async def test_a_device_that_several_agents_name_is_notified_for_one_of_them_in_
     notified.set()  # first, so that the device rests no longer
     other.set()
     both = await push.notifications(2)
-    assert {(each["device_token"], each["device_platform"]) for each in both} == set(devices)
+    assert {each["device_token"] for each in both} == {"abcd", "ABCD"}
+
+
+async def test_a_device_does_not_rest_for_another_one_whose_name_is_alike(
+    network: WalletNetwork, push: AgentHost, pauses: Pauses
+) -> None:
+    """Registration tokens of FCM have a case, and the services name devices each for itself."""
+    await named(network, ("abcd", "apns"), ("abcd", "fcm"), ("ABCD", "fcm"))
+    for _ in range(3):
+        assert await pauses.end_next() == SOON_S
+    for _ in range(3):
+        await pauses.begun()
+    assert len(push.received) == 3
 
 
 @pytest.mark.parametrize("more", [{"agents_max": 1}])
