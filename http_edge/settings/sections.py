@@ -310,7 +310,8 @@ class Outbound(Section):
     they answer quickly again. These are in addition to in_flight_max."""
     slow_s: float = Field(default=1, gt=0, le=60)
     """An answer that takes longer is slow. Agents answer within some tens of milliseconds; a
-    delivery occupies a normal place no longer than this."""
+    delivery occupies a normal place no longer than this, its look-up until the name service has
+    answered."""
     in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
     """Deliveries in progress at once to one address, for new, for slow and for all other endpoints,
     so that no client makes this server flood another."""
