@@ -120,6 +120,11 @@ class _BoundedAnswers(ResponseHandler):
         self._bytes_left += len(self._tail)
         super().set_parser(*parser, **options)
 
+    @override
+    def close(self) -> None:
+        """End the connection at once; of an orderly end its host decides how long it takes."""
+        self.abort()
+
     def data_received(self, data: bytes) -> None:
         """Parse no more than what is left, and end the connection when nothing is."""
         self.received_bytes += len(data)

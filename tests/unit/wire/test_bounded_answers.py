@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 import pytest
@@ -13,7 +13,7 @@ from http_edge.dids.addresses import CheckedNames
 from http_edge.dids.bounded_answers import BoundedConnector
 from tests.unit.wire.https_host import NAME, HttpsHost, https_host
 
-WAIT_S = 10.0
+WAIT_S: Final = 10.0
 
 
 @pytest.fixture
@@ -72,3 +72,33 @@ async def test_a_request_that_ends_in_the_moment_of_its_handshake_leaves_no_conn
             await request
     assert lost is not None
     await asyncio.wait_for(lost, WAIT_S)
+
+
+async def test_a_host_that_never_ends_its_side_of_tls_keeps_no_connection(
+    host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport: Any = writer.transport
+        await reader.readuntil(b"\r\n\r\n")
+        transport.pause_reading()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+        await over.wait()
+        transport.abort()
+
+    silent = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=host.tls)
+    port = silent.sockets[0].getsockname()[1]
+    connections = connector(host)
+    answers = connections._factory()
+    lost = answers.closed
+    monkeypatch.setattr(connections, "_factory", lambda: answers)
+    async with (
+        aiohttp.ClientSession(connector=connections) as session,
+        session.get(f"https://{NAME}:{port}/") as response,
+    ):
+        assert response.status == 200
+    assert lost is not None
+    await asyncio.wait_for(lost, WAIT_S)
+    over.set()
+    silent.close()
