@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -14,16 +16,17 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.log.verify import Head
 from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.table import TableWriter
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, played, prune
-from tests.export.samples import SIGNED_BY, SIGNER, catalog_of, findings, sign_again
+from tests.export.samples import SIGNED_BY, SIGNER, catalog_of, sign_again
 
 YOUNG_MS = 400_000
 
@@ -36,13 +39,25 @@ def pruned(sqlite_log: EventLog, place: ExportPlace) -> Catalog:
     return catalog_of(place)
 
 
-def _faults_signed(place: ExportPlace, catalog: Catalog, **members: Any) -> set[Any]:
-    """The faults if the mediator's key says something else about what was pruned."""
+def _sign(place: ExportPlace, catalog: Catalog, **members: Any) -> None:
+    """Let the mediator's key say something else about what was pruned."""
     first, *others = catalog.statements
     forged = sign_again(place, replace(first.manifest, **members, signature=""))
+    added = [file for file in forged.manifest.files if file not in first.manifest.files]
+    removed = {f.path: f.bytes for f in first.manifest.files if f not in forged.manifest.files}
     writer = TableWriter(place, SIGNER, lambda: LATER_MS, versions_kept_s=0)
-    writer.mark(writer.commit(catalog, [forged, *others]))
-    return {one.fault for one in findings(place)}
+    writer.mark(writer.commit(catalog, [forged, *others], added=added, removed=removed))
+
+
+def _faults(place: ExportPlace, marks: VerifiedMarks | None = None) -> list[Any]:
+    found = verify_export(place, SIGNED_BY, processes=1, marks=marks)
+    return [one.fault for one in found if isinstance(one, ExportFinding)]
+
+
+def _faults_signed(place: ExportPlace, catalog: Catalog, **members: Any) -> set[Any]:
+    """The faults if the mediator's key says something else about what was pruned."""
+    _sign(place, catalog, **members)
+    return {*_faults(place)}
 
 
 def test_other_heads_than_those_of_the_rows_that_stayed_are_found(
@@ -63,6 +78,29 @@ def test_versions_that_go_back_in_the_rows_that_stayed_are_found(
     again = next(n for n, stream in enumerate(streams) if stream in streams[:n])
     forged = write_data(place, first.day, with_value(rows, again, "version", 1), 0)
     assert Fault.VERSION_BREAK in _faults_signed(place, pruned, files=[forged, *others])
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_a_lost_first_row_of_a_stream_is_found_in_the_rows_that_stayed(
+    sqlite_log: EventLog, place: ExportPlace, tmp_path: Path, is_verified: bool
+) -> None:
+    """Also where the rows before the pruning were verified, and their streams are known."""
+    history = played(sqlite_log)
+    leave(sqlite_log, place)
+    marks = VerifiedMarks(open_place(str(tmp_path / "marks")), SIGNER) if is_verified else None
+    assert _faults(place, marks) == []
+    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    pruned = catalog_of(place)
+    first, *others = pruned.statements[0].manifest.files
+    rows = read_table(place, first, SCHEMA.names)
+    streams = rows["stream"].to_pylist()
+    lost = next(n for n, stream in enumerate(streams) if stream in streams[n + 1 :])
+    kept = pa.concat_tables([rows.slice(0, lost), rows.slice(lost + 1)])
+    forged = write_data(place, first.day, kept, 0)
+    manifest = pruned.statements[0].manifest
+    _sign(place, pruned, files=[forged, *others], rows=manifest.rows - 1)
+    place.remove(first.path)
+    assert Fault.VERSION_BREAK in _faults(place, marks)
 
 
 def test_a_known_head_is_compared_with_the_newest_seal_that_was_pruned(
