@@ -70,7 +70,7 @@ def _holds_no_other(log: EventLog, place: int, others: Collection[str]) -> None:
             )
 
 
-_FOLDERS: Final = re.compile(r"db-(0|[1-9]\d{0,2})")
+_FOLDERS: Final = re.compile(r"db-(0|[1-9][0-9]{0,2})")
 
 
 def folder_name(number: int) -> str:

@@ -246,6 +246,6 @@ def test_an_origin_is_that_of_one_mediator(end: str) -> None:
     assert not is_origin_of(f"{ORIGIN}.other{end}", ORIGIN)
 
 
-@pytest.mark.parametrize("end", ["/", "/db-", "/db-01", "/db--1", "/db-1/", "/x"])
+@pytest.mark.parametrize("end", ["/", "/db-", "/db-01", "/db--1", "/db-1/", "/x", "/db-1\u0660"])
 def test_an_origin_names_nothing_but_a_database(end: str) -> None:
     assert not is_origin_of(f"{ORIGIN}{end}", ORIGIN)
