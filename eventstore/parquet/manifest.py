@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import rfc8785
@@ -108,8 +108,8 @@ class SealedHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ManifestTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tree over all seals of the log so far: their number, and the root in hexadecimal."""
 
-    size: int
-    root: str
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    root: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -143,6 +143,17 @@ def test_a_manifest_that_names_another_tree_is_found_though_all_is_signed(
             exporter_of_sample(log, sample.place, rows_max=40)
 
 
+@pytest.mark.parametrize("tree", [ManifestTree(-1, bytes(32).hex()), ManifestTree(1, "zz" * 32)])
+def test_a_manifest_that_names_an_impossible_tree_is_found_though_all_is_signed(
+    tmp_path: Path, tree: ManifestTree
+) -> None:
+    sample = SampleExport(tmp_path)
+    manifest = sample.manifests[1]
+    sample.sign(manifest, tree=tree)
+    found = {(one.fault, one.path) for one in sample.check()[0]}
+    assert (Damage.BROKEN_MANIFEST, manifest.path) in found
+
+
 @pytest.mark.parametrize(("steps", "is_compacted"), [(1, False), (2, False), (2, True)])
 def test_an_export_without_a_signed_head_is_damaged_unless_it_has_only_begun(
     sqlite_log: EventLog, place: ExportPlace, steps: int, is_compacted: bool

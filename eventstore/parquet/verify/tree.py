@@ -118,7 +118,8 @@ class TreeCheck:
             return  # of a release without trees, or reported already
         head = TreeHead("", said.size, bytes.fromhex(said.root))
         try:
-            size = said.size - len(leaves)
+            # A manifest that names fewer seals than its rows have is not that of the tree either.
+            size = max(0, said.size - len(leaves))
             before = tree_at(size, lambda tile: read_tile(self._place, tile))
             is_known = tree_said(before.extended(leaves)[0]) == said
             is_known = is_known and self._is_beginning(head, self._tree)
