@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
@@ -22,6 +24,7 @@ from eventstore.parquet.manifest import ManifestTree
 from eventstore.parquet.tree import CHECKPOINT, TREE, head_in, read_tile, tile_path
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.exporter import Exporter
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
@@ -152,6 +155,20 @@ def test_a_manifest_that_names_an_impossible_tree_is_found_though_all_is_signed(
     sample.sign(manifest, tree=tree)
     found = {(one.fault, one.path) for one in sample.check()[0]}
     assert (Damage.BROKEN_MANIFEST, manifest.path) in found
+
+
+def test_tiles_that_a_pruned_manifest_names_and_are_not_there_cost_no_memory(
+    tmp_path: Path,
+) -> None:
+    sample = SampleExport(tmp_path)
+    said = ManifestTree(2**26, bytes(32).hex())
+    check = TreeCheck(sample.place)
+    tracemalloc.start()
+    (found,) = check.pass_over(replace(sample.manifests[0], tree=said))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.fault, found.path) == (Damage.MISSING, "tree/tile/0/001")
+    assert peak_bytes < 1_000_000
 
 
 @pytest.mark.parametrize(("steps", "is_compacted"), [(1, False), (2, False), (2, True)])

@@ -97,8 +97,7 @@ class TreeCheck:
         Memory: 32 bytes for each seal. Raises as ``join``.
         """
         assert isinstance(manifest.tree, ManifestTree)
-        size = manifest.tree.size
-        tiles = [tile for tile in tiles_of(size) if tile.level == 0]
+        tiles = (tile for tile in tiles_of(manifest.tree.size) if tile.level == 0)
         try:
             leaves = [one for tile in tiles for one in hashes_in(read_tile(self._place, tile))]
         except ExportDamaged as error:
