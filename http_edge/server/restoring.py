@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -345,7 +345,7 @@ def _until(name: str, reached: int, at: datetime) -> int:
 
 def _reached_in(sections: Iterable[LogSection], at: datetime) -> int:
     """The position of the last seal that was made until ``at``; 0 for none."""
-    at_ms = round(at.timestamp() * 1000)
+    at_ms = (at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
     seals = (row for section in sections for row in section.rows if row.topic == SEAL_TOPIC)
     made = (seal.position for seal in seals if decode(seal.topic, seal.state).at_ms <= at_ms)
     return max(made, default=0)

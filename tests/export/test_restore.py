@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -360,9 +360,10 @@ def test_a_restore_as_of_a_position_ends_with_its_last_whole_transaction(
     assert f"ends at position {original.end}" in late.err
 
 
+@pytest.mark.parametrize("before_us", [0, 400])
 @pytest.mark.parametrize("origin", ["place", "dsn"])
 def test_a_restore_as_of_a_time_ends_with_the_last_transaction_made_until_then(
-    run: Run, original: Original, tmp_path: Path, origin: str
+    run: Run, original: Original, tmp_path: Path, origin: str, before_us: int
 ) -> None:
     source = getattr(original, origin)
     with closing(open_log(original.dsn)) as log:
@@ -371,9 +372,9 @@ def test_a_restore_as_of_a_time_ends_with_the_last_transaction_made_until_then(
         row.position: decode(row.topic, row.state).at_ms for row in rows if row.topic == SEAL_TOPIC
     }
     middle_ms = sorted(made_ms.values())[len(made_ms) // 2]
-    at = datetime.fromtimestamp(middle_ms / 1000, UTC).isoformat()
-    ran = restore(run, source, str(tmp_path / "new"), original.keys, "--as-of", at)
-    last = max(position for position, ms in made_ms.items() if ms <= middle_ms)
+    at = datetime.fromtimestamp(middle_ms / 1000, UTC) - timedelta(microseconds=before_us)
+    ran = restore(run, source, str(tmp_path / "new"), original.keys, "--as-of", at.isoformat())
+    last = max(position for position, ms in made_ms.items() if ms <= middle_ms - before_us / 1000)
     assert (ran.code, json.loads(ran.out)["position"]) == (Exit.OK, last)
     wanted = [row for row in rows if row.position <= last]
     assert tables_of(f"sqlite:{tmp_path}/new/log.db")["stored_events"] == wanted
