@@ -110,7 +110,7 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     """Read the manifests in the summary of a version, without their heads.
 
     Raises:
-        ExportDamaged: the summary is missing, or not the one that was signed.
+        ExportDamaged: the summary is missing, not the one that was signed, or none at all.
         ExportUnavailable: the summary cannot be read now.
     """
     if not said.summary:
@@ -119,7 +119,11 @@ def read_summary(place: ExportPlace, said: TableVersion) -> list[Statement]:
     if hashlib.sha256(content).hexdigest() != said.summary_sha256:
         why = f"its SHA-256 is not that of {commit_path(said.version)}"
         raise ExportDamaged(said.summary, Damage.CHANGED, why)
-    return [_statement(entry) for entry in msgspec.json.decode(content)]
+    try:
+        return [_statement(entry) for entry in msgspec.json.decode(content)]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = "not a list of manifests"
+        raise ExportDamaged(said.summary, Damage.BROKEN_MANIFEST, why) from error
 
 
 def read_version(

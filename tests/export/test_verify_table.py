@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from eventstore.log.content import with_content, without_content
 from eventstore.log.faults import Fault
-from eventstore.parquet.errors import Damage
+from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
 from eventstore.parquet.manifest import (
     ExportHead,
@@ -20,9 +21,9 @@ from eventstore.parquet.manifest import (
     signed,
 )
 from eventstore.parquet.tree import CHECKPOINT, TREE
-from eventstore.parquet.versions import commit_path, read_mark, version_of
+from eventstore.parquet.versions import commit_path, read_mark, read_summary, version_of
 from eventstore.parquet.write.commit import write_data
-from tests.export.forging import SampleExport, with_value
+from tests.export.forging import TRUSTED, SampleExport, with_value
 from tests.export.samples import SIGNER, without_table
 
 
@@ -242,3 +243,17 @@ def test_a_replaced_manifest_that_is_another_than_was_replaced_is_named(
         sample.put(path, signed(replace(manifest, previous="", signature=""), SIGNER.sign)[1])
         found = [(f.fault, f.path) for f in sample.check()[0]]
     assert found == [(Damage.BROKEN_CHAIN, path)]
+
+
+@pytest.mark.parametrize("content", [b"[", b"7", b"[1]", b"[{}]", b'[{"sha256":""}]'])
+def test_a_summary_that_is_none_is_damaged_though_all_is_signed(
+    sample: SampleExport, content: bytes
+) -> None:
+    said = catalog_of(sample.place, TRUSTED.verify).version
+    assert said is not None
+    forged = replace(said, summary_sha256=hashlib.sha256(content).hexdigest())
+    with sample.tampered():
+        sample.put(said.summary, content)
+        with pytest.raises(ExportDamaged) as refused:
+            read_summary(sample.place, forged)
+    assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_MANIFEST, said.summary)
