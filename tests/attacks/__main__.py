@@ -64,14 +64,21 @@ def _own_machine(_: click.Context, __: click.Parameter, url: str | None) -> str 
     show_default=True,
     help="Saved events that are queried.",
 )
+@click.option(
+    "--gives-way/--competes",
+    default=True,
+    show_default=True,
+    help="Leave the cores to all others, or compete for them where others keep them busy.",
+)
 @click.option("--url", callback=_own_machine, help="A mediator that runs already, on loopback.")
 @click.option("--list", "listed", is_flag=True, help="Show the attacks and begin none.")
 @json_option
-def attacks(
+def attacks(  # noqa: PLR0913 - one for each option
     *,
     names: tuple[str, ...],
     seconds: float,
     events: int,
+    gives_way: bool,
     url: str | None,
     listed: bool,
     as_json: bool,
@@ -89,7 +96,8 @@ def attacks(
         columns = ["attack", "rate", "about"]
         print_table("Attacks", columns, [[a.name, a.rate, a.about] for a in chosen])
         return
-    run = asyncio.run(_measured(chosen, Options(seconds=seconds, events=events), url))
+    options = Options(seconds=seconds, events=events, gives_way=gives_way)
+    run = asyncio.run(_measured(chosen, options, url))
     if as_json:
         print_json(msgspec.to_builtins(run))
     else:

@@ -144,7 +144,8 @@ def main(text: str) -> None:
     from tests.attacks.registry import ATTACKS  # noqa: PLC0415 - the families import this package
 
     job = msgspec.json.decode(text, type=Job)
-    _give_way()
+    if job.options.gives_way:
+        _give_way()
     _, descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
     result = uvloop.run(carry_out(ATTACKS[job.name], job))

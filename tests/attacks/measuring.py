@@ -163,7 +163,7 @@ async def _both(
         AttackFailed, ClientError, WalletError: as ``measure``.
     """
     sources = [f"127.0.0.{_FIRST_ADDRESS + number}" for number in range(attack.addresses)]
-    wanted = Options(seconds=options.seconds + _GATHERS_S, events=options.events)
+    wanted = msgspec.structs.replace(options, seconds=options.seconds + _GATHERS_S)
     pair = _PAIRS[attack.pair]
     if attack.long_ago:
         job = Job(attack.name, server.url, sources, wanted)

@@ -53,11 +53,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         seconds: How long it attacks.
         events: Saved events of the attacks that query them.
+        gives_way: Whether it takes of the cores only what is left; nothing may be left.
         known: What it knows of the honest pair.
     """
 
     seconds: float
     events: int = 20_000
+    gives_way: bool = True
     known: Acquaintance = Acquaintance()
 
 
