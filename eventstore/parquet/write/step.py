@@ -84,11 +84,10 @@ class IdentityNames:
         missing = [stream for stream in streams if stream not in self._known]
         for start in range(0, len(missing), IDENTITIES_AT_ONCE):
             part = [UUID(bytes=stream) for stream in missing[start : start + IDENTITIES_AT_ONCE]]
+            # The first row of a stream never leaves the log.
             for key, rows in self._log.read_streams(dict.fromkeys(part, 0), limit=1).items():
-                stream, named = key.bytes, None
-                if rows and rows[0].originator_version == 1:
-                    named = identity_of(decode(rows[0].topic, rows[0].state), stream)
-                self._known[stream] = self._name_again(stream, named)
+                named = [identity_of(decode(row.topic, row.state), key.bytes) for row in rows]
+                self._known[key.bytes] = self._name_again(key.bytes, named[0] if named else None)
         return self._known
 
     def _name_again(self, stream: bytes, named: str | None) -> str | None:
