@@ -33,7 +33,6 @@ from actors.placement.port import (
     Order,
     Placed,
     PlacerPort,
-    PlacerUnavailable,
     Places,
     Release,
 )
@@ -227,7 +226,7 @@ class PlacerLink(PlacerPort):
         self._port = ConnectedHostPort(caller, PLACER, finder)
 
     async def table(self, known_version: int) -> PlacementTable:
-        """See ``Placer.table``. Raises: PlacerUnavailable."""
+        """See ``Placer.table``. Raises: HostUnavailable."""
         return await self._ask(FollowTable(known_version))
 
     @override
@@ -245,4 +244,4 @@ class PlacerLink(PlacerPort):
         except (HostUnavailable, TimeoutError) as error:
             # The process may hang, or have lost the role: look up the lease again.
             self._port.close()
-            raise PlacerUnavailable from error
+            raise HostUnavailable(PLACER) from error

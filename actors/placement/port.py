@@ -10,10 +10,6 @@ import msgspec
 from actors.host.port import HostQuestion
 
 
-class PlacerUnavailable(Exception):
-    """The placer did not answer; it may or may not have carried out the order."""
-
-
 class Placed(StrEnum):
     """How an operator's order ended."""
 
@@ -97,10 +93,13 @@ Order: TypeAlias = MoveShard | DrainNode | Dedicate | Release
 
 
 class PlacerPort(Protocol):
-    """The port to the placer: ``placer_role.PlacerLink``, or a substitute without a placer."""
+    """The port to the placer: ``placer_role.PlacerLink``, or a substitute without a placer.
+
+    A placer that did not answer may or may not have carried out the order.
+    """
 
     async def places(self) -> Places:
-        """The places of all shards, and the living hosts. Raises: PlacerUnavailable."""
+        """The places of all shards, and the living hosts. Raises: HostUnavailable."""
 
     async def order(self, order: Order) -> Placed:
-        """Carry out an order; return how it ended. Raises: PlacerUnavailable."""
+        """Carry out an order; return how it ended. Raises: HostUnavailable."""

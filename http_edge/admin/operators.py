@@ -20,7 +20,6 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Connected, Purged, QueueState
 from actors.host.clock import Clock, NewId
 from actors.host.port import HostUnavailable
-from actors.placement.port import PlacerUnavailable
 from eventstore.log.event_log import WaitingQueue
 from eventstore.log.seal import command_key
 from http_edge.admin.memory import Memory, QuestionRefused
@@ -56,7 +55,7 @@ class OperatorAccess:
                 raise web.HTTPUnauthorized
             try:
                 return await handle(request)
-            except (HostUnavailable, PlacerUnavailable):
+            except HostUnavailable:
                 return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
 
         return answer

@@ -20,7 +20,7 @@ from actors.host.port import HostUnavailable
 from actors.placement.membership import LeasedHosts
 from actors.placement.placer import Placer
 from actors.placement.placer_role import PlacerLink, PlacerRole
-from actors.placement.port import DrainNode, Placed, PlacerUnavailable
+from actors.placement.port import DrainNode, Placed
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import dedication_rules, host_finder, host_leases
 from http_edge.settings.settings import Settings
@@ -95,7 +95,7 @@ class ClusterNode:
         A node that was drained and stopped gets shards again when it starts.
         """
         while True:
-            with contextlib.suppress(PlacerUnavailable):
+            with contextlib.suppress(HostUnavailable):
                 places = await self._placer.places()
                 here = [host for host in places.hosts if host.node == self.name]
                 if any(host.draining for host in here):
@@ -110,7 +110,7 @@ class ClusterNode:
         A placer or a host that does not answer is asked again: the caller limits the time.
         """
         while True:
-            with contextlib.suppress(PlacerUnavailable):
+            with contextlib.suppress(HostUnavailable):
                 if await self._has_left():
                     return
             await asyncio.sleep(_POLL_S)

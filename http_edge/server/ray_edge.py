@@ -13,10 +13,9 @@ import msgspec
 import ray
 
 from actors.host.connected_host import Caller, ConnectedHostPort
-from actors.host.port import HostPort
+from actors.host.port import HostPort, HostUnavailable
 from actors.host.vital_thread import end_process
 from actors.placement.placer_role import PlacerLink
-from actors.placement.port import PlacerUnavailable
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load_or_create
 from http_edge.dispatch.routes import LiveRoutes, Routes
@@ -107,7 +106,7 @@ class RayEdge:
                 if table.version != version:
                     version = table.version
                     edge.take_table(table)
-            except PlacerUnavailable:
+            except HostUnavailable:
                 await asyncio.sleep(_PLACER_AGAIN_S)
             except Exception:  # noqa: BLE001 - without new tables an edge would ask wrong hosts
                 _LOG.exception("failed to apply the placement table")

@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
+from actors.host.port import HostUnavailable
 from actors.placement.placer_role import PlacerLink
 from actors.placement.port import (
     DrainNode,
     HostPlace,
     Order,
     Placed,
-    PlacerUnavailable,
     Places,
 )
 from http_edge.server.cluster_node import ClusterNode
@@ -34,7 +34,7 @@ class AbsentPlacer:
     def _answer(self, kind: str) -> None:
         if kind in self._silent_once:
             self._silent_once.remove(kind)
-            raise PlacerUnavailable
+            raise HostUnavailable
 
     async def places(self) -> Places:
         self._answer("places")

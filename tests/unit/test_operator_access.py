@@ -7,11 +7,10 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from actors.host.port import HostNotReached, HostUnavailable
-from actors.placement.port import PlacerUnavailable
 from http_edge.admin.operators import OperatorAccess
 
 
-@pytest.mark.parametrize("silent", [HostUnavailable, HostNotReached, PlacerUnavailable])
+@pytest.mark.parametrize("silent", [HostUnavailable, HostNotReached])
 async def test_an_operator_learns_that_a_host_or_the_placer_does_not_answer(
     silent: type[Exception],
 ) -> None:

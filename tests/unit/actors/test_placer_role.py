@@ -14,7 +14,7 @@ from actors.host.port import HostUnavailable
 from actors.placement import placer_role
 from actors.placement.placer import Placer
 from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
-from actors.placement.port import DrainNode, MoveShard, Placed, PlacerUnavailable
+from actors.placement.port import DrainNode, MoveShard, Placed
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
@@ -61,7 +61,7 @@ async def placing(link: PlacerLink) -> dict[str, str]:
     async def owners() -> dict[str, str]:
         try:
             table = await link.table(0)
-        except PlacerUnavailable:
+        except HostUnavailable:
             return {}
         found = {shard: owner.host for shard, owner in table.owners.items()}
         return found if len(found) == len(SHARDS) else {}
@@ -83,7 +83,7 @@ async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_i
 ) -> None:
     link = PlacerLink("edge-0", HostFinder([leases]))
     everything = dict.fromkeys(SHARDS, "host-a-0")
-    with pytest.raises(PlacerUnavailable):
+    with pytest.raises(HostUnavailable):
         await link.places()
     first = Process(cluster, "a", tmp_path)
     assert await placing(link) == everything
@@ -165,7 +165,7 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
     first = Process(cluster, "a", tmp_path)
     await another_placer(cluster, last)
     for answer in (link.table(0), link.places(), link.order(DrainNode("a", draining=True))):
-        with pytest.raises(PlacerUnavailable):
+        with pytest.raises(HostUnavailable):
             await answer
     monkeypatch.undo()
     assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
@@ -184,7 +184,7 @@ async def test_who_has_lost_the_role_answers_no_more(
     async def is_refused() -> bool:
         try:
             return not (await link.places()).shards
-        except PlacerUnavailable:
+        except HostUnavailable:
             return True
 
     await until(is_refused)
