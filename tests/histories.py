@@ -422,7 +422,7 @@ class History:
         ahead_ms: int = 0,
     ) -> None:
         key = command_key(sender, f"{self._crowd.name}nonce-{next(self._nonces)}")
-        claim = NonceClaim(PLACEMENT.nonce_partition_of(sender), key, self.now_ms + ahead_ms)
+        claim = NonceClaim(PLACEMENT.partition_of(sender), key, self.now_ms + ahead_ms)
         part = partition_of(target)
         self._waiting.append(Submission(part, target, key, claim, refusal, command))
         if len(self._waiting) >= self._room:

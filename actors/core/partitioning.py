@@ -85,11 +85,7 @@ class Placement(msgspec.Struct, frozen=True):
     databases: int = 1
 
     def partition_of(self, did: str) -> str:
-        """The shard of an identity, which holds its state unless it is dedicated."""
-        return shard_of(did, self.shards)
-
-    def nonce_partition_of(self, did: str) -> str:
-        """The partition that holds the nonces of a sender."""
+        """The shard of an identity: it holds its nonces, and its state unless it is dedicated."""
         return shard_of(did, self.shards)
 
     def database_of(self, did: str) -> int:

@@ -115,9 +115,10 @@ class Health:
     def _is_divided(self, hosts: Sequence[str], found: Sequence[_HostState]) -> bool:
         """Whether a database has hosts that work and hosts that do not answer."""
         missing, there = set[int](), set[int]()
+        database_of = self._gateway.routes.placement.database_of_host
         for host, each in zip(hosts, found, strict=True):
             is_missing = each.problem is not None and not each.serves
-            (missing if is_missing else there).add(self._gateway.placement.database_of_host(host))
+            (missing if is_missing else there).add(database_of(host))
         return not missing.isdisjoint(there)
 
     async def figures(self) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class Health:
             self._stats_of(hosts), self._stats_of(routes.dedicated_hosts())
         )
         every = [*stats, *own]
-        logs = logs_by_database(self._gateway.placement, ((s.name, s.log) for s in stats))
+        logs = logs_by_database(routes.placement, ((s.name, s.log) for s in stats))
         log = total(logs)
         figures: dict[str, Any] = {} if log is None else msgspec.to_builtins(log)
         if len(logs) > 1:
@@ -136,7 +137,7 @@ class Health:
         oldest_ms = figures.pop("queue_oldest_at_ms", None)
         waiting = oldest_ms is not None
         figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
-        takes = storage(self._gateway.placement, stats)
+        takes = storage(routes.placement, stats)
         figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())
         figures["commits"] = sum(s.commits for s in every)

@@ -96,7 +96,7 @@ class Memory:
             raise QuestionRefused
         by_host: dict[str, list[tuple[str, str]]] = {}
         for target in targets:
-            partition = self._gateway.partition_of(target)
+            partition = self._gateway.routes.partition_of(target)
             by_host.setdefault(self._owner(partition), []).append((target, partition))
         answers = await asyncio.gather(
             *[self._describe(host, pairs, question) for host, pairs in by_host.items()]

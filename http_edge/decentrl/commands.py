@@ -132,7 +132,7 @@ class CommandEndpoint:
             return self._counted(self._out_of_range, command)
         sender_did = command.sender_did
         key = command_key(sender_did, command.nonce)
-        shard = self._gateway.placement.nonce_partition_of(sender_did)
+        shard = self._gateway.routes.placement.partition_of(sender_did)
         claim = NonceClaim(shard, key, command.timestamp_ms, sender_did=sender_did)
         fetch = self._dids_to_fetch(command) if self._resolver.fetches else []
         if fetch:
@@ -157,7 +157,7 @@ class CommandEndpoint:
             return self._counted(answer, command, by)
         charge, work = costs(result.command)
         submission = Submission(
-            self._gateway.partition_of(result.target_did),
+            self._gateway.routes.partition_of(result.target_did),
             result.target_did,
             key,
             claim,
@@ -346,7 +346,7 @@ class CommandEndpoint:
         """The submission of a step for another identity, before the command itself."""
         return msgspec.structs.replace(
             submission,
-            partition=self._gateway.partition_of(target_did),
+            partition=self._gateway.routes.partition_of(target_did),
             target_did=target_did,
             command=command,
             cost=turn_cost(command),

@@ -210,7 +210,7 @@ class SocketEndpoint:
 
     async def _open(self, session: _Session) -> AuthFailure | None:
         """Open or confirm the session at the host, and update the end of the registration."""
-        partition = self._gateway.partition_of(session.did)
+        partition = self._gateway.routes.partition_of(session.did)
         command = OpenSession(self._edge)
         reply: Reply = await self._gateway.submit(
             Submission(partition, session.did, b"", command=command, request_id=current())

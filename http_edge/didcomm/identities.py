@@ -103,7 +103,7 @@ class Identities:
         """
         if isinstance(command, DeliverMessages):
             command = msgspec.structs.replace(command, waits_for_turn=True)
-        partition = self._gateway.partition_of(target)
+        partition = self._gateway.routes.partition_of(target)
         # Forwards are anonymous, so they take turns by recipient. All that a message of an account
         # causes takes the turns of its sender: one message may claim hundreds of keys.
         submission = Submission(

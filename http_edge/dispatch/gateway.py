@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from actors.core.commands import GrantMediation, Register
-from actors.core.partitioning import Placement
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, Push, Refused, Reply
 from actors.core.submissions import Read, Submission
@@ -88,15 +87,6 @@ class Gateway:
         self._unrouted = 0
         self._has_registered = False
 
-    @property
-    def placement(self) -> Placement:
-        """What names alone determine: shards, databases, and the partitions of nonces."""
-        return self.routes.placement
-
-    def partition_of(self, did: str) -> str:
-        """The partition that holds the state of an identity now."""
-        return self.routes.partition_of(did)
-
     async def submit(
         self, submission: Submission, size_bytes: int = 0, *, can_linger: bool = False
     ) -> Reply:
@@ -159,7 +149,7 @@ class Gateway:
         """The submission, addressed to the partition that holds its target now."""
         if submission.command is None:
             return submission
-        partition = self.partition_of(submission.target_did)
+        partition = self.routes.partition_of(submission.target_did)
         if partition == submission.partition:
             return submission
         return msgspec.structs.replace(submission, partition=partition)
@@ -196,7 +186,7 @@ class Gateway:
         """
 
         def owner() -> str | None:
-            return self.routes.host_of(self.partition_of(read.owner_did))
+            return self.routes.host_of(self.routes.partition_of(read.owner_did))
 
         def another_than(host: str | None) -> Callable[[], bool]:
             return lambda: owner() != host

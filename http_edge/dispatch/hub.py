@@ -95,7 +95,7 @@ class Hub:
     def close_sessions_of(self, partitions: Collection[str]) -> None:
         """Close the listeners of partitions whose sessions were lost, as ``close_sessions_on``."""
         for did in list(self._listeners) if partitions else ():
-            if did in partitions or self._gateway.partition_of(did) in partitions:
+            if did in partitions or self._gateway.routes.partition_of(did) in partitions:
                 self._close(self._listeners[did], SERVICE_RESTART)
 
     def _host_of(self, did: str) -> str | None:
@@ -131,5 +131,5 @@ class Hub:
     async def _close_session(self, did: str) -> None:
         if did in self._listeners:
             return  # a new listener came meanwhile
-        partition = self._gateway.partition_of(did)
+        partition = self._gateway.routes.partition_of(did)
         await self._gateway.submit(Submission(partition, did, b"", command=CloseSession(self.edge)))

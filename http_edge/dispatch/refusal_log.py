@@ -70,6 +70,6 @@ class RefusalLog:
 
     def _submission(self, counted: Counted) -> Submission:
         key = command_key(self._target, f"{self._incarnation} {next(self._numbers)}")
-        partition = self._gateway.partition_of(self._target)
+        partition = self._gateway.routes.partition_of(self._target)
         command = CountRefusals(self._edge, counted.since_ms, counted.until_ms, counted.refusals)
         return Submission(partition, self._target, key, command=command)

@@ -30,7 +30,7 @@ async def waiting_queues(
     Raises:
         HostUnavailable: a database has no host that answers.
     """
-    placement = gateway.placement
+    placement = gateway.routes.placement
     databases = range(placement.databases) if did is None else [placement.database_of(did)]
     readers = _readers(placement, gateway.routes.hosts())
     if not readers.keys() >= set(databases):

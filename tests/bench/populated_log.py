@@ -221,7 +221,7 @@ class _Crowd:
 
     def _submission(self, sender: str, target: str, command: Command) -> Submission:
         key = command_key(sender, f"{next(self._nonces)}")
-        nonces_at = self._placement.nonce_partition_of(sender)
+        nonces_at = self._placement.partition_of(sender)
         claim = NonceClaim(nonces_at, key, self._now_ms)
         at = self._placement.partition_of(target)
         return Submission(at, target, key, claim, None, command)

@@ -99,7 +99,7 @@ async def test_looking_keeps_no_identity_in_memory_and_stores_nothing(mediator: 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_partition_is_reported_with_its_head_and_its_nonces(mediator: Mediator) -> None:
     alice, _ = await _with_a_message(mediator)
-    partition = mediator.edges[0]._gateway.placement.nonce_partition_of(alice.did)
+    partition = mediator.edges[0]._gateway.routes.placement.partition_of(alice.did)
     held = await ask(mediator, DescribeNonces(partition))
     assert isinstance(held, NoncesHeld)
     assert (held.partition, held.version > 0, len(held.digest)) == (partition, True, 32)

@@ -209,7 +209,7 @@ async def test_strangers_do_not_keep_out_who_is_registered(
     mediator: Mediator, alice: Identity, clock: HandClock
 ) -> None:
     """Though a stranger's nonce is kept at its host before another one refuses its command."""
-    nonces_of = mediator.edges[0]._gateway.placement.nonce_partition_of
+    nonces_of = mediator.edges[0]._gateway.routes.placement.partition_of
     numbered = [Identity(f"stranger {number}") for number in range(40)]
     stranger = next(one for one in numbered if nonces_of(one.did) == nonces_of(alice.did))
     target = next(one for one in numbered if nonces_of(one.did) != nonces_of(alice.did))

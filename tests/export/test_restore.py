@@ -454,7 +454,7 @@ def answers(log: EventLog, now_ms: int) -> list[Any]:
     replies: list[Any] = []
     for number, (did, command) in enumerate(questions):
         claim = NonceClaim(
-            PLACEMENT.nonce_partition_of(did), command_key(did, f"question-{number}"), now_ms
+            PLACEMENT.partition_of(did), command_key(did, f"question-{number}"), now_ms
         )
         found, _ = host.execute(
             [("edge-0", Submission(PLACEMENT.partition_of(did), did, claim.key, claim, None,

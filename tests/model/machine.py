@@ -89,7 +89,7 @@ class IdentityMachine(RuleBasedStateMachine):
     ) -> None:
         """Send a command with a new nonce; it is answered when its batch is full."""
         key = command_key(sender, f"nonce-{len(self.requests)}")
-        partition = PLACEMENT.nonce_partition_of(sender)
+        partition = PLACEMENT.partition_of(sender)
         claim = NonceClaim(partition, key, self.system.now_ms + ahead_ms)
         request = Submission(PLACEMENT.partition_of(target), target, key, claim, refusal, command)
         self.requests.append(request)

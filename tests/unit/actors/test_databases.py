@@ -54,7 +54,7 @@ def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
 
 @given(placements(), st.text())
 def test_an_identity_is_in_the_database_of_its_nonces(placement: Placement, did: str) -> None:
-    nonces = placement.nonce_partition_of(did)
+    nonces = placement.partition_of(did)
     database = placement.database_of(did)
     assert database_of_shard(nonces, placement.databases) == database
     assert placement.database_of_host(placement.host_of(nonces)) == database

@@ -57,10 +57,10 @@ class Setting:
         return self.hosts["host-0"]
 
     def submission(self, did: str, *, sender: str | None = None) -> Submission:
-        placement = self.gateway.placement
+        placement = self.gateway.routes.placement
         claim = None
         if sender is not None:
-            claim = NonceClaim(placement.nonce_partition_of(sender), b"k" * 16, 0)
+            claim = NonceClaim(placement.partition_of(sender), b"k" * 16, 0)
         return Submission(
             placement.partition_of(did), did, b"k" * 16, claim, command=CheckRegistered()
         )
@@ -68,7 +68,7 @@ class Setting:
 
 def sender_and_target(setting: Setting) -> tuple[str, str]:
     """An identity of the first host, and one of the second."""
-    placement = setting.gateway.placement
+    placement = setting.gateway.routes.placement
     dids = [f"did:a:{n}" for n in range(50)]
     owners = [placement.host_of(placement.partition_of(did)) for did in dids]
     return dids[owners.index("host-0")], dids[owners.index("host-1")]
