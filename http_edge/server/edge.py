@@ -143,8 +143,6 @@ class Edge:
         self.operators_port = 0
         self._show_state()
         self._watching: list[asyncio.Task[None]] = []
-        self._reached: frozenset[str] = frozenset()
-        self._reached_of_shards: frozenset[str] = frozenset()
         self._working: set[asyncio.Task[None]] = set()
 
     def _routes(self, keys: MediatorKeys, resolver: Resolver, clock: Clock) -> list[RouteGroup]:
@@ -337,14 +335,23 @@ class Edge:
     def take_table(self, table: PlacementTable) -> None:
         """Take over a new placement table; close sockets of partitions that lost their sessions.
 
+        Connect to new hosts of shards, and to new dedicated hosts whose identity has a listener.
         Only for an edge with ``LiveRoutes``.
         """
         routes = self._gateway.routes
         assert isinstance(routes, LiveRoutes)
+        known, known_dedicated = {*routes.hosts()}, {*routes.dedicated_hosts()}
         lost = routes.update(table)
         for host in routes.lost_hosts:
             self._gateway.give_up(host)
-        self._reach_out(table)
+        # The edge would miss what a new host pushes before it is connected.
+        for host in table.hosts.keys() - known:
+            self._go_on(self._probe(host))
+        for host in known_dedicated - table.dedicated_hosts.keys():
+            self._gateway.forget(host)
+        for host in table.dedicated_hosts.keys() - known_dedicated:
+            if self._hub.listeners_of(identity_of_host(host)[0]):
+                self._go_on(self._probe(host))
         if lost:
             shards = ", ".join(sorted(filter(is_shard, lost)))
             _LOG.warning("lost the sessions of %s", shards or f"{len(lost)} identities")
@@ -354,21 +361,6 @@ class Edge:
         """Note that the placer has answered. Only for an edge with ``LiveRoutes``."""
         assert isinstance(self._gateway.routes, LiveRoutes)
         self._gateway.routes.placer_answered()
-
-    def _reach_out(self, table: PlacementTable) -> None:
-        """Connect to new hosts of shards, and to new dedicated hosts whose identity has a listener.
-
-        The edge would miss what a host pushes before. Forget dedicated hosts that have ended.
-        """
-        for host in table.hosts.keys() - self._reached_of_shards:
-            self._go_on(self._probe(host))
-        self._reached_of_shards = frozenset(table.hosts)
-        for host in self._reached - table.dedicated_hosts.keys():
-            self._gateway.forget(host)
-        for host in table.dedicated_hosts.keys() - self._reached:
-            if self._hub.listeners_of(identity_of_host(host)[0]):
-                self._go_on(self._probe(host))
-        self._reached = frozenset(table.dedicated_hosts)
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` in a task that belongs to no request; the edge cancels it when it stops."""

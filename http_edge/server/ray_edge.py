@@ -39,14 +39,13 @@ _LOG = logging.getLogger(__name__)
 class RayEdge:
     """One edge process. ``serve`` runs until ``stop``; call it again after a restart."""
 
-    def __init__(self, name: str, settings: str, prepare: Prepare) -> None:
-        """An edge with ``settings`` as JSON."""
+    def __init__(self, name: str, settings: Settings, prepare: Prepare) -> None:
         prepare(name)
-        self._settings = Settings.model_validate_json(settings)
+        self._settings = settings
         self._name = name
-        placement = placement_of(self._settings)
-        self._finder = host_finder(self._settings)
-        has_placer = self._settings.has_placer
+        placement = placement_of(settings)
+        self._finder = host_finder(settings)
+        has_placer = settings.has_placer
         self._routes = LiveRoutes(placement) if has_placer else Routes(placement)
         self._placer = PlacerLink(name, self._finder) if has_placer else None
         self._edge: Edge | None = None
@@ -152,7 +151,7 @@ def edge_name(index: int, node: str = "") -> str:
     return f"edge-{node}-{index}" if node else f"edge-{index}"
 
 
-def start_edge(name: str, settings: str, prepare: Prepare) -> Any:
+def start_edge(name: str, settings: Settings, prepare: Prepare) -> Any:
     """Start an edge as an actor: Ray restarts it whenever it dies; it ends with this process."""
     remote = ray.remote(RayEdge).options(
         name=name,

@@ -203,7 +203,6 @@ class _Mediator:
     def _start(self) -> None:
         """Start hosts and edges."""
         hosts = self._settings.hosts * len(self._settings.log_dsns)
-        settings_json = self._settings.model_dump_json()
         about = {"hosts": hosts, "edges": self._settings.edges}
         _LOG.info("starting hosts and edges", extra=about)
         for index in range(hosts):
@@ -211,7 +210,7 @@ class _Mediator:
             self._hosts[options.name] = processes.start_host(options, self._prepare)
         for index in range(self._settings.edges):
             name = edge_name(index, self._settings.node or "")
-            self._edges[name] = start_edge(name, settings_json, self._prepare)
+            self._edges[name] = start_edge(name, self._settings, self._prepare)
 
     def _watched(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Keep every host and every edge answering."""
