@@ -1,11 +1,12 @@
 """Encode bytes as text: base64 as in Decentrl, and base58btc multibase for public keys.
 
-DCTRL-0004 says only "base64". This module writes one form (``WRITTEN``) and reads all four.
+DCTRL-0004 says only "base64". This module reads all four forms of RFC 4648 and writes one:
+URL-safe without padding, the only one that a DID may contain.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import base58
 import pybase64
@@ -19,29 +20,18 @@ MULTIBASE_KEY_CHARS: Final = 48
 """``z`` and the 47 base58 digits that every 32-byte key behind either prefix has."""
 
 
-class Base64Form(NamedTuple):
-    """One of the four forms of base64 in RFC 4648."""
-
-    altchars: bytes
-    padded: bool
-
-
-WRITTEN: Final = Base64Form(altchars=b"-_", padded=False)
-"""The form that is written: URL-safe without padding, the only one that a DID may contain."""
-
-_ALTCHARS: Final = WRITTEN.altchars
+_ALTCHARS: Final = b"-_"
 _FILLS: Final = ("", "===", "==", "=")
 """The missing padding, by the number of digits modulo 4; a single digit is always an error."""
 
 
 def b64encode(data: bytes) -> str:
-    """``data`` in the form ``WRITTEN``."""
-    text = pybase64.b64encode_as_string(data, WRITTEN.altchars)
-    return text if WRITTEN.padded else text.rstrip("=")
+    """``data`` in the form that is written."""
+    return pybase64.b64encode_as_string(data, _ALTCHARS).rstrip("=")
 
 
 def b64encode_ascii(data: bytes) -> bytes:
-    """``data`` in the form ``WRITTEN``, as the bytes of its text."""
+    """``b64encode``, as the bytes of the text."""
     return pybase64.urlsafe_b64encode(data).rstrip(b"=")
 
 
@@ -62,7 +52,7 @@ def b64decode(text: str) -> bytes:
     if "+" in digits or "/" in digits:
         standard = filled.replace("-", "+").replace("_", "/")
         return pybase64.b64decode(standard, validate=True)
-    return pybase64.b64decode(filled, WRITTEN.altchars, validate=True)
+    return pybase64.b64decode(filled, _ALTCHARS, validate=True)
 
 
 def b64decode_exactly(text: str, size_bytes: int) -> bytes | None:
