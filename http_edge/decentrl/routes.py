@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from http_edge.decentrl.answers import rejection_body, respond
+from http_edge.decentrl.answers import respond
 from http_edge.decentrl.commands import CommandEndpoint
 from http_edge.decentrl.public_events import PREFIX, PublicEventsEndpoint
 from http_edge.decentrl.sockets import SocketEndpoint
@@ -62,5 +62,4 @@ def decentrl_routes(  # noqa: PLR0913, PLR0917 - one for each route
             ),
             SocketRoute("/ws", sockets.handle),
         ],
-        error_body=rejection_body,
     )

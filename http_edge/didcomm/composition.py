@@ -146,7 +146,7 @@ class DidCommMediator:
         self.page = InvitationPage(invitations, settings.url, clock=clock)
 
     def routes(self) -> RouteGroup:
-        """Return the DIDComm routes; the listener writes its errors on them as on all others."""
+        """Return the DIDComm routes."""
         return RouteGroup(
             DIDCOMM,
             [

@@ -1,9 +1,9 @@
 """The HTTP listener: identifies, rate-limits, routes and receives requests, and translates errors.
 
-The listener knows no protocol. It serves route groups; each group says how to write an error on its
-paths. Every exception of a handler but a lost connection becomes a JSON error here. Unless CORS is
-off, every answer carries its headers, also an error or one to an unknown path, because a browser
-hides an answer without them (DCTRL-0004 section 3).
+The listener knows no protocol. It serves route groups. Every exception of a handler but a lost
+connection becomes a JSON error here. Unless CORS is off, every answer carries its headers, also an
+error or one to an unknown path, because a browser hides an answer without them (DCTRL-0004 section
+3).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from http_edge.listener.routes import (
     RETRY_AFTER_S,
     STATUS,
     BodyRoute,
+    ErrorBody,
     Handler,
     PlainRoute,
     Rejection,
@@ -100,12 +101,13 @@ class HttpListener:
         new_id: NewId,
         refusals: RefusalCounts,
         measures: EdgeMeasures,
+        error_body: ErrorBody,
         cors: bool = True,
     ) -> None:
         """A listener for route groups; with ``cors``, pages of other origins may read its answers.
 
-        The first group counts requests to unknown paths and writes their errors. ``refusals``
-        counts requests that are rejected before a handler sees them.
+        Requests to unknown paths count for the first group. ``refusals`` counts requests that are
+        rejected before a handler sees them; ``error_body`` writes the answers to them.
         """
         self._settings = settings
         self._limits = settings.limits
@@ -115,6 +117,7 @@ class HttpListener:
         self._new_id = new_id
         self._refusals = refusals
         self._measures = measures
+        self._error_body = error_body
         # Not the server software and its version.
         self._headers: dict[str, str] = {hdrs.SERVER: "poste"}
         if cors:
@@ -212,30 +215,30 @@ class HttpListener:
             return self._reject(request, Rejection.BODY_TOO_LARGE)
         except web.HTTPException as error:
             status = HTTPStatus(error.status)
-            return self._written(request, status, status.name)
+            return self._written(status, status.name)
         except RequestPayloadError:
-            return self._error(Rejection.MALFORMED, request)
+            return self._error(Rejection.MALFORMED)
         except ConnectionError:
             raise
         except MemoryError as error:
             end_process("a request ran out of memory", error)
         except Exception:  # noqa: BLE001 - the last resort: logged, and an error in JSON
             _LOG.exception("request failed")
-            return self._error(Rejection.INTERNAL_ERROR, request)
+            return self._error(Rejection.INTERNAL_ERROR)
 
     async def _handled(self, request: web.Request) -> web.StreamResponse:
         """Run the handler of the path and method, if there is one."""
         served = self._served(request)
         if served is None:
-            return self._error(Rejection.NOT_FOUND, request)
+            return self._error(Rejection.NOT_FOUND)
         handler = served.handlers.get(request.method)
         if handler is None:
-            response = self._error(Rejection.METHOD_NOT_ALLOWED, request)
+            response = self._error(Rejection.METHOD_NOT_ALLOWED)
             response.headers[hdrs.ALLOW] = ",".join(sorted(served.handlers))
             return response
         if hdrs.EXPECT in request.headers:
             if request.headers[hdrs.EXPECT].lower() != "100-continue":
-                response = self._error(Rejection.EXPECTATION_FAILED, request)
+                response = self._error(Rejection.EXPECTATION_FAILED)
                 response.force_close()
                 return response
             await _say_continue(request)
@@ -251,7 +254,7 @@ class HttpListener:
         refused = None if address is None else await self._charged(request, address)
         if refused is not None:
             return refused
-        return self._written(request, status, Rejection.MALFORMED.value)
+        return self._written(status, Rejection.MALFORMED.value)
 
     async def _charged(self, request: web.Request, address: str) -> web.Response | None:
         """Take a token of the address; if there is none, return the refusal after a delay."""
@@ -363,7 +366,7 @@ class HttpListener:
             response = self._reject(request, cut.rejection)
         except ConnectionError:
             # The client went away: no one reads this answer, and it is not worth a log line.
-            response = self._error(Rejection.BODY_INCOMPLETE, request)
+            response = self._error(Rejection.BODY_INCOMPLETE)
         response.force_close()
         return response
 
@@ -409,7 +412,7 @@ class HttpListener:
             if limited is not None:
                 return limited
             if not may_upgrade(request):
-                response = self._error(Rejection.UPGRADE_REQUIRED, request)
+                response = self._error(Rejection.UPGRADE_REQUIRED)
                 response.headers[hdrs.UPGRADE] = "websocket"
                 return response
             if not in_flight.has_room_for_socket(address):
@@ -435,23 +438,18 @@ class HttpListener:
     ) -> web.Response:
         """Count and answer a request that was not read: its sender and command are unknown."""
         self._refusals.count(self._group(request).protocol, "", rejection.value)
-        return self._error(rejection, request, wait_s)
+        return self._error(rejection, wait_s)
 
-    def _error(
-        self, rejection: Rejection, request: web.Request, wait_s: float | None = None
-    ) -> web.Response:
-        response = self._written(request, STATUS[rejection], rejection.value)
+    def _error(self, rejection: Rejection, wait_s: float | None = None) -> web.Response:
+        response = self._written(STATUS[rejection], rejection.value)
         if wait_s is not None:
             response.headers[hdrs.RETRY_AFTER] = str(retry_after_s(wait_s))
         elif rejection in RETRY_AFTER_S:
             response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S[rejection])
         return response
 
-    def _written(self, request: web.Request, status: int, code: str) -> web.Response:
-        """An error in the form of the route group that declares the path."""
-        error_body = self._group(request).error_body or self._groups[0].error_body
-        assert error_body is not None, "the first group has a form of errors"
-        return web.Response(status=status, body=error_body(code), content_type=JSON)
+    def _written(self, status: int, code: str) -> web.Response:
+        return web.Response(status=status, body=self._error_body(code), content_type=JSON)
 
     def _group(self, request: web.Request) -> RouteGroup:
         """The group that declares the path; unknown paths belong to the first group."""

@@ -113,10 +113,7 @@ class RouteGroup:
     """The routes of one protocol family, or of operators.
 
     ``protocol`` names the group in counts and measures (``telemetry.refusal_counts.PROTOCOLS``).
-    ``error_body`` writes the errors of the listener on these paths; None uses that of the
-    listener's first group.
     """
 
     protocol: str
     routes: Sequence[Route]
-    error_body: ErrorBody | None = None

@@ -133,10 +133,11 @@ class Edge:
             new_id=new_id,
             refusals=counts,
             measures=self._measures,
+            error_body=rejection_body,
         )
         self._listener = listener(self._routes(keys, resolver, clock), self._in_flight)
         self._operators = listener(
-            [RouteGroup(DECENTRL, self._operator_routes(identities, clock), rejection_body)],
+            [RouteGroup(DECENTRL, self._operator_routes(identities, clock))],
             InFlight(settings.limits),
             cors=False,
         )
@@ -190,7 +191,7 @@ class Edge:
                 PublicEventsEndpoint(settings.limits, gateway, refusals),
                 settings.rates,
             ),
-            # Requests on these routes are counted and answered like Decentrl's.
+            # Requests on these routes are counted like Decentrl's.
             RouteGroup(
                 DECENTRL, [*self._health.routes(), *LogHeadEndpoint(settings, clock).routes()]
             ),

@@ -154,12 +154,13 @@ class Edge:
         ]
         self.listener = HttpListener(
             self.settings,
-            [RouteGroup(DECENTRL, routes, error_body=lambda reason: b'"%b"' % reason.encode())],
+            [RouteGroup(DECENTRL, routes)],
             self.in_flight,
             clock=clock,
             new_id=lambda: f"id-{next(ids)}",
             refusals=RefusalCounts(entries_max=64, senders_bytes_max=1_024, clock=lambda: 0),
             measures=self.measures,
+            error_body=lambda reason: b'"%b"' % reason.encode(),
         )
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]

@@ -46,7 +46,6 @@ async def exhaust(_: web.Request) -> web.Response:
 FIRST: Final = RouteGroup(
     DECENTRL,
     [BodyRoute("/echo", echo), SocketRoute("/greet", greet)],
-    error_body=lambda reason: b'"first: %b"' % reason.encode(),
 )
 SECOND: Final = RouteGroup(
     DIDCOMM,
@@ -55,7 +54,6 @@ SECOND: Final = RouteGroup(
         PlainRoute("GET", "/defect", fail),
         PlainRoute("GET", "/exhausted", exhaust),
     ],
-    error_body=lambda reason: b'"second: %b"' % reason.encode(),
 )
 
 
@@ -81,6 +79,7 @@ async def url(settings: Settings, in_flight: InFlight) -> AsyncIterator[str]:
         new_id=lambda: f"id-{next(ids)}",
         refusals=refusals,
         measures=EdgeMeasures(),
+        error_body=lambda reason: b'"%b"' % reason.encode(),
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await listener.start(listening)
@@ -88,7 +87,7 @@ async def url(settings: Settings, in_flight: InFlight) -> AsyncIterator[str]:
         await listener.stop()
 
 
-async def test_each_group_is_served_and_answers_what_is_rejected_in_its_own_form(
+async def test_each_group_is_served_and_what_is_rejected_is_answered_in_one_form(
     url: str, in_flight: InFlight
 ) -> None:
     async with aiohttp.ClientSession(url) as client:
@@ -100,13 +99,13 @@ async def test_each_group_is_served_and_answers_what_is_rejected_in_its_own_form
         assert await ask("POST", "/echo", b"x") == (200, "x")
         assert await ask("POST", "/other", b"y") == (200, "y")
         large = bytes(BODY_BYTES_MAX + 1)
-        assert await ask("POST", "/echo", large) == (413, '"first: BODY_TOO_LARGE"')
-        assert await ask("POST", "/other", large) == (413, '"second: BODY_TOO_LARGE"')
-        assert await ask("GET", "/defect") == (500, '"second: INTERNAL_ERROR"')
-        assert await ask("GET", "/greet") == (426, '"first: UPGRADE_REQUIRED"')
-        assert await ask("GET", "/unknown") == (404, '"first: NOT_FOUND"')
+        assert await ask("POST", "/echo", large) == (413, '"BODY_TOO_LARGE"')
+        assert await ask("POST", "/other", large) == (413, '"BODY_TOO_LARGE"')
+        assert await ask("GET", "/defect") == (500, '"INTERNAL_ERROR"')
+        assert await ask("GET", "/greet") == (426, '"UPGRADE_REQUIRED"')
+        assert await ask("GET", "/unknown") == (404, '"NOT_FOUND"')
         in_flight.draining = True
-        assert await ask("POST", "/other", b"y") == (503, '"second: TOO_BUSY"')
+        assert await ask("POST", "/other", b"y") == (503, '"TOO_BUSY"')
 
 
 async def test_a_socket_counts_for_its_protocol_while_it_is_open(
