@@ -14,6 +14,7 @@ import msgspec
 
 from actors.host.clock import Clock
 from http_edge.server.status_files import age_s, database_numbers, publish, read_status, status_path
+from http_edge.settings.settings import Settings
 
 _MS: Final = 1_000
 _NAME: Final = "archive-status.json"
@@ -107,6 +108,7 @@ def figures(data_dir: Path, now_ms: int, database: int | None = None) -> dict[st
     }
 
 
-def figures_by_database(data_dir: Path, now_ms: int, databases: int) -> Sequence[dict[str, Any]]:
-    """The ``figures`` of each database of the log."""
-    return [figures(data_dir, now_ms, number) for number in database_numbers(databases)]
+def figures_by_database(settings: Settings, now_ms: int) -> Sequence[dict[str, Any]]:
+    """The ``figures`` of each database of the log; none if rows stay there."""
+    numbers = database_numbers(len(settings.log_dsns)) if settings.lets_rows_leave else ()
+    return [figures(settings.data_dir, now_ms, number) for number in numbers]

@@ -29,10 +29,9 @@ def export_metrics(
         Stop: the address cannot be used; says what to do.
         KeyFileRefused, OSError: as ``operators_token``.
     """
-    shown = ExportShown(lambda: [reporter.figures() for reporter in reporters])
 
     async def show() -> Collector:
-        return shown
+        return ExportShown([reporter.figures() for reporter in reporters])
 
     with metrics_socket(listen) as on:
         if on is None:

@@ -32,7 +32,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -139,7 +138,7 @@ _ARCHIVE_GAUGES: Final = {
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of every process, None for one that did not answer.
+    """Every metric of a mediator: the report of every process, None for one that did not answer.
 
     ``shards`` is the number of shards of the log. ``exports`` has the
     ``http_edge.server.export_status.figures`` of each database of the log, and is empty if nothing
@@ -160,6 +159,26 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     def log(self) -> LogFigures | None:
         """The figures of the whole log: the sum over one host of each database."""
         return total(report.log for report in self.hosts.values() if report is not None)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics (``prometheus_client.registry.Collector``)."""
+        hosts = {name: report for name, report in self.hosts.items() if report is not None}
+        edges = {name: families for name, families in self.edges.items() if families is not None}
+        up = GaugeMetricFamily(
+            "poste_up", "1 if the process has answered this scrape.", None, [_BY]
+        )
+        for name in (*self.hosts, *self.edges):
+            up.add_metric([name], 1 if name in hosts or name in edges else 0)
+        yield up
+        yield _build_info()
+        yield from _by_process({name: host.families for name, host in hosts.items()} | edges)
+        yield from _of_hosts({name: host.stats for name, host in hosts.items()})
+        shards = "Shards of the log, each of which needs an owner."
+        yield GaugeMetricFamily("poste_shards", shards, self.shards)
+        yield from _of_the_log(self.log, self.now_ms)
+        yield from _of_the_storage(self.storage)
+        yield from _by_database(_EXPORT_GAUGES, self.exports)
+        yield from _by_database(_ARCHIVE_GAUGES, self.archives)
 
 
 class Scrape:
@@ -191,10 +210,6 @@ class Scrape:
                 self._seen_at_s = asyncio.get_running_loop().time()
             return self._seen
 
-    async def shown(self) -> Collector:
-        """The same reports as metrics."""
-        return MediatorShown(await self.seen())
-
     async def _ask(self) -> Seen:
         # One host reads the figures of each database: they are the same for all its hosts.
         readers = self._readers()
@@ -217,7 +232,7 @@ class Scrape:
             exports=self._exports(answered),
             now_ms=now_ms,
             storage=storage(self._placement, known),
-            archives=self._archives(now_ms),
+            archives=archive_status.figures_by_database(self._settings, now_ms),
         )
 
     def _readers(self) -> Collection[str]:
@@ -236,13 +251,6 @@ class Scrape:
         positions = [None if log is None else log.log_position for log in logs]
         return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())
 
-    def _archives(self, now_ms: int) -> Sequence[dict[str, Any]]:
-        settings = self._settings
-        if not settings.lets_rows_leave:
-            return []
-        databases = len(settings.log_dsns)
-        return archive_status.figures_by_database(settings.data_dir, now_ms, databases)
-
 
 async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
     """The report of a process, None after any fault: then the others are still shown."""
@@ -257,50 +265,18 @@ async def _answer(answer: Awaitable[bytes], kind: type[_R]) -> _R | None:
 def exposition(shown: Collector, accept: str) -> tuple[bytes, str]:
     """The metrics as text for a scraper with this ``Accept``, and the text's media type."""
     encode, content_type = choose_encoder(accept)
-    registry = CollectorRegistry()
-    registry.register(shown)
-    return encode(registry), content_type
+    return encode(shown), content_type
 
 
-class MediatorShown(Collector):
-    """Every metric of a mediator, from the processes that have answered."""
+class ExportShown(msgspec.Struct, frozen=True):
+    """The metrics of a process that only exports, from ``Seen.exports``."""
 
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    exports: Sequence[Mapping[str, Any]]
 
-    @override
     def collect(self) -> Iterator[Metric]:
-        seen = self._seen
-        hosts = {name: report for name, report in seen.hosts.items() if report is not None}
-        edges = {name: families for name, families in seen.edges.items() if families is not None}
-        up = GaugeMetricFamily(
-            "poste_up", "1 if the process has answered this scrape.", None, [_BY]
-        )
-        for name in (*seen.hosts, *seen.edges):
-            up.add_metric([name], 1 if name in hosts or name in edges else 0)
-        yield up
+        """The metrics, as ``Seen.collect``."""
         yield _build_info()
-        yield from _by_process({name: host.families for name, host in hosts.items()} | edges)
-        yield from _of_hosts({name: host.stats for name, host in hosts.items()})
-        shards = "Shards of the log, each of which needs an owner."
-        yield GaugeMetricFamily("poste_shards", shards, seen.shards)
-        yield from _of_the_log(seen.log, seen.now_ms)
-        yield from _of_the_storage(seen.storage)
-        yield from _by_database(_EXPORT_GAUGES, seen.exports)
-        yield from _by_database(_ARCHIVE_GAUGES, seen.archives)
-
-
-class ExportShown(Collector):
-    """The metrics of a process that only exports."""
-
-    def __init__(self, figures: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-        """``figures`` returns those of ``http_edge.server.export_status`` for each database."""
-        self._figures = figures
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        yield _build_info()
-        yield from _by_database(_EXPORT_GAUGES, self._figures())
+        yield from _by_database(_EXPORT_GAUGES, self.exports)
 
 
 def _build_info() -> Metric:

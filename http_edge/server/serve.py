@@ -184,7 +184,7 @@ class _Mediator:
         watching = [asyncio.create_task(each) for each in self._watched()]
         beside = asyncio.create_task(self._work_beside())
         try:
-            async with metrics_served(self._scrape().shown, self._metrics, self._access):
+            async with metrics_served(self._scrape().seen, self._metrics, self._access):
                 if await self._is_ready():
                     self._announce()
                     await self._stopping.wait()

@@ -26,17 +26,16 @@ def status_parts(
         parts["outbound"] = lambda _status: dict(outbound())
     if push is not None:
         parts["push"] = lambda _status: dict(push())
-    data_dir, databases = settings.data_dir, len(settings.log_dsns)
     if settings.export.to is not None:
 
         def exported(status: Figures) -> Figures:
             positions = status.get("log_positions", [status.get("log_position")])
-            return _joined(export_status.figures_by_database(data_dir, positions, clock()))
+            return _joined(export_status.figures_by_database(settings.data_dir, positions, clock()))
 
         parts["export"] = exported
     if settings.lets_rows_leave:
         parts["archive"] = lambda _status: _joined(
-            archive_status.figures_by_database(data_dir, clock(), databases)
+            archive_status.figures_by_database(settings, clock())
         )
     return parts
 

@@ -22,7 +22,7 @@ from actors.host.port import ListQueues, QueryStats
 from eventstore.log.event_log import Due, EventLog, QueueDepth
 from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log, open_store
-from http_edge.server.metrics import MediatorShown, Seen, exposition
+from http_edge.server.metrics import Seen, exposition
 from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
 
 _AT_ONCE: Final = 2_000
@@ -90,7 +90,7 @@ def _search(log: EventLog, due: Due, until_ms: int) -> Measurement:
 def _scrape(host: IdentityHost) -> None:
     reported = msgspec.msgpack.decode(host.report(with_log=True), type=HostReport)
     seen = Seen(hosts={"host-0": reported}, edges={}, shards=1, exports=[], now_ms=_FROM_MS)
-    exposition(MediatorShown(seen), "")
+    exposition(seen, "")
     assert reported.log is not None
     assert reported.stats.storage is not None
 

@@ -15,7 +15,7 @@ from actors.core.refusals import Refusal
 from eventstore.log.event_log import LogFigures
 from http_edge.didcomm.push import notifier as push_notifier
 from http_edge.didcomm.rejections import RejectionReason
-from http_edge.server.metrics import MediatorShown, exposition
+from http_edge.server.metrics import exposition
 from tests.deploy.manifests import DEPLOY
 from tests.unit.test_metrics import host, seen
 
@@ -42,7 +42,7 @@ def _shown() -> dict[str, dict[str, set[str]]]:
         log_position=7, identities=1, queue_messages=1, queue_bytes=1, queue_oldest_at_ms=1
     )
     of_host = host("shard-1", log=log)
-    text, _ = exposition(MediatorShown(seen(of_host)), "")
+    text, _ = exposition(seen(of_host), "")
     found: dict[str, dict[str, set[str]]] = {}
     for family in text_string_to_metric_families(text.decode()):
         found.setdefault(family.name, {})

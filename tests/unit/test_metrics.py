@@ -25,7 +25,7 @@ from actors.host.measures import (
 from eventstore.log.event_log import LogFigures
 from http_edge.server import archive_status
 from http_edge.server.export_status import Reporter
-from http_edge.server.metrics import AskReport, MediatorShown, Scrape, Seen, exposition
+from http_edge.server.metrics import AskReport, Scrape, Seen, exposition
 from http_edge.settings.sections import Archive, Export
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures
@@ -77,7 +77,7 @@ def seen(*hosts: HostReport | None) -> Seen:
 
 
 def samples(shown: Seen) -> dict[str, float]:
-    text, _ = exposition(MediatorShown(shown), "")
+    text, _ = exposition(shown, "")
     return {
         f"{sample.name}{sorted(sample.labels.items())}" if sample.labels else sample.name: (
             sample.value
@@ -91,7 +91,7 @@ def test_every_metric_is_named_by_the_conventions_and_says_what_it_is() -> None:
     log = LogFigures(
         log_position=7, identities=1, queue_messages=1, queue_bytes=1, queue_oldest_at_ms=1
     )
-    text, content_type = exposition(MediatorShown(seen(host("shard-1", log=log))), "")
+    text, content_type = exposition(seen(host("shard-1", log=log)), "")
     assert content_type.startswith("text/plain")
     families = list(text_string_to_metric_families(text.decode()))
     assert len(families) > 35
@@ -105,9 +105,7 @@ def test_every_metric_is_named_by_the_conventions_and_says_what_it_is() -> None:
 
 
 def test_a_scraper_that_reads_openmetrics_gets_it() -> None:
-    text, content_type = exposition(
-        MediatorShown(seen(host())), "application/openmetrics-text; version=1.0.0"
-    )
+    text, content_type = exposition(seen(host()), "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
 
@@ -171,7 +169,7 @@ def test_the_did_of_a_dedicated_identity_is_no_label() -> None:
 
 def test_measures_of_the_same_name_are_one_metric_of_several_processes() -> None:
     both = msgspec.structs.replace(seen(host(), host()), edges={"edge-0": edge(), "edge-1": edge()})
-    text, _ = exposition(MediatorShown(both), "")
+    text, _ = exposition(both, "")
     assert text.count(b"# HELP poste_commands_total ") == 1
     assert text.count(b"# HELP poste_process_cpu_seconds_total ") == 1
     found = samples(both)
