@@ -17,7 +17,14 @@ from typing import Final, TypeAlias
 import msgspec
 
 from actors.core.agents import invitation_target
-from actors.core.commands import CheckRegistered, Command, EraseIdentity, Register, UseInvitation
+from actors.core.commands import (
+    CheckRegistered,
+    Command,
+    EraseIdentity,
+    QuerySavedEvents,
+    Register,
+    UseInvitation,
+)
 from actors.core.cost import costs, parts, source_key, turn_cost
 from actors.core.decide import adds
 from actors.core.erasure import CONTINUED
@@ -255,16 +262,15 @@ class CommandEndpoint:
                 if result.page is not None and reply.code is Refusal.INVALID_COMMAND:
                     return reject(page_refused(reply, result.page))
                 return _refused(reply, result.rejection, result.unregistered)
-        read = result.read
         if isinstance(reply, MessagesBeside) and result.page is not None:
             where = WaitingAt(reply.versions, reply.total)
-            read = Read(submission.target_did, result.page, where)
-            return await self._read_in_turn(read, result)
-        if read is None:
-            answer = result.answer(reply, result.page)
-            charge_answer(answer.size_bytes)
-            return answer
-        return await self._read(read, result)
+            return await self._read_in_turn(Read(result.target_did, result.page, where), result)
+        if isinstance(result.command, QuerySavedEvents):
+            read = Read(result.target_did, result.command.page, result.command.where)
+            return await self._read(read, result)
+        answer = result.answer(reply, result.page)
+        charge_answer(answer.size_bytes)
+        return answer
 
     async def _erase_rest(self, submission: Submission, step: Erased) -> Reply:
         """Finish an erasure after its first step; if this call is cut short, the host goes on."""

@@ -57,7 +57,7 @@ def request_contract(
 ) -> ValidatedCommand | Rejected:
     """8.1: a registration if the mediator is the recipient, else a request to forward."""
     sender, recipient = request.envelope.sender_did, request.envelope.recipient_did
-    if recipient == request.mediator.settings.mediator_did:
+    if recipient == request.validator.settings.mediator_did:
         return _register(request, payload)
     forwarded = RequestContract(
         sender, payload.encrypted_contract_request, payload.requestor_ephemeral_public_key
@@ -66,17 +66,17 @@ def request_contract(
 
 
 def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedCommand | Rejected:
-    settings, sender = request.mediator.settings, request.envelope.sender_did
+    settings, sender = request.validator.settings, request.envelope.sender_did
     if b64decode_exactly(payload.requestor_ephemeral_public_key, KEY_BYTES) is None:
         return invalid(f"{_EPHEMERAL_KEY}: is not base64 of {KEY_BYTES} bytes")
     accepted = contract_profile.open_registration(
         payload.encrypted_contract_request,
         payload.requestor_ephemeral_public_key,
-        request.mediator.keys,
+        request.validator.keys,
         settings.mediator_did,
         sender,
         request.now_s,
-        request.mediator.resolver.known,
+        request.validator.resolver.known,
     )
     if isinstance(accepted, ContractRejection):
         return _rejected(_REQUEST, accepted)
@@ -99,7 +99,7 @@ def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedComm
         code="MEDIATOR_REGISTRATION_SUCCESS",
         payload={"signed_communication_contract": accepted.signed},
     )
-    admitted = request.mediator.registrations.admit(sender, payload.invitation, request.now_s)
+    admitted = request.validator.registrations.admit(sender, payload.invitation, request.now_s)
     rejection = admitted if isinstance(admitted, Rejected) else None
     single_use = isinstance(admitted, InvitationTerms) and admitted.single_use
     return ValidatedCommand(
@@ -116,7 +116,7 @@ def respond_contract(
 ) -> ValidatedCommand | Rejected:
     """8.2: the other participant owns the contract, whichever DID the header names."""
     sender, named = request.envelope.sender_did, request.envelope.recipient_did
-    mediator_did = request.mediator.settings.mediator_did
+    mediator_did = request.validator.settings.mediator_did
     parties = contract_profile.participants(payload.signed_communication_contract)
     contract = _contract_of(request, payload)
     if parties is None or sender not in parties or parties[0] == parties[1]:
@@ -154,11 +154,11 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
     if parties is not None and request.envelope.sender_did not in parties:
         return invalid(f"{_SIGNED}: does not name the sender")
     contract = contract_profile.verify_signed_contract(
-        signed, request.now_s, request.mediator.resolver.known
+        signed, request.now_s, request.validator.resolver.known
     )
     if isinstance(contract, ContractRejection):
         return _rejected(_SIGNED, contract)
-    bytes_max = request.mediator.settings.limits.contract_bytes_max
+    bytes_max = request.validator.settings.limits.contract_bytes_max
     if len(contract.signed) > bytes_max:
         return invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
     return _stored(contract)

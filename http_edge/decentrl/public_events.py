@@ -7,7 +7,6 @@ import re
 from typing import Final
 from urllib.parse import unquote, unquote_to_bytes
 
-import msgspec
 from aiohttp import web
 from multidict import MultiMapping
 from yarl import URL
@@ -73,16 +72,17 @@ class PublicEventsEndpoint:
             answer = await self._page(query)
         return respond(answer)
 
-    async def _page(self, query: PublicQuery) -> Answer:
+    async def _page(self, query: Read) -> Answer:
         """Read the page and charge its address."""
-        matching = 0
+        matching, where = 0, query.where
+        assert isinstance(where, PublicEventsFilter)
 
         def answering(found: FoundPage) -> Answer:
             nonlocal matching
             matching = found.total
             return _answer(found, query.page)
 
-        found = await self._gateway.read(Read(query.did, query.page, query.where))
+        found = await self._gateway.read(query)
         if isinstance(found, Refused):
             answer = reject(page_refused(found, query.page))
         else:
@@ -91,19 +91,11 @@ class PublicEventsEndpoint:
         # takes as long as writing a byte.
         is_read = answer.refusal is Refusal.INVALID_COMMAND
         size_bytes = self._limits.page_bytes_max if is_read else answer.size_bytes
-        charge_public(size_bytes + matching * max(1, len(query.where.tags)))
+        charge_public(size_bytes + matching * max(1, len(where.tags)))
         return answer
 
 
-class PublicQuery(msgspec.Struct, frozen=True):
-    """A page of the public events of ``did``."""
-
-    did: str
-    page: Page
-    where: PublicEventsFilter
-
-
-def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery | Rejected:
+def read(segment: str, query: MultiMapping[str], limits: Limits) -> Read | Rejected:
     """Parse the query, or say why it is an INVALID_COMMAND; unknown parameters are ignored.
 
     ``segment`` is the DID as in the raw target. Its escapes are decoded exactly once: a did:web
@@ -135,10 +127,10 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> PublicQuery 
         after_timestamp_s=_seconds(after),
         before_timestamp_s=_seconds(before),
     )
-    return PublicQuery(did, Page(int(number), int(size), limits.page_bytes_max), where)
+    return Read(did, Page(int(number), int(size), limits.page_bytes_max), where)
 
 
-def _read_target(segment: str, target: URL, limits: Limits) -> PublicQuery | Rejected:
+def _read_target(segment: str, target: URL, limits: Limits) -> Read | Rejected:
     """``read`` with the query of a target, of which yarl replaces what is not UTF-8."""
     try:
         unquote_to_bytes(target.raw_query_string).decode()

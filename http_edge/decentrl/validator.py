@@ -15,7 +15,6 @@ import msgspec
 
 from actors.core.commands import Command, Page
 from actors.core.refusals import Refusal
-from actors.core.submissions import Read
 from http_edge.crypto.encoding import b64decode_exactly
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import SIGNATURE_BYTES, verify
@@ -39,10 +38,10 @@ class Addressee(Enum):
 class ValidatedCommand(msgspec.Struct, frozen=True):
     """A command that passed, and the target identity, which decides on it.
 
-    ``answer`` makes the answer of the reply if it is accepted; ``page`` is what a query asks for;
-    ``read`` follows once the identity gave leave. ``registered_first`` names an identity, other
-    than the target, that must be registered before the command counts (6.2 step 4). ``rejection``
-    stands in the command itself and counts only after authorization; the details are here.
+    ``answer`` makes the answer of the reply if it is accepted; ``page`` is what a query asks for.
+    ``registered_first`` names an identity, other than the target, that must be registered before
+    the command counts (6.2 step 4). ``rejection`` stands in the command itself and counts only
+    after authorization; the details are here.
     ``invitation_id`` names an invitation for one use that the sender has to use up before, unless
     it is registered.
     ``unregistered`` is said of a target that is not registered and that the header does not name.
@@ -52,20 +51,10 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     command: Command
     answer: Answering
     page: Page | None = None
-    read: Read | None = None
     registered_first: str | None = None
     rejection: Rejected | None = None
     invitation_id: str = ""
     unregistered: Rejected | None = None
-
-
-class Dependencies(msgspec.Struct, frozen=True):
-    """What the checks of commands need from one mediator."""
-
-    settings: Settings
-    keys: MediatorKeys
-    resolver: Resolver
-    registrations: RegistrationControl
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
@@ -75,19 +64,18 @@ class CommandRequest(msgspec.Struct, frozen=True):
     public_key: bytes
     now_s: float
     answer: Answering
-    mediator: Dependencies
+    validator: CommandValidator
 
     def own(
         self,
         command: Command,
         *,
         page: Page | None = None,
-        read: Read | None = None,
         rejection: Rejected | None = None,
     ) -> ValidatedCommand:
         """The command for the sender's own identity."""
         return ValidatedCommand(
-            self.envelope.sender_did, command, self.answer, page, read, rejection=rejection
+            self.envelope.sender_did, command, self.answer, page, rejection=rejection
         )
 
 
@@ -118,8 +106,10 @@ class CommandValidator:
         self, settings: Settings, keys: MediatorKeys, resolver: Resolver, table: CommandTable
     ) -> None:
         """A validator of the commands of ``table``; the keys open registration requests."""
-        registrations = RegistrationControl(settings.protocol, keys)
-        self._mediator = Dependencies(settings, keys, resolver, registrations)
+        self.settings = settings
+        self.keys = keys
+        self.resolver = resolver
+        self.registrations = RegistrationControl(settings.protocol, keys)
         self._table = table
 
     def dids_to_resolve(self, command: CommandEnvelope) -> list[str]:
@@ -137,7 +127,7 @@ class CommandValidator:
 
     def validate(self, command: CommandEnvelope, now_s: float) -> ValidatedCommand | Rejected:
         """Validate a command, except for its timestamp and nonce, which are checked elsewhere."""
-        resolver = self._mediator.resolver
+        resolver = self.resolver
         document = resolver.known(command.sender_did)
         if document is None:
             rule = resolver.why_unknown(command.sender_did)
@@ -156,19 +146,19 @@ class CommandValidator:
             return Rejected(Refusal.INVALID_SIGNATURE)
         try:
             row = self._row(command)
-            payload = read_payload(row.payload, command.payload, self._mediator.settings.limits)
+            payload = read_payload(row.payload, command.payload, self.settings.limits)
             if row.addressee is Addressee.RESOLVED and (
                 resolver.known(command.recipient_did) is None
             ):
                 rule = resolver.why_unknown(command.recipient_did)
                 return Rejected(Refusal.RECIPIENT_NOT_FOUND, f"header.recipient_did: {rule}")
-            request = CommandRequest(command, public_key, now_s, row.answer, self._mediator)
+            request = CommandRequest(command, public_key, now_s, row.answer, self)
             # All rules of the payload come before authorization, those of the row's own included.
             result = row.validate(request, payload)
         except PayloadInvalid as broken:
             return invalid(broken.detail)
         if row.addressee is Addressee.MEDIATOR and (
-            command.recipient_did != self._mediator.settings.mediator_did
+            command.recipient_did != self.settings.mediator_did
         ):
             return Rejected(
                 Refusal.UNAUTHORIZED_COMMAND, "header.recipient_did: is not this mediator"

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from multidict import MultiDict
 
+from actors.core.submissions import Read
 from http_edge.decentrl import public_events
 from http_edge.settings.settings import Limits
 from tests.edge.identities import Identity, Json, public_event
@@ -283,11 +284,11 @@ async def test_trap_82_escapes_in_the_path_are_decoded_exactly_once(mediator: Me
 def test_trap_82_a_did_web_with_a_port_is_asked_for_with_its_escape_escaped() -> None:
     query: MultiDict[str] = MultiDict()
     found = public_events.read("did:web:example.org%253A8080", query, Limits())
-    assert isinstance(found, public_events.PublicQuery)
-    assert found.did == "did:web:example.org%3A8080"
+    assert isinstance(found, Read)
+    assert found.owner_did == "did:web:example.org%3A8080"
     other = public_events.read("did:web:example.org%3A8080", query, Limits())
-    assert isinstance(other, public_events.PublicQuery)
-    assert other.did == "did:web:example.org:8080"
+    assert isinstance(other, Read)
+    assert other.owner_did == "did:web:example.org:8080"
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"public_events_max": 2}}])

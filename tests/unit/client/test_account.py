@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from actors.core.submissions import Read
+from eventstore.log.event_log import PublicEventsFilter
 from http_edge.clients.decentrl import (
     Account,
     CommandRefused,
@@ -26,7 +28,6 @@ from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
 from http_edge.crypto.signatures import public_key, sign_object
-from http_edge.decentrl.public_events import PublicQuery
 from http_edge.decentrl.public_events import read as read_query
 from http_edge.didcomm.envelopes.keys import did_key, did_key_reference
 from http_edge.dids.contract_profile import accept_request
@@ -357,7 +358,8 @@ async def test_one_tag_of_a_public_read_is_no_list_between_commas(
         await client.read_public("did:web:publisher.test", tags=[tag])
         limits = Limits(tags_per_query_max=1 if tag == "a" else 2)
         query = read_query("did:web:publisher.test", mediator.queries[-1].query, limits)
-        assert isinstance(query, PublicQuery)
+        assert isinstance(query, Read)
+        assert isinstance(query.where, PublicEventsFilter)
         assert set(query.where.tags) == {tag}
 
 
