@@ -40,7 +40,6 @@ from http_edge.server.exporting import (
     OtherExporter,
     export_erasures,
     exporter_of,
-    report_fault,
 )
 from http_edge.server.mediator_log import opened_to_read
 from http_edge.settings.settings import Settings, split_listen
@@ -279,21 +278,15 @@ def _watching(
     settings: Settings, title: str, status: StatusReporter, *, as_json: bool
 ) -> ContinuousExport:
     def on_step(step: Exported) -> None:
-        status.on_step(step.last)
         if as_json:
             click.echo(json.dumps(step._asdict()))
         else:
             click.echo(f"{title}position {step.last}: {step.rows} events, {step.bytes} bytes")
 
     def on_fault(error: Exception) -> None:
-        report_fault(status, error)
         click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
 
-    target = settings.export.to
-    assert target is not None
-    return ContinuousExport(
-        settings, target, on_step=on_step, on_caught_up=status.on_caught_up, on_fault=on_fault
-    )
+    return ContinuousExport(settings, status, on_step=on_step, on_fault=on_fault)
 
 
 @contextmanager

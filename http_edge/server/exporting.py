@@ -116,24 +116,22 @@ class ContinuousExport:
     def __init__(
         self,
         settings: Settings,
-        target: str,
+        reporter: Reporter,
         *,
         on_step: Callable[[Exported], None] = lambda _step: None,
-        on_caught_up: Callable[[int, int | None], None] = lambda _position, _until_ms: None,
         on_fault: Callable[[Exception], None] = lambda _error: None,
         on_head: Callable[[bytes], None] = lambda _note: None,
     ) -> None:
-        """An export to a path or URI.
+        """An export to ``settings.export.to``, which keeps the status of ``reporter`` up to date.
 
-        ``on_caught_up`` is called whenever all of the log is exported, with the position reached
-        and the time (Unix milliseconds) until which the export is complete. ``on_fault`` is called
-        once for each new fault, ``on_head`` with each new signed head of the log, also with one
-        from another exporting process.
+        ``on_fault`` is called once for each new fault, ``on_head`` with each new signed head of the
+        log, also with one from another exporting process.
         """
+        assert settings.export.to is not None
         self._settings = settings
-        self._target = target
+        self._target = settings.export.to
+        self._reporter = reporter
         self._on_step = on_step
-        self._on_caught_up = on_caught_up
         self._on_fault = on_fault
         self._on_head = on_head
         self._note: bytes | None = None
@@ -176,6 +174,7 @@ class ContinuousExport:
                 self._publish(exporter.head_note)
                 self._fault, self._wait_s = "", _RETRY_S_MIN
                 if step is not None:
+                    self._reporter.on_step(step.last)
                     self._on_step(step)
                     steps += 1
                     if steps % export.compact_files_min == 0:
@@ -188,7 +187,7 @@ class ContinuousExport:
                     pruning_at_s = time.monotonic() + archive.prune_every_s
                 if step is None or not step.is_full:
                     catalog = exporter.catalog
-                    self._on_caught_up(catalog.last, catalog.complete_until_ms)
+                    self._reporter.on_caught_up(catalog.last, catalog.complete_until_ms)
                     stopping.wait(export.lag_s_max)
 
     def _publish(self, note: bytes | None) -> None:
@@ -206,31 +205,24 @@ class ContinuousExport:
         return None
 
     def _report(self, error: Exception) -> None:
-        if str(error) != self._fault:
-            self._fault = str(error)
-            self._on_fault(error)
-
-
-def report_fault(reporter: Reporter, error: Exception) -> None:
-    """Report that an export stands by for another one, or the fault that stops it."""
-    if isinstance(error, OtherExporter):
-        reporter.on_standby()
-    else:
-        reporter.on_fault(error)
+        if str(error) == self._fault:
+            return
+        self._fault = str(error)
+        if isinstance(error, OtherExporter):
+            self._reporter.on_standby()
+        else:
+            self._reporter.on_fault(error)
+        self._on_fault(error)
 
 
 def main() -> None:
     """Export until stdin ends: the program of the child process."""
     settings, database, stopping = begin_child("export", niceness=_GIVE_WAY)
-    assert settings.export.to is not None
-    reporter = Reporter(settings.data_dir, system_clock, database)
 
     def on_step(step: Exported) -> None:
-        _log_step(step)
-        reporter.on_step(step.last)
+        _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
 
     def on_fault(error: Exception) -> None:
-        report_fault(reporter, error)
         if isinstance(error, OtherExporter):
             _LOG.info("the export stands by: %s", error)
         else:
@@ -238,16 +230,11 @@ def main() -> None:
 
     ContinuousExport(
         settings,
-        settings.export.to,
+        Reporter(settings.data_dir, system_clock, database),
         on_step=on_step,
-        on_caught_up=reporter.on_caught_up,
         on_fault=on_fault,
         on_head=HeadFile(settings.data_dir, database).publish,
     ).run(stopping)
-
-
-def _log_step(step: Exported) -> None:
-    _LOG.debug("exported", extra={"position": step.last, "rows": step.rows})
 
 
 @contextlib.contextmanager

@@ -60,24 +60,8 @@ def _running(settings: Settings) -> Iterator[queue.Queue[Any]]:
     """What the export in a thread reports: steps and faults."""
     steps: queue.Queue[Any] = queue.Queue()
     stopping = threading.Event()
-    assert settings.export.to is not None
     reporter = Reporter(settings.data_dir, lambda: NOW_MS)
-
-    def on_step(step: Exported) -> None:
-        reporter.on_step(step.last)
-        steps.put(step)
-
-    def on_fault(error: Exception) -> None:
-        reporter.on_fault(error)
-        steps.put(error)
-
-    export = ContinuousExport(
-        settings,
-        settings.export.to,
-        on_step=on_step,
-        on_caught_up=reporter.on_caught_up,
-        on_fault=on_fault,
-    )
+    export = ContinuousExport(settings, reporter, on_step=steps.put, on_fault=steps.put)
     thread = threading.Thread(target=export.run, args=(stopping,))
     thread.start()
     try:
@@ -142,13 +126,14 @@ def test_what_was_erased_or_is_kept_no_longer_leaves_as_often_as_the_settings_sa
         done.append(name)
         return run(*arguments)
 
-    def stop_after_three(_position: int, _until_ms: int | None) -> None:
-        if next(rounds) == 3:
-            stopping.set()
+    class StopAfterThree(Reporter):
+        def on_caught_up(self, position: int, complete_until_ms: int | None = None) -> None:
+            super().on_caught_up(position, complete_until_ms)
+            if next(rounds) == 3:
+                stopping.set()
 
     monkeypatch.setattr(Exporter, name, noted)
-    assert settings.export.to is not None
-    ContinuousExport(settings, settings.export.to, on_caught_up=stop_after_three).run(stopping)
+    ContinuousExport(settings, StopAfterThree(None, lambda: NOW_MS)).run(stopping)
     assert done == [name] * (3 if is_due else 0)
 
 
@@ -178,7 +163,8 @@ def test_each_new_head_is_published_also_by_who_stands_by(
     assert settings.export.to is not None
     stopping = threading.Event()
     notes: tuple[queue.Queue[bytes], ...] = (queue.Queue(), queue.Queue())
-    exports = [ContinuousExport(settings, settings.export.to, on_head=to.put) for to in notes]
+    reporter = Reporter(None, lambda: NOW_MS)
+    exports = [ContinuousExport(settings, reporter, on_head=to.put) for to in notes]
     threads = [threading.Thread(target=export.run, args=(stopping,)) for export in exports]
     for thread in threads:
         thread.start()
