@@ -23,7 +23,8 @@ from actors.core.decision import exceeds
 from actors.core.refusals import Refusal
 from actors.core.replies import Refused
 from actors.host.packed_page import FoundPage, unpack_page
-from http_edge.listener.large_bodies import PiecedBody, read_apart
+from http_edge.listener.body_reads import read_apart
+from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import JSON, Rejection, retry_after_s
 from http_edge.listener.small_answer import SmallAnswer
 

@@ -59,8 +59,7 @@ from http_edge.listener.address_charge import (
     page_turn,
     registration_wait_s,
 )
-from http_edge.listener.body_reads import LARGE_BYTES, BodyReads
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.body_reads import LARGE_BYTES, BodyReads, read_apart
 from http_edge.settings.settings import Settings
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts

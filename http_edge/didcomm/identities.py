@@ -40,7 +40,7 @@ from actors.host.packed_page import unpack_page
 from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
 from http_edge.listener.address_charge import charge_answer, paid_turn
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.body_reads import read_apart
 from http_edge.telemetry.request_id import current
 
 _R = TypeVar("_R", bound=Reply)

@@ -98,7 +98,12 @@ class AddressCharge:
         self.take(self.rates.unproven_tokens * (1 + size_bytes / UNPROVEN_BYTES))
 
 
-_CHARGE: Final[ContextVar[AddressCharge | None]] = ContextVar("charge", default=None)
+_UNLIMITED: Final = Rates(
+    per_address_per_s=0, registrations_per_s=0, registrations_per_address_per_s=0
+)
+_FREE: Final = AddressCharge(AddressRates(_UNLIMITED, 1), "", lambda: 0.0)
+"""Pays for work of the mediator itself."""
+_CHARGE: Final[ContextVar[AddressCharge]] = ContextVar("charge", default=_FREE)
 
 
 def charged_to(charge: AddressCharge) -> None:
@@ -112,21 +117,18 @@ def paying_address() -> str | None:
     It is empty for work of the mediator itself, and None if no address has a rate.
     """
     charge = _CHARGE.get()
-    if charge is None:
-        return ""
-    return charge.address if charge.rates.is_limited else None
+    return charge.address if charge.rates.is_limited or charge is _FREE else None
 
 
 def charge_unproven(size_bytes: int) -> None:
     """Charge the current request the price of an unproven request of this size."""
-    if (charge := _CHARGE.get()) is not None:
-        charge.take_unproven(size_bytes)
+    _CHARGE.get().take_unproven(size_bytes)
 
 
 def charge_bytes(size_bytes: int) -> None:
     """Charge for reading so much for the current request: a proven sender's, or a document."""
-    if (charge := _CHARGE.get()) is not None:
-        charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
+    charge = _CHARGE.get()
+    charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
 
 
 def registration_wait_s() -> float | None:
@@ -135,16 +137,13 @@ def registration_wait_s() -> float | None:
     Its address also pays the price of an unproven request: another identity costs only a key.
     """
     charge = _CHARGE.get()
-    if charge is None:
-        return None
     charge.take_unproven(0)
     return charge.rates.registration_wait_s(charge.address, charge.now_s())
 
 
 def is_owing() -> bool:
     """Does the address of the current request owe tokens for earlier requests?"""
-    charge = _CHARGE.get()
-    return charge is not None and charge.is_owing
+    return _CHARGE.get().is_owing
 
 
 def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
@@ -155,7 +154,7 @@ def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
     until its address has paid.
     """
     charge = _CHARGE.get()
-    if charge is None or not charge.rates.is_limited:
+    if not charge.rates.is_limited:
         return nullcontext()
     return charge.rates.page_turns.setdefault((charge.address, is_public), asyncio.Lock())
 
@@ -164,7 +163,7 @@ def page_turn(*, is_public: bool = False) -> AbstractAsyncContextManager[None]:
 def large_answer() -> Iterator[bool]:
     """Count a request that waits to be answered at length; False: too many of its address do."""
     charge = _CHARGE.get()
-    if charge is None or not charge.rates.is_limited:
+    if not charge.rates.is_limited:
         yield True
         return
     waiting, address = charge.rates.large_answers, charge.address
@@ -183,7 +182,7 @@ async def until_paid() -> None:
 
     One request of an address polls at a time; the others wait for its lock.
     """
-    if (charge := _CHARGE.get()) is not None and charge.is_owing:
+    if (charge := _CHARGE.get()).is_owing:
         async with charge.rates.turns.setdefault(charge.address, asyncio.Lock()):
             while charge.is_owing:  # noqa: ASYNC110 - time alone pays
                 await asyncio.sleep(_OWING_S)
@@ -212,14 +211,12 @@ def charge_keys(count: int) -> None:
 
     As for answers, the rate of each sender alone bounds nothing.
     """
-    if (charge := _CHARGE.get()) is not None:
-        charge.take(KEY_TOKENS * count)
+    _CHARGE.get().take(KEY_TOKENS * count)
 
 
 def charge_message() -> None:
     """Charge a message on the socket of the current request: it costs as much as a request."""
-    if (charge := _CHARGE.get()) is not None:
-        charge.take(1)
+    _CHARGE.get().take(1)
 
 
 def charge_answer(size_bytes: int, *, read_bytes: int = 0) -> None:
@@ -229,8 +226,8 @@ def charge_answer(size_bytes: int, *, read_bytes: int = 0) -> None:
     A rate for each sender bounds nothing here: a stranger can have very many identities.
     """
     tokens = _answer_tokens(size_bytes) - _answer_tokens(read_bytes)
-    if (charge := _CHARGE.get()) is not None and tokens > 0:
-        charge.take(tokens)
+    if tokens > 0:
+        _CHARGE.get().take(tokens)
 
 
 def _answer_tokens(size_bytes: int) -> float:
@@ -239,5 +236,4 @@ def _answer_tokens(size_bytes: int) -> float:
 
 def charge_public(size_bytes: int) -> None:
     """Charge for an answer of this size to a public request."""
-    if (charge := _CHARGE.get()) is not None:
-        charge.take(size_bytes / PUBLIC_BYTES)
+    _CHARGE.get().take(size_bytes / PUBLIC_BYTES)

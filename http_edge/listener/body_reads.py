@@ -5,21 +5,30 @@ an edge parses requests, writes answers and talks to hosts, and so little of the
 body is left in the CPU caches: an envelope of DIDComm v2 took 165 µs in a busy edge and 78 µs in a
 loop of nothing but envelopes. So the bodies that arrive in one turn of the event loop wait for the
 next turn, and are read one after the other there.
+
+The thread reads one body at a time, so that the event loop serves other requests meanwhile. The
+interpreter runs one thread at a time in turn: one reading thread delays the event loop by a few
+milliseconds now and then, and each further thread would delay it by as much.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import Any, Final, NamedTuple, TypeVar
-
-from http_edge.listener.large_bodies import read_apart
 
 LARGE_BYTES: Final = 32_768
 """Reading the worst body of this size (3,600 objects of one fraction each) and writing its
 canonical form takes 6 ms. The rate of an address allows 40 unproven ones a second."""
+_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 _T = TypeVar("_T")
+
+
+async def read_apart(work: Callable[[], _T]) -> _T:
+    """Run the work on a large body in the reading thread."""
+    return await asyncio.get_running_loop().run_in_executor(_READER, copy_context().run, work)
 
 
 class _Read(NamedTuple):

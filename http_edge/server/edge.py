@@ -60,8 +60,8 @@ from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.address_charge import charge_bytes, paying_address
+from http_edge.listener.body_reads import read_apart
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.large_bodies import read_apart
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen

@@ -18,9 +18,9 @@ from aiohttp import WSMsgType, hdrs, web
 from actors.host.clock import Clock, system_clock
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.in_flight import InFlight
-from http_edge.listener.large_bodies import PiecedBody
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.outgoing import Outgoing
+from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import BodyRoute, PlainRoute, Route, RouteGroup, SocketRoute
 from http_edge.listener.small_answer import SmallAnswer
 from http_edge.listener.transfers import Cut

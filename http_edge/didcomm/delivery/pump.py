@@ -24,7 +24,7 @@ from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.identities import TO_RETRY, Identities
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.body_reads import read_apart
 from http_edge.listener.outgoing import Outgoing
 from http_edge.settings.settings import DidComm
 

@@ -19,7 +19,7 @@ from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.body_reads import read_apart
 from tests.edge.didcomm.newer_wallets import Sender
 from tests.edge.didcomm.wallet_network import (
     ENVELOPE,

@@ -21,7 +21,7 @@ from http_edge.didcomm.delivery.waiting import Wake
 from http_edge.didcomm.envelopes.messages import AgentAccount, NewMessage
 from http_edge.didcomm.envelopes.v1.version import agent_account
 from http_edge.didcomm.protocols.pickup import FORM_2, FORM_3, PickupForm
-from http_edge.listener.large_bodies import read_apart
+from http_edge.listener.body_reads import read_apart
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.transfers import Cut, Pace, Transfers
 from http_edge.settings.settings import DidComm
