@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from msgspec.structs import replace
+
 from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
 from actors.core.partitioning import Placement
 from actors.host.host_finder import HostFinder
@@ -9,7 +13,7 @@ from actors.host.identity_host import HostOptions
 from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
 from eventstore.log.host_leases import HostLeases
 from eventstore.stores.open_log import open_host_leases
-from http_edge.settings.settings import Settings
+from http_edge.settings.settings import Section, Settings
 
 
 def placement_of(settings: Settings) -> Placement:
@@ -71,22 +75,9 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         lease_s=limits.host_lease_s,
         address=settings.host_address,
         shards=settings.shards,
-        limits=HostLimits(
-            timestamp_window_ms=settings.protocol.timestamp_window_ms,
-            nonces_per_shard_max=limits.nonces_per_shard_max,
-            unproven_nonces_max=limits.unproven_nonces_max,
-            transaction_work_max=limits.transaction_work_max,
-            costly_work_max=limits.costly_work_max,
-            per_sender_per_s=settings.rates.per_sender_per_s,
-            burst_s=settings.rates.burst_s,
-            keys_max=settings.rates.keys_max,
+        limits=replace(
+            HostLimits(**_named_alike(HostLimits, limits, settings.protocol, settings.rates)),
             gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,
-            pages_bytes_max=limits.pages_bytes_max,
-            active_identities_max=limits.active_identities_max,
-            active_bytes_max=limits.active_bytes_max,
-            identity_idle_s=limits.identity_idle_s,
-            snapshot_after_events=limits.snapshot_after_events,
-            free_bytes_min=limits.free_bytes_min,
             dedicate_above_commands_per_s=dedicate_above_per_s(settings),
             identity=_identity_limits(settings),
             retention=RetentionPace(
@@ -100,28 +91,19 @@ def host_options(settings: Settings, index: int) -> HostOptions:
 
 
 def _identity_limits(settings: Settings) -> IdentityLimits:
-    limits, didcomm, retention = settings.limits, settings.didcomm, settings.retention
+    retention = settings.retention
     return IdentityLimits(
-        queue_messages_max=limits.queue_messages_max,
-        queue_bytes_max=limits.queue_bytes_max,
-        queue_sender_share_max=limits.queue_sender_share_max,
-        contract_requests_max=limits.contract_requests_max,
-        contract_requests_bytes_max=limits.contract_requests_bytes_max,
-        contracts_max=limits.contracts_max,
-        contracts_bytes_max=limits.contracts_bytes_max,
-        saved_events_max=limits.saved_events_max,
-        saved_events_bytes_max=limits.saved_events_bytes_max,
-        identity_bytes_max=limits.identity_bytes_max,
-        public_events_max=limits.public_events_max,
-        public_events_bytes_max=limits.public_events_bytes_max,
-        message_bytes_max=didcomm.message_bytes_max,
+        **_named_alike(IdentityLimits, settings.limits, settings.didcomm),
         queue_age_s_max=retention.messages_s,
         contract_requests_age_s_max=retention.contract_requests_s,
         expired_contracts_age_s_max=retention.expired_contracts_s,
         unregistered_age_s_max=retention.unregistered_s,
         public_events_age_s_max=retention.public_events_s,
         idle_agents_age_s_max=retention.idle_agents_s,
-        keylist_keys_max=didcomm.keylist_keys_max,
-        live_in_flight_max=didcomm.live_in_flight_max,
-        leased_max=didcomm.leased_max,
     )
+
+
+def _named_alike(kind: type[HostLimits | IdentityLimits], *sections: Section) -> dict[str, Any]:
+    """The settings of these sections that have the name of a limit of this kind."""
+    settings = {name: value for section in sections for name, value in section}
+    return {name: settings[name] for name in kind.__struct_fields__ if name in settings}

@@ -368,14 +368,7 @@ class Postgres(Section):
     @property
     def bounds(self) -> PostgresBounds:
         """The bounds with which the log is opened."""
-        return PostgresBounds(
-            connections_kept=self.connections_kept,
-            connections_max=self.connections_max,
-            connect_s_max=self.connect_s_max,
-            lock_s_max=self.lock_s_max,
-            answer_s_max=self.answer_s_max,
-            idle_s_max=self.idle_s_max,
-        )
+        return PostgresBounds(**self.model_dump(exclude={"unsafe_ok"}))
 
 
 class Operators(Section):
