@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from actors.host.clock import system_clock
 from http_edge.server.export_status import Reporter
@@ -104,19 +104,12 @@ async def _run_child(
     return child.returncode
 
 
-class Child(NamedTuple):
-    """What a child process works with; ``stopping`` is set when its parent tells it to end.
+def begin_child(process: str, *, niceness: int) -> tuple[Settings, int | None, threading.Event]:
+    """Begin as the child process of this name.
 
-    ``database`` is the number of the log's database if there are several.
+    Return the settings, the number of the log's database if there are several, and an event that is
+    set when the parent tells this process to end.
     """
-
-    settings: Settings
-    database: int | None
-    stopping: threading.Event
-
-
-def begin_child(process: str, *, niceness: int) -> Child:
-    """Begin as the child process of this name."""
     settings = Settings.model_validate_json(sys.stdin.buffer.readline())
     configure(settings.log_level, process=process)
     os.nice(niceness)
@@ -125,7 +118,7 @@ def begin_child(process: str, *, niceness: int) -> Child:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_until_end, args=(sys.stdin.fileno(), stopping), daemon=True).start()
     (database,) = map(int, sys.argv[1:]) if sys.argv[1:] else (None,)
-    return Child(settings, database, stopping)
+    return settings, database, stopping
 
 
 def _until_end(pipe: int, stopping: threading.Event) -> None:

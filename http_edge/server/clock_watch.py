@@ -18,8 +18,6 @@ from actors.host.clock import Clock, system_clock
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLeases
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import host_leases
-from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
@@ -86,11 +84,6 @@ class ClockWatch:
         while self._off_s_max:
             await asyncio.sleep(_LOOK_S)
             await asyncio.to_thread(self.look)
-
-
-def clock_watch(settings: Settings) -> ClockWatch:
-    """The watch of a mediator, which compares with the first database of its log."""
-    return ClockWatch(host_leases(settings), settings.limits.clock_off_s_max)
 
 
 def _said(off_s: float) -> str:

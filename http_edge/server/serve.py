@@ -29,11 +29,11 @@ from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
 from http_edge.server.child_process import keep_archiving, keep_exporting
-from http_edge.server.clock_watch import ClockWatch, clock_watch
+from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import host_options
+from http_edge.server.hosts import host_leases, host_options
 from http_edge.server.log_check import check_log, only_mediator
 from http_edge.server.metrics import (
     Scrape,
@@ -82,7 +82,7 @@ def run(loaded: Loaded) -> int:
         settings = settings.bound_to(port, operators_port)
         check_log(settings)
         open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
-        clock = clock_watch(settings)
+        clock = ClockWatch(host_leases(settings), settings.limits.clock_off_s_max)
         clock.check()
         with only_mediator(settings):
             return _served(settings, metrics, clock, started_s)
