@@ -90,11 +90,19 @@ class Placement(msgspec.Struct, frozen=True):
 
     def database_of(self, did: str) -> int:
         """The database that holds all data of an identity, including its nonces."""
-        return database_of_shard(shard_of(did, self.shards), self.databases)
+        return self.database_of_shard(self.partition_of(did))
+
+    def database_of_shard(self, shard: str) -> int:
+        """The database that holds a shard."""
+        return _number(shard) % self.databases
 
     def database_of_host(self, host: str) -> int:
         """The database that a host of shards works on, by its name."""
-        return database_of_host(host, self.databases)
+        return int(host.rsplit("-", 2)[-2]) if self.databases > 1 else 0
+
+    def shards_of(self, database: int) -> Sequence[str]:
+        """The shards that one database holds: those with this number modulo ``databases``."""
+        return [shard_name(number) for number in range(database, self.shards, self.databases)]
 
     def host_of(self, partition: str) -> str:
         """The host that owns a shard."""
@@ -122,21 +130,6 @@ class Placement(msgspec.Struct, frozen=True):
 
     def _host_name(self, database: int, index: int, node: str = "") -> str:
         return host_name(index, node, None if self.databases == 1 else database)
-
-
-def database_of_host(host: str, databases: int) -> int:
-    """The database that a host of shards works on, by its name."""
-    return int(host.rsplit("-", 2)[-2]) if databases > 1 else 0
-
-
-def database_of_shard(shard: str, databases: int) -> int:
-    """The database that holds a shard."""
-    return _number(shard) % databases
-
-
-def shards_of_database(database: int, databases: int, shards: int) -> Sequence[str]:
-    """The shards that one database holds: those with this number modulo ``databases``."""
-    return [shard_name(number) for number in range(database, shards, databases)]
 
 
 def _number(shard: str) -> int:

@@ -22,13 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from actors.core.commands import Command, DedicateIdentity, DedicationReason, ReleaseIdentity
-from actors.core.partitioning import (
-    database_of_host,
-    database_of_shard,
-    dedicated_host_name,
-    identity_of_host,
-    shard_of,
-)
+from actors.core.partitioning import dedicated_host_name, identity_of_host
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Dedication, Refused, Reply
@@ -94,6 +88,7 @@ class DedicatedPlaces:
         self._locks = locks
         self._hosts = hosts
         self._rules = rules
+        self._shard_of = rules.placement.partition_of
         self._load = DedicationLoad(rules)
         self._on_change = on_change
         self._tasks = tasks
@@ -101,7 +96,7 @@ class DedicatedPlaces:
         self.membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
         """The hosts of single identities."""
         self._owners = self.membership.owners
-        self._list = DedicationList(shard_hosts, rules.databases)
+        self._list = DedicationList(shard_hosts, rules.placement)
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
         self._returning: set[str] = set()
@@ -221,9 +216,6 @@ class DedicatedPlaces:
             raise HostUnavailable(shard)
         return self._shard_hosts.port(owner.host)
 
-    def _shard_of(self, did: str) -> str:
-        return shard_of(did, self._rules.shards)
-
     def _order_by_load(self) -> None:
         """Order the dedications and releases that the settings and the command rates call for."""
         for did in self._load.named(self._list.known, self._now_s):
@@ -260,9 +252,10 @@ class DedicatedPlaces:
 
     def _takers(self, did: str) -> dict[str, str]:
         """The nodes that can take an identity, each with a host of shards on its database."""
-        database = database_of_shard(self._shard_of(did), self._rules.databases)
+        placement = self._rules.placement
+        database = placement.database_of(did)
         living = self._shard_hosts.living()
-        hosts = [h for h in living if database_of_host(h.name, self._rules.databases) == database]
+        hosts = [h for h in living if placement.database_of_host(h.name) == database]
         hosts = [host for host in hosts if not host.draining] or hosts
         return {host.node: host.name for host in hosts}
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from actors.core.commands import DedicationReason
-from actors.core.partitioning import database_of_host
+from actors.core.partitioning import Placement
 from actors.core.placement_table import HostHoldings
 from actors.host.measures import RELEASED_BELOW
 from actors.host.port import HostUnavailable, ListDedicated
@@ -31,8 +31,7 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
     """When identities are dedicated.
 
     Attributes:
-        shards: how many shards the log has.
-        databases: how many databases the log has.
+        placement: the shards and databases of the log.
         silent_s_max: a host that is silent for longer is given up.
         identities_max: how many identities may be dedicated, by load and by order together.
         above_per_s: commands per second above which an identity is dedicated; 0 for never.
@@ -41,8 +40,7 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
         named: identities that the settings name; each is dedicated as soon as the log knows it.
     """
 
-    shards: int
-    databases: int = 1
+    placement: Placement
     silent_s_max: float
     identities_max: int = 0
     above_per_s: float = 0
@@ -114,10 +112,10 @@ _LOOK_S: Final = 2.0
 class DedicationList:
     """The list of dedicated identities as last read, with this placer's changes since."""
 
-    def __init__(self, hosts: Membership, databases: int) -> None:
+    def __init__(self, hosts: Membership, placement: Placement) -> None:
         """An unread list; hosts of shards in ``hosts`` read it, one for each database."""
         self._hosts = hosts
-        self._databases = databases
+        self._placement = placement
         self._due_s = float("-inf")
         self._changes = self._changing = self._looks = 0
         self._is_being_read = False
@@ -169,9 +167,8 @@ class DedicationList:
         # Ask another host each time: one whose log has a fault must not block the list.
         self._looks += 1
         turn = self._looks % max(1, len(hosts))
-        readers = {
-            database_of_host(name, self._databases): name for name in hosts[turn:] + hosts[:turn]
-        }
-        if len(readers) < self._databases:
+        database_of = self._placement.database_of_host
+        readers = {database_of(name): name for name in hosts[turn:] + hosts[:turn]}
+        if len(readers) < self._placement.databases:
             raise HostUnavailable("no host works on a database")
         return [await self._hosts.port(name).ask(ListDedicated()) for name in readers.values()]

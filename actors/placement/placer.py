@@ -22,12 +22,7 @@ from typing import Final
 
 import msgspec
 
-from actors.core.partitioning import (
-    database_of_host,
-    database_of_shard,
-    shard_name,
-    shards_of_database,
-)
+from actors.core.partitioning import shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
 from actors.placement.assignment import Move, assign
@@ -58,11 +53,11 @@ class Placer:
         Args:
             hosts: finds the hosts of shards.
             dedicated_hosts: finds the hosts of single identities.
-            rules: the number of shards, and when identities are dedicated.
+            rules: the shards of the log, and when identities are dedicated.
             version: of the first table; above that of every earlier placer.
         """
-        shards = self._shards = [shard_name(number) for number in range(rules.shards)]
-        self._databases = rules.databases
+        self._placement = placement = rules.placement
+        shards = self._shards = [shard_name(number) for number in range(placement.shards)]
         self._tasks = Tasks()
         self._moving: dict[str, Move] = {}
         self._membership = Membership(
@@ -142,8 +137,8 @@ class Placer:
         )
         if not hosts:
             return Placed.NO_SUCH_HOST
-        database = database_of_shard(shard, self._databases)
-        hosts = [h for h in hosts if database_of_host(h.host, self._databases) == database]
+        database = self._placement.database_of_shard(shard)
+        hosts = [h for h in hosts if self._placement.database_of_host(h.host) == database]
         if not hosts:
             return Placed.OTHER_DATABASE
         if shard in self._moving:
@@ -185,10 +180,10 @@ class Placer:
         owners = {shard: owner.host for shard, owner in self._owners.items()}
         owners |= {shard: move.to for shard, move in self._moving.items()}
         moves: list[Move] = []
-        for database in range(self._databases):
-            shards = shards_of_database(database, self._databases, len(self._shards))
-            hosts = [h for h in living if database_of_host(h.name, self._databases) == database]
-            moves += assign(shards, owners, hosts)
+        placement = self._placement
+        for database in range(placement.databases):
+            hosts = [h for h in living if placement.database_of_host(h.name) == database]
+            moves += assign(placement.shards_of(database), owners, hosts)
         spread_over = {host.name: host.draining for host in living}
         if spread_over != self._spread_over:
             self._spread_over = None

@@ -36,8 +36,7 @@ def dedication_rules(settings: Settings) -> DedicationRules:
     """The rules of a placer: the shape of the log, and when to dedicate identities."""
     limits = settings.limits
     return DedicationRules(
-        shards=settings.shards,
-        databases=len(settings.log_dsns),
+        placement=placement_of(settings),
         silent_s_max=limits.host_lease_s,
         identities_max=limits.dedicated_max,
         above_per_s=dedicate_above_per_s(settings),

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from actors.core.identity import FOLD
-from actors.core.partitioning import shards_of_database
 from actors.host.clock import new_id
 from eventstore.log import databases
 from eventstore.log.errors import (
@@ -35,7 +34,7 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.cluster_node import ENDING_S_MAX
 from http_edge.server.exits import Exit, Stop, unusable
-from http_edge.server.hosts import host_leases
+from http_edge.server.hosts import host_leases, placement_of
 from http_edge.settings.settings import Settings
 
 MEDIATOR_KEY: Final = "mediator_key"
@@ -65,9 +64,8 @@ def check_log(settings: Settings) -> str:
             "archive.enabled is on, but without export.to no row leaves a log in PostgreSQL.",
             "Set export.to to a place that every node can reach, or remove archive.enabled.",
         )
-    postgres, dsns = settings.postgres, settings.log_dsns
-    count = len(dsns)
-    own = [shards_of_database(place, count, settings.shards) for place in range(count)]
+    postgres, placement = settings.postgres, placement_of(settings)
+    own = [placement.shards_of(database) for database in range(placement.databases)]
     with _explained(), contextlib.ExitStack() as opened:
         logs = [
             opened.enter_context(
@@ -75,7 +73,7 @@ def check_log(settings: Settings) -> str:
                     open_log(dsn, allow_unsafe=postgres.unsafe_ok, postgres=postgres.bounds)
                 )
             )
-            for dsn in dsns
+            for dsn in settings.log_dsns
         ]
         databases.agree(logs, own, new_id=new_id())
         _check_emptiness(settings, logs[0])

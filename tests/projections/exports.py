@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from eventsourcing.persistence import StoredEvent
 
-from actors.core.partitioning import Placement, database_of_shard, is_shard
+from actors.core.partitioning import Placement, is_shard
 from actors.host.clock import system_clock
 from eventstore.log.codec import decode_whole
 from eventstore.log.event_log import EventLog, LogRow
@@ -113,7 +113,7 @@ def share_out(
         if isinstance(sealed, BatchSealed):
             name = sealed.partition
             shard = name if is_shard(name) else placement.partition_of(name)
-            number = database_of_shard(shard, placement.databases)
+            number = placement.database_of_shard(shard)
             databases[number].append(list(map(_stored, section)), list(map(_event, section)))
             section = []
 

@@ -13,7 +13,7 @@ from actors.core.limits import HostLimits
 from actors.core.partitioning import (
     DEDICATED_HOST_PREFIX,
     HOST_PREFIX,
-    database_of_host,
+    Placement,
     dedicated_host_name,
 )
 from actors.host.identity_host import HostOptions, IdentityHost
@@ -53,6 +53,7 @@ class LocalCluster:
     """Hosts of one log, found by name, and a placer that knows of nothing but them."""
 
     def __init__(self, directory: Path, databases: int = 1) -> None:
+        self.placement = Placement(len(SHARDS), hosts=1, databases=databases)
         self._dsns = [f"sqlite:{directory / f'log-{place}.db'}" for place in range(databases)]
         self._silent: dict[str, asyncio.Event] = {}
         self._every: list[IdentityHost] = []
@@ -68,8 +69,7 @@ class LocalCluster:
     def new_placer(self, **policy: Any) -> Placer:
         """A placer that knows nothing, in place of the last."""
         rules = DedicationRules(
-            shards=len(SHARDS),
-            databases=len(self._dsns),
+            placement=self.placement,
             silent_s_max=SILENT_S,
             identities_max=IDENTITIES_MAX,
             above_per_s=ABOVE_PER_S,
@@ -96,7 +96,7 @@ class LocalCluster:
 
     def start(self, name: str, node: str) -> None:
         """A new host, which owns nothing."""
-        self.start_on(self._dsns[database_of_host(name, len(self._dsns))], name, node)
+        self.start_on(self._dsns[self.placement.database_of_host(name)], name, node)
 
     def start_on(self, dsn: str, name: str, node: str) -> None:
         """A new host on this database, which owns nothing."""
@@ -107,7 +107,7 @@ class LocalCluster:
 
     def dsn_of(self, name: str) -> str:
         """The database that a host of shards works on."""
-        return self._dsns[database_of_host(name, len(self._dsns))]
+        return self._dsns[self.placement.database_of_host(name)]
 
     def start_dedicated(self, did: str, beside: str) -> None:
         """A new dedicated host on the node of another host, unless there is one."""

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from actors.core.partitioning import (
     Placement,
-    database_of_shard,
     shard_name,
-    shards_of_database,
 )
 from eventstore.log.databases import agree
 from eventstore.log.errors import WrongDatabase
@@ -44,7 +42,7 @@ def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
     for name, shards in zip(placement.host_names, owned, strict=True):
         for shard in shards:
             assert placement.host_of(shard) == name
-            assert database_of_shard(shard, placement.databases) == placement.database_of_host(name)
+            assert placement.database_of_shard(shard) == placement.database_of_host(name)
     sizes = [len(shards) for shards in owned]
     assert min(sizes) >= 1
     for database in range(placement.databases):
@@ -56,9 +54,9 @@ def test_every_shard_has_one_host_and_it_works_on_the_database_of_the_shard(
 def test_an_identity_is_in_the_database_of_its_nonces(placement: Placement, did: str) -> None:
     nonces = placement.partition_of(did)
     database = placement.database_of(did)
-    assert database_of_shard(nonces, placement.databases) == database
+    assert placement.database_of_shard(nonces) == database
     assert placement.database_of_host(placement.host_of(nonces)) == database
-    assert nonces in shards_of_database(database, placement.databases, placement.shards)
+    assert nonces in placement.shards_of(database)
 
 
 @given(placements(), st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", fullmatch=True))
@@ -88,7 +86,8 @@ def logs(tmp_path: Path) -> Iterator[list[EventLog]]:
 
 
 def own(databases: int) -> list[list[str]]:
-    return [list(shards_of_database(place, databases, SHARDS)) for place in range(databases)]
+    placement = Placement(SHARDS, hosts=1, databases=databases)
+    return [list(placement.shards_of(place)) for place in range(databases)]
 
 
 def test_databases_keep_their_number_and_order(logs: list[EventLog]) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from actors.core.commands import Command, Contract, OpenSession, Register
 from actors.core.partitioning import (
-    database_of_shard,
     dedicated_host_name,
     identity_of_host,
     shard_of,
@@ -439,7 +438,7 @@ async def test_an_identity_gets_a_host_that_works_on_its_database(tmp_path: Path
     await cluster.settle()
     try:
         identities = [f"did:x:{number}" for number in range(30)]
-        of = {d: database_of_shard(shard_of(d, len(SHARDS)), DATABASES) for d in identities}
+        of = {d: cluster.placement.database_of(d) for d in identities}
         first, second = (next(d for d in identities if of[d] == place) for place in (0, 1))
         for did in (first, second):
             await reply_to(cluster, did, Register(contract(did)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.core.partitioning import shards_of_database
+from actors.core.partitioning import Placement
 from actors.placement.port import Placed
 from tests.unit.actors.cluster_of_hosts import SHARDS, SILENT_S, LocalCluster
 
@@ -31,6 +31,7 @@ async def pair(cluster: LocalCluster) -> LocalCluster:
 
 
 DATABASES = 2
+PLACEMENT = Placement(len(SHARDS), hosts=1, databases=DATABASES)
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def divided(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 
 def hosts_of_database(database: int, owners: dict[str, str]) -> set[str]:
-    return {owners[s] for s in shards_of_database(database, DATABASES, len(SHARDS))}
+    return {owners[s] for s in PLACEMENT.shards_of(database)}
 
 
 async def test_a_joining_host_gets_its_part_with_the_sessions(pair: LocalCluster) -> None:
@@ -270,7 +271,7 @@ async def test_a_shard_is_with_a_host_of_its_database_whichever_comes_and_goes(
     divided.kill("host-a-0-0")
     await divided.settle()
     owners = await divided.table()
-    assert owners.keys() == set(shards_of_database(1, DATABASES, len(SHARDS)))
+    assert owners.keys() == set(PLACEMENT.shards_of(1))
     divided.start("host-a-0-0", "a")
     await divided.settle()
     assert await placed() == ({"host-a-0-0"}, {"host-a-1-0", "host-b-1-0", "host-c-1-0"})
