@@ -19,7 +19,7 @@ from actors.core.replies import Done
 from actors.core.submissions import Submission
 from eventstore.log.seal import command_key
 from http_edge.dispatch.gateway import Gateway
-from http_edge.telemetry.refusal_counts import Counted, RefusalCounts
+from http_edge.telemetry.refusal_counts import RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _EDGE: Final = "edge:"
@@ -52,9 +52,11 @@ class RefusalLog:
         """Record the counts; write nothing if nothing was refused."""
         if self._unanswered is not None and not await self._send(self._unanswered):
             return
-        counted = self.counts.take()
-        if counted is not None:
-            await self._send(self._submission(counted))
+        command = self.counts.take(self._edge)
+        if command is not None:
+            key = command_key(self._target, f"{self._incarnation} {next(self._numbers)}")
+            partition = self._gateway.routes.partition_of(self._target)
+            await self._send(Submission(partition, self._target, key, command=command))
 
     async def _send(self, submission: Submission) -> bool:
         # Set before the call: a call that is cancelled has an unknown outcome, too.
@@ -67,9 +69,3 @@ class RefusalLog:
             return False
         self._unanswered = None
         return True
-
-    def _submission(self, counted: Counted) -> Submission:
-        key = command_key(self._target, f"{self._incarnation} {next(self._numbers)}")
-        partition = self._gateway.routes.partition_of(self._target)
-        command = CountRefusals(self._edge, counted.since_ms, counted.until_ms, counted.refusals)
-        return Submission(partition, self._target, key, command=command)

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from actors.core.commands import CountRefusals
 from actors.host.clock import Clock
 from eventstore.log.events import RefusedCommands
 
@@ -34,14 +35,6 @@ class _Entry(msgspec.Struct):
     count: int
     first_ms: int
     last_ms: int
-
-
-class Counted(msgspec.Struct, frozen=True):
-    """The refusals between two times, in Unix milliseconds."""
-
-    since_ms: int
-    until_ms: int
-    refusals: list[RefusedCommands]
 
 
 class RefusalCounts:
@@ -89,17 +82,20 @@ class RefusalCounts:
         entry.first_ms = min(entry.first_ms, now_ms)
         entry.last_ms = max(entry.last_ms, now_ms)
 
-    def take(self) -> Counted | None:
-        """Return all counts since the last call, None if there are none, and start anew."""
+    def take(self, edge: str) -> CountRefusals | None:
+        """Return the command that records all counts of ``edge`` since the last call; start anew.
+
+        None if there are none.
+        """
         if not self._entries:
             return None
         refusals = [
             RefusedCommands(*key, entry.count, entry.first_ms, entry.last_ms)
             for key, entry in self._entries.items()
         ]
-        counted = Counted(self._since_ms, max(self._since_ms, self._clock()), refusals)
+        since_ms, until_ms = self._since_ms, max(self._since_ms, self._clock())
         self._start()
-        return counted
+        return CountRefusals(edge, since_ms, until_ms, refusals)
 
     def _start(self) -> None:
         self._since_ms = self._clock()

@@ -9,11 +9,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.core.commands import CountRefusals
 from eventstore.log.codec import encode
 from eventstore.log.events import RefusalsCounted, RefusedCommands
 from eventstore.log.streams import identity_stream
 from http_edge.settings.settings import Audit
-from http_edge.telemetry.refusal_counts import OTHER, PROTOCOLS, Counted, RefusalCounts
+from http_edge.telemetry.refusal_counts import OTHER, PROTOCOLS, RefusalCounts
 from tests.unit.actors.given import NOW_MS, HandClock
 
 
@@ -26,6 +27,7 @@ class Refused(NamedTuple):
     sender_did: str
 
 
+EDGE: Final = "edge-0"
 NAMES: Final = ["", *(f"COMMAND_{number}" for number in range(9))]
 REASONS: Final = [OTHER, *(f"REASON_{number}" for number in range(9))]
 SENDERS: Final = st.one_of(
@@ -59,7 +61,7 @@ def counts_of(
 
 def taken(counts: RefusalCounts) -> list[RefusedCommands]:
     """What was counted, nothing if nothing was."""
-    counted = counts.take()
+    counted = counts.take(EDGE)
     return [] if counted is None else counted.refusals
 
 
@@ -139,16 +141,16 @@ def test_a_sender_that_is_longer_than_the_room_for_senders_is_counted_without_na
 def test_counts_say_of_which_time_they_are() -> None:
     clock = HandClock()
     counts = RefusalCounts(entries_max=16, senders_bytes_max=100, clock=clock)
-    assert counts.take() is None
+    assert counts.take(EDGE) is None
     clock.now_ms += 10
     counts.count("decentrl", "QUERY", "REPLAY")
     clock.now_ms -= 3  # set back
     counts.count("decentrl", "QUERY", "REPLAY")
     clock.now_ms = NOW_MS + 20
     entry = RefusedCommands("decentrl", "QUERY", "REPLAY", "", 2, NOW_MS + 7, NOW_MS + 10)
-    assert counts.take() == Counted(NOW_MS, NOW_MS + 20, [entry])
+    assert counts.take(EDGE) == CountRefusals(EDGE, NOW_MS, NOW_MS + 20, [entry])
     counts.count("decentrl", "QUERY", "REPLAY")
-    counted = counts.take()
+    counted = counts.take(EDGE)
     assert counted is not None
     assert counted.since_ms == NOW_MS + 20
     assert counts.total == 3
@@ -167,7 +169,7 @@ def test_an_attacker_cannot_make_an_edge_write_more_than_30_mb_a_day() -> None:
             counts.count(protocol, longest, f"{number:064}", f"did:x:{number:0250}")
             counts.count(protocol, f"{number:064}", f"{number:064}")
             counts.count(protocol, "", f"{number:064}")
-    counted = counts.take()
+    counted = counts.take(EDGE)
     assert counted is not None
     assert len(counted.refusals) == audit.refusals_entries_max
     event = RefusalsCounted(
