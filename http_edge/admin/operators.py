@@ -34,31 +34,26 @@ QUEUES_MAX: Final = 10_000
 """Queues in one answer, those with the longest waits first."""
 
 
-class OperatorAccess:
-    """Admits only operators: requests with their token that come through no proxy."""
+def for_operators(token: str, handle: Handler) -> Handler:
+    """Admit only operators to a handler: requests with their token that come through no proxy.
 
-    def __init__(self, token: str) -> None:
-        self._authorization = f"Bearer {token}".encode()
+    The result raises HTTPNotFound for requests through a proxy, HTTPUnauthorized without the token.
+    It answers 503 if a host or the placer does not answer.
+    """
+    authorization = f"Bearer {token}".encode()
 
-    def authorized(self, handle: Handler) -> Handler:
-        """Restrict a handler to operators.
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if any(header in request.headers for header in _OF_PROXIES):
+            raise web.HTTPNotFound
+        given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, authorization):
+            raise web.HTTPUnauthorized
+        try:
+            return await handle(request)
+        except HostUnavailable:
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
 
-        The result raises HTTPNotFound for requests through a proxy, HTTPUnauthorized without the
-        token. It answers 503 if a host or the placer does not answer.
-        """
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if any(header in request.headers for header in _OF_PROXIES):
-                raise web.HTTPNotFound
-            given = request.headers.get(hdrs.AUTHORIZATION, "").encode("utf-8", "surrogateescape")
-            if not hmac.compare_digest(given, self._authorization):
-                raise web.HTTPUnauthorized
-            try:
-                return await handle(request)
-            except HostUnavailable:
-                return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
-
-        return answer
+    return answer
 
 
 class OperatorEndpoint:

@@ -30,7 +30,7 @@ from actors.placement.port import PlacerPort
 from eventstore.log.seal import command_key
 from http_edge.admin.erasure import ErasureEndpoint
 from http_edge.admin.health import Health, HealthEndpoint
-from http_edge.admin.operators import OperatorAccess, OperatorEndpoint
+from http_edge.admin.operators import OperatorEndpoint, for_operators
 from http_edge.admin.shards import FixedPlaces, PlacementEndpoint
 from http_edge.crypto.mediator_keys import MediatorKeys, operators_token
 from http_edge.decentrl.answers import rejection_body
@@ -200,7 +200,7 @@ class Edge:
 
     def _operator_routes(self, identities: Identities, clock: Clock) -> list[Route]:
         """The routes for operators, who have a listener of their own; each asks for their token."""
-        access = OperatorAccess(operators_token(self._settings.operators_token_path))
+        token = operators_token(self._settings.operators_token_path)
         erasure = ErasureEndpoint(
             identities,
             self._erased,
@@ -213,7 +213,7 @@ class Edge:
             *erasure.routes(),
             *PlacementEndpoint(self._placer).routes(),
         ]
-        return [replace(route, handle=access.authorized(route.handle)) for route in routes]
+        return [replace(route, handle=for_operators(token, route.handle)) for route in routes]
 
     def _workers(
         self, name: str, keys: MediatorKeys, identities: Identities, clock: Clock

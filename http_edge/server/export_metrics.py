@@ -13,7 +13,6 @@ from pathlib import Path
 
 from prometheus_client.registry import Collector
 
-from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.server.export_status import Reporter
 from http_edge.server.metrics import ExportShown, metrics_served, metrics_socket
@@ -37,7 +36,7 @@ def export_metrics(
         if on is None:
             yield
             return
-        served = metrics_served(show, on, OperatorAccess(operators_token(token_file)))
+        served = metrics_served(show, on, operators_token(token_file))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="metrics", daemon=True)
         thread.start()

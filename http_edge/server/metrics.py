@@ -41,7 +41,7 @@ from actors.core.partitioning import is_shard
 from actors.host.clock import Clock
 from actors.host.measures import HostReport, HostStats, MetricFamily
 from eventstore.log.event_log import LogFigures
-from http_edge.admin.operators import OperatorAccess
+from http_edge.admin.operators import for_operators
 from http_edge.dispatch.whole_log import WholeStorage, logs_by_database, storage, total
 from http_edge.listener.request import Request
 from http_edge.server import archive_status, export_status
@@ -422,7 +422,7 @@ class _Connection(RequestHandler):
 
 @contextlib.asynccontextmanager
 async def metrics_served(
-    shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, access: OperatorAccess
+    shown: Callable[[], Awaitable[Collector]], on: socket.socket | None, token: str
 ) -> AsyncIterator[None]:
     """Answer operators' ``GET /metrics`` on this socket, if any, within the block."""
     if on is None:
@@ -434,7 +434,7 @@ async def metrics_served(
         text, content_type = exposition(await shown(), accept)
         return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
-    authorized = access.authorized(show)
+    authorized = for_operators(token, show)
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)

@@ -24,7 +24,6 @@ from ray import exceptions as ray_errors
 from actors.host.clock import system_clock
 from actors.ray import processes
 from actors.ray.hang_watch import keep_answering
-from http_edge.admin.operators import OperatorAccess
 from http_edge.crypto.mediator_keys import operators_token
 from http_edge.didcomm.push.gateways import open_gateway
 from http_edge.server.address import AUTO, address_towards, reserved_address
@@ -94,11 +93,11 @@ def _served(
     """Start Ray, hosts and edges, and serve until a signal to stop; return the exit code."""
     code: int = Exit.INTERNAL
     noted = _noted_stops()
-    access = OperatorAccess(operators_token(settings.operators_token_path))
+    token = operators_token(settings.operators_token_path)
     folder = _start_ray(settings.data_dir)
     try:
         settings.served_url_path.write_text(settings.url)
-        mediator = _Mediator(settings, metrics, access, clock, started_s=started_s)
+        mediator = _Mediator(settings, metrics, token, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     finally:
         # The loop has given SIGINT its default action back, and so would Python at its end: another
@@ -149,7 +148,7 @@ class _Mediator:
         self,
         settings: Settings,
         metrics: socket.socket | None,
-        access: OperatorAccess,
+        token: str,
         clock: ClockWatch,
         *,
         started_s: float,
@@ -157,7 +156,7 @@ class _Mediator:
         """A mediator after the start of Ray; its own start began at ``started_s``, monotonic."""
         self._settings = settings
         self._metrics = metrics
-        self._access = access
+        self._token = token
         self._clock = clock
         self._node: ClusterNode | None = None
         self._started_s = started_s
@@ -184,7 +183,7 @@ class _Mediator:
         watching = [asyncio.create_task(each) for each in self._watched()]
         beside = asyncio.create_task(self._work_beside())
         try:
-            async with metrics_served(self._scrape().seen, self._metrics, self._access):
+            async with metrics_served(self._scrape().seen, self._metrics, self._token):
                 if await self._is_ready():
                     self._announce()
                     await self._stopping.wait()

@@ -14,7 +14,6 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from actors.host.clock import system_clock
-from http_edge.admin.operators import OperatorAccess
 from http_edge.listener.request import Request
 from http_edge.server.metrics import metrics_served
 from http_edge.settings.settings import Rates
@@ -89,7 +88,7 @@ async def test_a_path_of_slashes_takes_no_more_steps_where_metrics_are_served() 
 
     with socket.create_server(("127.0.0.1", 0)) as on:
         url = f"http://127.0.0.1:{on.getsockname()[1]}"
-        async with metrics_served(shown, on, OperatorAccess("t")):
+        async with metrics_served(shown, on, "t"):
             assert await calls(url, "/metrics")
             short = await calls(url, "/a")
             # A client that builds such a URL takes some steps itself.
@@ -103,7 +102,7 @@ async def test_the_host_of_a_target_is_not_read_where_metrics_are_served() -> No
         return CollectorRegistry()
 
     with socket.create_server(("127.0.0.1", 0)) as on:
-        async with metrics_served(shown, on, OperatorAccess("t")):
+        async with metrics_served(shown, on, "t"):
             reader, writer = await asyncio.open_connection(*on.getsockname())
             writer.write(b"GET http://xn--a.a/metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             async with asyncio.timeout(WAIT_S):
@@ -127,7 +126,7 @@ async def test_malformed_http_writes_nothing_to_the_log_where_metrics_are_served
         return CollectorRegistry()
 
     with socket.create_server(("127.0.0.1", 0)) as on:
-        async with metrics_served(shown, on, OperatorAccess("t")):
+        async with metrics_served(shown, on, "t"):
             reader, writer = await asyncio.open_connection(*on.getsockname())
             writer.write(malformed)
             async with asyncio.timeout(WAIT_S):

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from actors.host.port import HostNotReached, HostUnavailable
-from http_edge.admin.operators import OperatorAccess
+from http_edge.admin.operators import for_operators
 
 
 @pytest.mark.parametrize("silent", [HostUnavailable, HostNotReached])
@@ -19,5 +19,5 @@ async def test_an_operator_learns_that_a_host_or_the_placer_does_not_answer(
 
     headers = {"Authorization": "Bearer token"}
     request = make_mocked_request("GET", "/shards", headers=headers)
-    answer = await OperatorAccess("token").authorized(ask)(request)
+    answer = await for_operators("token", ask)(request)
     assert answer.status == 503
