@@ -36,11 +36,11 @@ from http_edge.listener.address_charge import (
 )
 from http_edge.listener.connection import peer_of
 from http_edge.listener.outgoing import (
-    CLOSE_S_MAX,
     FINISH_S_MAX,
     POLICY,
     PONGS_MISSED,
     Outgoing,
+    upgraded,
 )
 from http_edge.listener.peer import Peer
 from http_edge.settings.settings import Limits, Protocol
@@ -110,15 +110,8 @@ class SocketEndpoint:
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
-        socket = web.WebSocketResponse(
-            timeout=CLOSE_S_MAX,
-            compress=False,
-            writer_limit=0,  # wait until each frame is written, so that it counts
-            # aiohttp refuses a message of exactly this size.
-            max_msg_size=self._limits.socket_frame_bytes_max + 1,
-            autoping=False,  # a ping is a frame like any other, and counts
-        )
-        await socket.prepare(request)
+        frame_bytes_max = self._limits.socket_frame_bytes_max
+        socket = await upgraded(request, message_bytes_max=frame_bytes_max)
         outgoing = Outgoing(
             socket,
             peer=peer_of(request),

@@ -21,11 +21,11 @@ from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_message, until_paid
 from http_edge.listener.connection import peer_of
 from http_edge.listener.outgoing import (
-    CLOSE_S_MAX,
     FINISH_S_MAX,
     POLICY,
     PONGS_MISSED,
     Outgoing,
+    upgraded,
 )
 from http_edge.listener.peer import Peer
 
@@ -49,15 +49,8 @@ class DidCommSockets:
 
     async def handle(self, request: web.Request) -> web.WebSocketResponse:
         """Serve one socket until it closes."""
-        socket = web.WebSocketResponse(
-            timeout=CLOSE_S_MAX,
-            compress=False,
-            writer_limit=0,  # a frame is written before the next, so that it counts
-            # aiohttp refuses a message of exactly this size, which is disclosed as allowed.
-            max_msg_size=self._dependencies.settings.didcomm.message_bytes_max + 1,
-            autoping=False,
-        )
-        await socket.prepare(request)
+        message_bytes_max = self._dependencies.settings.didcomm.message_bytes_max
+        socket = await upgraded(request, message_bytes_max=message_bytes_max)
         outgoing = Outgoing(
             socket,
             peer=peer_of(request),

@@ -32,6 +32,19 @@ _POLL_S_MIN: Final = 0.001
 _POLL_S_MAX: Final = 0.1
 
 
+async def upgraded(request: web.Request, *, message_bytes_max: int) -> web.WebSocketResponse:
+    """The WebSocket that a request becomes, with messages of up to ``message_bytes_max``."""
+    socket = web.WebSocketResponse(
+        timeout=CLOSE_S_MAX,
+        compress=False,
+        writer_limit=0,  # wait until each frame is written, so that it counts
+        max_msg_size=message_bytes_max + 1,  # aiohttp refuses a message of exactly this size
+        autoping=False,  # a ping is a frame like any other, and counts
+    )
+    await socket.prepare(request)
+    return socket
+
+
 class Outgoing:
     """The writing half of a socket."""
 
