@@ -48,14 +48,14 @@ class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
 class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
     """The pace at which a host removes due records by itself, in steps.
 
-    A step takes ``identities_max`` identities and ``records_max`` records of each. The next step
-    comes ``pause_s`` later, or ``look_s`` later if nothing was left.
+    A step takes ``identities_per_step_max`` identities and ``records_per_step_max`` records of
+    each. The next step comes ``pause_s`` later, or ``look_s`` later if nothing was left.
     """
 
     look_s: float = 10.0
     pause_s: float = 0.1
-    identities_max: int = 32
-    records_max: int = 64
+    identities_per_step_max: int = 32
+    records_per_step_max: int = 64
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):

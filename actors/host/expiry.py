@@ -93,7 +93,7 @@ class Expiry:
             TimeoutError: the host did not answer.
         """
         found: dict[str, str] = {}
-        is_all, limit = True, self._pace.identities_max
+        is_all, limit = True, self._pace.identities_per_step_max
         for time, until_ms in due_until_ms(self._limits, self._clock()).items():
             page = self._log.due_identities(
                 time, until_ms=until_ms, after=self._places.get(time), limit=limit
@@ -119,7 +119,7 @@ class Expiry:
         """Have the writer remove due records of these identities; was anything removed?"""
         if not found:
             return False
-        command = ExpireRecords(self._pace.records_max)
+        command = ExpireRecords(self._pace.records_per_step_max)
         submissions = [
             Submission(
                 partition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.core.limits import HostLimits, IdentityLimits, RetentionPace
@@ -61,7 +62,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
 
     They name no partitions if there is a placer: then the placer assigns them.
     """
-    limits, retention, placement = settings.limits, settings.retention, placement_of(settings)
+    limits, placement = settings.limits, placement_of(settings)
     name = placement.host_names_on(settings.node or "")[index]
     return HostOptions(
         name=name,
@@ -79,12 +80,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
             gather_s_max=0.0 if settings.log_dsn.startswith("sqlite:") else limits.gather_s_max,
             dedicate_above_commands_per_s=dedicate_above_per_s(settings),
             identity=_identity_limits(settings),
-            retention=RetentionPace(
-                look_s=retention.look_s,
-                pause_s=retention.pause_s,
-                identities_max=retention.identities_per_step_max,
-                records_max=retention.records_per_step_max,
-            ),
+            retention=RetentionPace(**_named_alike(RetentionPace, settings.retention)),
         ),
     )
 
@@ -102,7 +98,7 @@ def _identity_limits(settings: Settings) -> IdentityLimits:
     )
 
 
-def _named_alike(kind: type[HostLimits | IdentityLimits], *sections: Section) -> dict[str, Any]:
-    """The settings of these sections that have the name of a limit of this kind."""
+def _named_alike(kind: type[Struct], *sections: Section) -> dict[str, Any]:
+    """The settings of these sections that have the name of a field of ``kind``."""
     settings = {name: value for section in sections for name, value in section}
     return {name: settings[name] for name in kind.__struct_fields__ if name in settings}

@@ -328,7 +328,7 @@ def test_an_erasure_comes_to_its_end_by_itself_wherever_it_was_killed(
     for _ in range(steps):
         step(killed, GONE)
     reopened = open_another()
-    after = Mediator(reopened, pace=RetentionPace(records_max=2), name="after")
+    after = Mediator(reopened, pace=RetentionPace(records_per_step_max=2), name="after")
     while after.expiry.step():
         pass
     if steps:

@@ -78,7 +78,7 @@ NOT_CONNECTED: Final = Refused(Refusal.NOT_CONNECTED)
 
 
 def mediator_of(log: EventLog, limits: IdentityLimits = LIMITS) -> Mediator:
-    return Mediator(log, limits=limits, pace=RetentionPace(records_max=2))
+    return Mediator(log, limits=limits, pace=RetentionPace(records_per_step_max=2))
 
 
 def settle(mediator: Mediator, *dids: str, waiting: int = 5) -> None:

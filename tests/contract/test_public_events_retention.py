@@ -47,7 +47,7 @@ def test_public_events_leave_after_the_operators_age_with_their_reason_and_conte
     log: EventLog, log_url: str
 ) -> None:
     limits = IdentityLimits(public_events_age_s_max=100)
-    mediator = Mediator(log, limits=limits, pace=RetentionPace(records_max=2))
+    mediator = Mediator(log, limits=limits, pace=RetentionPace(records_per_step_max=2))
     one, two = PEOPLE[:2]
     until_s = NOW_S + DAY_S
     for did in (one, two):

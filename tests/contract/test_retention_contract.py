@@ -161,7 +161,7 @@ def test_what_no_one_fetches_leaves_with_its_reason_and_its_content(log: EventLo
 
 
 def test_a_step_takes_so_many_identities_and_so_many_records_of_each(log: EventLog) -> None:
-    mediator = Mediator(log, pace=RetentionPace(identities_max=2, records_max=2))
+    mediator = Mediator(log, pace=RetentionPace(identities_per_step_max=2, records_per_step_max=2))
     mediator.settle(*PEOPLE)
     one = PEOPLE[0]
     run(
@@ -293,7 +293,7 @@ def test_who_is_not_registered_any_more_loses_what_waits_and_may_come_back_befor
 def test_what_others_own_keeps_nothing_from_being_reached(
     log: EventLog, open_another: OpenLog
 ) -> None:
-    pace = RetentionPace(identities_max=1)
+    pace = RetentionPace(identities_per_step_max=1)
     both = Mediator(log, pace=pace)
     both.settle(*PEOPLE)
     halves = [

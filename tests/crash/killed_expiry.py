@@ -15,7 +15,9 @@ from tests.export.killed_exporter import Steps
 from tests.forked import started
 
 _END_S: Final = 60
-PACE: Final = RetentionPace(look_s=0.001, pause_s=0.001, identities_max=2, records_max=2)
+PACE: Final = RetentionPace(
+    look_s=0.001, pause_s=0.001, identities_per_step_max=2, records_per_step_max=2
+)
 
 
 def contents_in(log: EventLog) -> int:

@@ -60,9 +60,9 @@ def test_every_setting_is_used_somewhere() -> None:
 
 
 def test_the_core_and_the_configuration_agree_on_defaults() -> None:
-    sections = (Limits(), Protocol(), DidComm(), Rates())
-    configured = {name: value for each in sections for name, value in each.model_dump().items()}
     ages = Retention()
+    sections = (Limits(), Protocol(), DidComm(), Rates(), ages)
+    configured = {name: value for each in sections for name, value in each.model_dump().items()}
     configured |= {
         "queue_age_s_max": ages.messages_s,
         "contract_requests_age_s_max": ages.contract_requests_s,
@@ -71,10 +71,6 @@ def test_the_core_and_the_configuration_agree_on_defaults() -> None:
         "public_events_age_s_max": ages.public_events_s,
         "idle_agents_age_s_max": ages.idle_agents_s,
         "idle_agents_since_ms": 0,  # of the log, and no setting
-        "look_s": ages.look_s,
-        "pause_s": ages.pause_s,
-        "identities_max": ages.identities_per_step_max,
-        "records_max": ages.records_per_step_max,
     }
     for limits in (IdentityLimits(), HostLimits(), RetentionPace()):
         for name in set(limits.__struct_fields__) - {"identity", "retention"}:

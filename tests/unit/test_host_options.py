@@ -65,9 +65,8 @@ def test_a_host_looks_for_what_is_due_as_often_as_the_settings_say() -> None:
     other = _other(CLUSTER.retention)
     changed = CLUSTER.retention.model_copy(update=other)
     pace = host_options(CLUSTER.model_copy(update={"retention": changed}), 0).limits.retention
-    each = {"identities_max": "identities_per_step_max", "records_max": "records_per_step_max"}
     assert {name: getattr(pace, name) for name in pace.__struct_fields__} == {
-        name: other[each.get(name, name)] for name in pace.__struct_fields__
+        name: other[name] for name in pace.__struct_fields__
     }
 
 

@@ -145,10 +145,10 @@ def test_what_people_send_is_not_costly_and_what_imports_send_is() -> None:
 
 
 def test_a_usual_step_of_an_erasure_is_as_small_as_what_people_send() -> None:
-    step = EraseIdentity("operator", RetentionPace().records_max)
+    step = EraseIdentity("operator", RetentionPace().records_per_step_max)
     assert cost(step) == 1 < turn_cost(step) <= COSTLY
     assert turn_cost(EraseIdentity("operator", 256)) > COSTLY
-    assert turn_cost(ExpireRecords(RetentionPace().records_max)) > COSTLY
+    assert turn_cost(ExpireRecords(RetentionPace().records_per_step_max)) > COSTLY
 
 
 def test_a_turn_may_cost_more_than_the_command_says_but_for_reads() -> None:
