@@ -7,7 +7,7 @@ import math
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias, cast
 
 from aiohttp import StreamReader, web
@@ -55,7 +55,6 @@ class Connection(RequestHandler):
     __slots__ = (
         "_arriving",
         "_arriving_from",
-        "_connections",
         "_frames",
         "_framing_bytes",
         "_head_bytes_max",
@@ -67,6 +66,7 @@ class Connection(RequestHandler):
         "_unwritten",
         "_wire",
         "address",
+        "connections",
         "is_shared",
         "newcomer",
     )
@@ -89,7 +89,7 @@ class Connection(RequestHandler):
         self._heads = self._framing_bytes = 0
         self._arriving: StreamReader | None = None
         self._arriving_from = 0
-        self._connections = connections
+        self.connections = connections
         self._malformed = malformed
         self._frames: CheckedFrames | None = None
         self._part: Transfer | None = None
@@ -124,24 +124,14 @@ class Connection(RequestHandler):
     @property
     def leaving(self) -> Transfers:
         """What the listener holds for clients that read slowly."""
-        return self._connections.leaving
-
-    @property
-    def common_head(self) -> bytes:
-        """Header lines of every answer of the listener."""
-        return self._connections.common_head
-
-    @property
-    def common_headers(self) -> Mapping[str, str]:
-        """The same headers, by name."""
-        return self._connections.headers
+        return self.connections.leaving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         # A transport of uvloop has the interface of asyncio.Transport, not its type.
         self._wire = wire = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        refused = self._connections.admit(self, peer[0] if peer else "")
+        refused = self.connections.admit(self, peer[0] if peer else "")
         if refused is not None:
             self.cut(refused)
             return
@@ -154,11 +144,11 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is over, from either side."""
-        self._connections.forget(self)
+        self.connections.forget(self)
         self._read_all()
         if self._frames is None:
             self._hold(0)
-        elif self._part is not None and not self._connections.arriving.settle(self._part):
+        elif self._part is not None and not self.connections.arriving.settle(self._part):
             self._part = None  # it was cut; else its messages count until ``start`` ends
         self._wire = None
         arriving, self._arriving = self._arriving, None
@@ -268,10 +258,6 @@ class Connection(RequestHandler):
         self._heads = self._request_count
         self._hold(0)
 
-    def pays(self) -> None:
-        """Note that the client's address pays for a request of this connection."""
-        self._connections.pays(self)
-
     def handled(self, size_bytes: int) -> None:
         """Release the bytes of a socket message."""
         assert self._frames is not None, "a message came in frames"
@@ -281,7 +267,7 @@ class Connection(RequestHandler):
 
     def _hold(self, size_bytes: int) -> None:
         """Count the held bytes of an incomplete head, or of socket messages."""
-        part, arriving = self._part, self._connections.arriving
+        part, arriving = self._part, self.connections.arriving
         if size_bytes <= _PART_BYTES:
             if part is not None:
                 arriving.end(part)
@@ -329,7 +315,7 @@ class Connection(RequestHandler):
         wire = self._wire
         if wire is None or (wire.is_closing() and not wire.get_write_buffer_size()):
             return
-        self._connections.note(cause)
+        self.connections.note(cause)
         connection = wire.get_extra_info("socket")
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -351,7 +337,7 @@ class Connection(RequestHandler):
             self._frames = None
             if self._wire is None and (part := self._part) is not None:
                 self._part = None
-                self._connections.arriving.release(part.address, part.size_bytes)
+                self.connections.arriving.release(part.address, part.size_bytes)
 
     def log_exception(
         self, *args: Any, exc_info: BaseException | None = None, **options: Any

@@ -88,7 +88,7 @@ class Connections:
     ) -> None:
         """Connections whose bodies count in ``arriving``.
 
-        ``headers`` are those of every answer.
+        ``headers`` are those of every answer, ``common_head`` the same as bytes.
         ``address_of`` maps a remote host to its rate limit key; None for one without a share.
         ``affords`` says whether a key has the tokens for so many unproven requests.
         """

@@ -261,7 +261,7 @@ class HttpListener:
         peer = peer_of(request)
         peer.address = address
         wait_s = self._rates.requests.take(address, self._now_s())
-        peer.pays()
+        self.connections.pays(peer)
         if wait_s is None:
             return None
         await self._take_time(peer)
@@ -467,7 +467,7 @@ class _Request(Request):
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
         if name := request_id.current():  # malformed HTTP has none
             response.headers[request_id.HEADER] = name
-        response.headers.update(peer_of(self).common_headers)
+        response.headers.update(peer_of(self).connections.headers)
 
 
 async def _say_continue(request: web.Request) -> None:

@@ -85,8 +85,8 @@ class SmallAnswer(web.StreamResponse):
             f"{hdrs.DATE}: {rfc822_formatted_time()}\r\n"
         )
         assert request.transport is not None
-        whole = b"%b%b\r\n%b" % (head.encode("ascii"), peer_of(request).common_head, self._content)
-        request.transport.write(whole)
+        common = peer_of(request).connections.common_head
+        request.transport.write(b"%b%b\r\n%b" % (head.encode("ascii"), common, self._content))
         self._has_left = True
 
     def _as_response(self) -> web.Response:
