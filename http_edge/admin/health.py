@@ -7,7 +7,7 @@ reason, and ``/status``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
@@ -197,8 +197,8 @@ def _problem(host: str, holdings: HostHoldings) -> str | None:
 class HealthEndpoint:
     """Serves the health checks and the figures of the mediator.
 
-    ``refused`` returns the number of requests that this edge has refused. ``parts`` are the figures
-    of work that not every mediator does, by name; each is computed from the figures before it.
+    ``refused`` returns the number of requests that this edge has refused. ``parts`` returns the
+    figures of work that not every mediator does, from those of the hosts.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class HealthEndpoint:
         in_flight: InFlight,
         *,
         refused: Callable[[], int],
-        parts: Mapping[str, Callable[[Figures], Figures]],
+        parts: Callable[[Figures], Figures],
     ) -> None:
         self._health = health
         self._in_flight = in_flight
@@ -253,9 +253,7 @@ class HealthEndpoint:
         """Answer with the figures of the hosts and of this edge."""
         figures = await self._health.figures()
         figures["refusals_of_this_edge"] = self._refused()
-        for name, part in self._parts.items():
-            figures[name] = part(figures)
-        return json_answer(figures)
+        return json_answer(figures | self._parts(figures))
 
 
 async def _is_alive(_: web.Request) -> web.Response:

@@ -179,7 +179,7 @@ class Edge:
             Health(gateway, clock=clock, silent_s_max=settings.limits.host_lease_s),
             self._in_flight,
             refused=lambda: refusals.total,
-            parts=status_parts(settings, clock, outbound=outbound, push=push),
+            parts=partial(status_parts, settings, clock, outbound=outbound, push=push),
         )
         groups = [
             decentrl_routes(

@@ -13,30 +13,26 @@ from http_edge.settings.settings import Settings
 def status_parts(
     settings: Settings,
     clock: Clock,
+    figures: Figures,
     *,
     outbound: Callable[[], Mapping[str, int]] | None,
     push: Callable[[], Mapping[str, int]] | None,
-) -> Mapping[str, Callable[[Figures], Figures]]:
-    """Return functions from the other figures to those of a part, by the name of the part.
+) -> Figures:
+    """The figures of each part by its name, which follow from the other ``figures``.
 
     ``outbound`` and ``push`` return the counts of one edge; None if it does no such work.
     """
-    parts: dict[str, Callable[[Figures], Figures]] = {}
+    parts: Figures = {}
     if outbound is not None:
-        parts["outbound"] = lambda _status: dict(outbound())
+        parts["outbound"] = dict(outbound())
     if push is not None:
-        parts["push"] = lambda _status: dict(push())
+        parts["push"] = dict(push())
     if settings.export.to is not None:
-
-        def exported(status: Figures) -> Figures:
-            positions = status.get("log_positions", [status.get("log_position")])
-            return _joined(export_status.figures_by_database(settings.data_dir, positions, clock()))
-
-        parts["export"] = exported
+        positions = figures.get("log_positions", [figures.get("log_position")])
+        each = export_status.figures_by_database(settings.data_dir, positions, clock())
+        parts["export"] = _joined(each)
     if settings.lets_rows_leave:
-        parts["archive"] = lambda _status: _joined(
-            archive_status.figures_by_database(settings, clock())
-        )
+        parts["archive"] = _joined(archive_status.figures_by_database(settings, clock()))
     return parts
 
 
