@@ -1,9 +1,10 @@
 """The table of decisions, one row per command, and ``decide``, which applies it.
 
-Each row of ``RULES`` names a command, who may send it, and the function that decides. Rules of this
-file: a decision depends on identity, command and context alone and changes nothing; every command
-of the closed family has a row (a test compares the table with ``Command``); authorization comes
-first, in the order of DCTRL-0004 6.2 and 7.2, then the rules of the command.
+Each row of ``RULES`` names a command, who may send it, the function that decides, and whether it
+stores something for a client. Rules of this file: a decision depends on identity, command and
+context alone and changes nothing; every command of the closed family has a row (a test compares the
+table with ``Command``); authorization comes first, in the order of DCTRL-0004 6.2 and 7.2, then the
+rules of the command.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ _C = TypeVar("_C", bound=Command)
 
 
 class Rule(NamedTuple):
-    """One row of the table: who may send a command, and the function that decides on it."""
+    """One row of the table: who may send a command, and the function that decides on it.
+
+    ``adds``: the command stores something for a client. The rest free space, read, or add a tiny
+    row.
+    """
 
     sender: Sender
     decide: Callable[[Identity, Any, DecisionContext], Decision]
+    adds: bool
 
 
 def anyone(_state: Identity, _context: DecisionContext) -> Refusal | None:
@@ -88,56 +94,58 @@ def _row(
     command: type[_C],
     sender: Sender,
     function: Callable[[Identity, _C, DecisionContext], Decision],
+    *,
+    adds: bool = False,
 ) -> tuple[type[Any], Rule]:
-    return command, Rule(sender, function)
+    return command, Rule(sender, function, adds)
 
 
 RULES: Final[dict[type[Command], Rule]] = dict(
     [
         # Decentrl: registration and contracts (DCTRL-0004 8.1 to 8.6)
-        _row(commands.Register, anyone, contracts.register),
+        _row(commands.Register, anyone, contracts.register, adds=True),
         _row(commands.CheckRegistered, anyone, contracts.check_registered),
-        _row(commands.RequestContract, correspondent, contracts.request_contract),
-        _row(commands.StoreContract, correspondent, contracts.store_contract),
-        _row(commands.SaveContract, owner, contracts.save_contract),
+        _row(commands.RequestContract, correspondent, contracts.request_contract, adds=True),
+        _row(commands.StoreContract, correspondent, contracts.store_contract, adds=True),
+        _row(commands.SaveContract, owner, contracts.save_contract, adds=True),
         _row(commands.QueryContractRequests, owner, contracts.query_requests),
         _row(commands.AcknowledgeContractRequests, owner, contracts.acknowledge_requests),
         _row(commands.QueryContracts, owner, contracts.query_contracts),
         # Decentrl: messages, sections 7.2, 8.7 and 8.8
-        _row(commands.QueueMessage, correspondent, message_queue.queue_message),
+        _row(commands.QueueMessage, correspondent, message_queue.queue_message, adds=True),
         _row(commands.QueryMessages, owner, message_queue.query_messages),
         _row(commands.AcknowledgeMessages, owner, message_queue.acknowledge_messages),
         # Decentrl: saved events (8.9 to 8.11) and public events (DCTRL-0007)
-        _row(commands.SaveEvents, owner, saved_events.save_events),
+        _row(commands.SaveEvents, owner, saved_events.save_events, adds=True),
         _row(commands.QuerySavedEvents, owner, saved_events.query_saved_events),
-        _row(commands.UpdateEventTags, owner, saved_events.update_event_tags),
-        _row(commands.PublishPublicEvent, owner, saved_events.publish_public_event),
+        _row(commands.UpdateEventTags, owner, saved_events.update_event_tags, adds=True),
+        _row(commands.PublishPublicEvent, owner, saved_events.publish_public_event, adds=True),
         _row(commands.DeletePublicEvents, owner, saved_events.delete_public_events),
         # DIDComm: connections (RFC 0160, RFC 0023, RFC 0434) and mediation (RFC 0211)
-        _row(commands.Connect, speaker, agents.connect),
-        _row(commands.UseInvitation, anyone, agents.use_invitation),
+        _row(commands.Connect, speaker, agents.connect, adds=True),
+        _row(commands.UseInvitation, anyone, agents.use_invitation, adds=True),
         _row(commands.QueryConnection, agent, agents.query_connection),
-        _row(commands.GrantMediation, speaker, accounts.grant_mediation),
+        _row(commands.GrantMediation, speaker, accounts.grant_mediation, adds=True),
         _row(commands.CheckKeys, mediated_agent, agents.check_keys),
-        _row(commands.UpdateKeylist, mediated_agent, agents.update_keylist),
+        _row(commands.UpdateKeylist, mediated_agent, agents.update_keylist, adds=True),
         _row(commands.QueryKeylist, mediated_agent, agents.query_keylist),
         # DIDComm v2: who speaks for an account
         _row(commands.FindAccount, mediator, accounts.find_account),
-        _row(commands.NameSpeaker, mediator, accounts.name_speaker),
+        _row(commands.NameSpeaker, mediator, accounts.name_speaker, adds=True),
         _row(commands.UnnameSpeaker, mediator, accounts.unname_speaker),
-        _row(commands.RotateAccount, mediator, accounts.rotate),
+        _row(commands.RotateAccount, mediator, accounts.rotate, adds=True),
         _row(commands.EndAccount, mediator, accounts.end),
         # DIDComm: whose key it is; the target is the key
-        _row(commands.ClaimKey, mediator, agents.claim_key),
+        _row(commands.ClaimKey, mediator, agents.claim_key, adds=True),
         _row(commands.ReleaseKey, mediator, agents.release_key),
         _row(commands.FindKeyOwner, mediator, agents.find_owner),
         # DIDComm: envelopes (RFC 0094, RFC 0212, RFC 0685, Aries queue 1.0)
-        _row(commands.QueueEnvelopes, anyone, forwarded.queue_envelopes),
+        _row(commands.QueueEnvelopes, anyone, forwarded.queue_envelopes, adds=True),
         _row(commands.DeliverMessages, agent, envelopes.deliver),
         _row(commands.RemoveMessages, agent, envelopes.remove),
         _row(commands.QueryQueue, agent, envelopes.query),
-        _row(commands.SetQueuePolicy, agent, envelopes.set_policy),
-        _row(commands.SetPushDevice, agent, agents.set_push_device),
+        _row(commands.SetQueuePolicy, agent, envelopes.set_policy, adds=True),
+        _row(commands.SetPushDevice, agent, agents.set_push_device, adds=True),
         _row(commands.QueryPushDevice, agent, agents.query_push_device),
         _row(commands.StartLive, agent, envelopes.start_live),
         _row(commands.EndLive, agent, envelopes.end_live),
@@ -168,31 +176,6 @@ def is_of_owner(command: Command) -> bool:
     return RULES[type(command)].sender not in _OF_OTHERS
 
 
-ADDING: Final[frozenset[type[Command]]] = frozenset(
-    [
-        commands.Register,
-        commands.RequestContract,
-        commands.StoreContract,
-        commands.SaveContract,
-        commands.QueueMessage,
-        commands.SaveEvents,
-        commands.UpdateEventTags,
-        commands.PublishPublicEvent,
-        commands.Connect,
-        commands.UseInvitation,
-        commands.GrantMediation,
-        commands.NameSpeaker,
-        commands.RotateAccount,
-        commands.ClaimKey,
-        commands.UpdateKeylist,
-        commands.QueueEnvelopes,
-        commands.SetQueuePolicy,
-        commands.SetPushDevice,
-    ]
-)
-"""Commands that store something for a client. The rest free space, read, or add a tiny row."""
-
-
 def adds(command: Command) -> bool:
     """Does the command store something for a client, so that it is refused when the disk is short?
 
@@ -207,12 +190,12 @@ def adds(command: Command) -> bool:
         case commands.UpdateEventTags():
             return command.later_bytes is not None
         case _:
-            return type(command) in ADDING
+            return RULES[type(command)].adds
 
 
 def decide(state: Identity, command: Command, context: DecisionContext) -> Decision:
     """Decide on one command for the identity ``context.target``."""
-    sender, function = RULES[type(command)]
+    sender, function, _ = RULES[type(command)]
     refusal = sender(state, context)
     return function(state, command, context) if refusal is None else refusal
 
