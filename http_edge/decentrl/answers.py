@@ -28,26 +28,36 @@ from http_edge.listener.pieced_body import PiecedBody
 from http_edge.listener.routes import JSON, Rejection, retry_after_s
 from http_edge.listener.small_answer import SmallAnswer
 
-HTTP_STATUS: Final[dict[Refusal, HTTPStatus]] = {
-    Refusal.INVALID_COMMAND: HTTPStatus.BAD_REQUEST,
-    Refusal.INVALID_SIGNATURE: HTTPStatus.UNAUTHORIZED,
-    Refusal.INVALID_SIGNATURES: HTTPStatus.UNAUTHORIZED,
-    Refusal.UNAUTHORIZED_COMMAND: HTTPStatus.UNAUTHORIZED,
-    Refusal.TIMESTAMP_OUT_OF_RANGE: HTTPStatus.UNAUTHORIZED,
-    Refusal.DUPLICATE_NONCE: HTTPStatus.UNAUTHORIZED,
-    Refusal.SENDER_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    Refusal.RECIPIENT_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    Refusal.RECIPIENT_NOT_REGISTERED: HTTPStatus.NOT_FOUND,
-    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: HTTPStatus.NOT_FOUND,
-    Refusal.RECIPIENT_QUEUE_FULL: HTTPStatus.TOO_MANY_REQUESTS,
-    Refusal.QUOTA_EXCEEDED: HTTPStatus.TOO_MANY_REQUESTS,
-    Refusal.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
-    Refusal.INSUFFICIENT_STORAGE: HTTPStatus.SERVICE_UNAVAILABLE,
-    Refusal.TEMPORARILY_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+ERRORS: Final[dict[Refusal, tuple[int, str | None]]] = {
+    Refusal.INVALID_COMMAND: (400, "payload: breaks a rule of its command"),
+    Refusal.INVALID_SIGNATURE: (401, "signature: does not verify over header and payload"),
+    Refusal.INVALID_SIGNATURES: (401, "payload: a signature in it does not verify"),
+    Refusal.UNAUTHORIZED_COMMAND: (401, "header.sender_did: is not registered here"),
+    Refusal.TIMESTAMP_OUT_OF_RANGE: (401, "header.timestamp: is too far from the mediator's clock"),
+    Refusal.DUPLICATE_NONCE: (401, "header.nonce: was used by this sender before"),
+    Refusal.SENDER_NOT_FOUND: (404, "header.sender_did: does not resolve"),
+    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: (
+        404,
+        "header.sender_signing_key_id: is not a signing key in the sender's document",
+    ),
+    Refusal.RECIPIENT_NOT_FOUND: (404, "header.recipient_did: does not resolve"),
+    Refusal.RECIPIENT_NOT_REGISTERED: (404, "header.recipient_did: is not registered here"),
+    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: (
+        404,
+        "header.recipient_did: has no contract in force with the sender",
+    ),
+    Refusal.RECIPIENT_QUEUE_FULL: (429, None),
+    Refusal.QUOTA_EXCEEDED: (429, None),
+    Refusal.RATE_LIMITED: (429, None),
+    Refusal.INSUFFICIENT_STORAGE: (
+        503,
+        "mediator: is short of disk space and refuses commands that store data",
+    ),
+    Refusal.TEMPORARILY_UNAVAILABLE: (503, None),
 }
+"""The HTTP status of each error, and its detail when no check gives a more exact one."""
 
-RETRY_AFTER_S: Final[dict[Refusal, int]] = {
+_RETRY_AFTER_S: Final[dict[Refusal, int]] = {
     Refusal.RECIPIENT_QUEUE_FULL: 60,
     Refusal.QUOTA_EXCEEDED: 3_600,
     Refusal.RATE_LIMITED: 1,
@@ -56,28 +66,6 @@ RETRY_AFTER_S: Final[dict[Refusal, int]] = {
 }
 """Seconds after which a retry may succeed: a queue empties when its owner comes back, a quota when
 the owner cleans up, a busy or restarting host within a second or so."""
-
-DETAILS: Final[dict[Refusal, str]] = {
-    Refusal.INVALID_COMMAND: "payload: breaks a rule of its command",
-    Refusal.INVALID_SIGNATURE: "signature: does not verify over header and payload",
-    Refusal.INVALID_SIGNATURES: "payload: a signature in it does not verify",
-    Refusal.UNAUTHORIZED_COMMAND: "header.sender_did: is not registered here",
-    Refusal.TIMESTAMP_OUT_OF_RANGE: "header.timestamp: is too far from the mediator's clock",
-    Refusal.DUPLICATE_NONCE: "header.nonce: was used by this sender before",
-    Refusal.SENDER_NOT_FOUND: "header.sender_did: does not resolve",
-    Refusal.SENDER_SIGNING_KEY_NOT_FOUND: (
-        "header.sender_signing_key_id: is not a signing key in the sender's document"
-    ),
-    Refusal.RECIPIENT_NOT_FOUND: "header.recipient_did: does not resolve",
-    Refusal.RECIPIENT_NOT_REGISTERED: "header.recipient_did: is not registered here",
-    Refusal.COMMUNICATION_CONTRACT_NOT_FOUND: (
-        "header.recipient_did: has no contract in force with the sender"
-    ),
-    Refusal.INSUFFICIENT_STORAGE: (
-        "mediator: is short of disk space and refuses commands that store data"
-    ),
-}
-"""The detail of each error when no check gives a more exact one."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -109,7 +97,7 @@ Answering: TypeAlias = Callable[[Any, Page | None], Answer]
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """Why the edge rejects a command; an empty ``detail`` stands for that of ``DETAILS``."""
+    """Why the edge rejects a command; an empty ``detail`` stands for that of ``ERRORS``."""
 
     code: Refusal
     detail: str = ""
@@ -192,8 +180,8 @@ def refuse(refusal: Refusal, wait_s: float | None = None) -> Answer:
     """The answer to a refused command."""
     if wait_s is None:
         return _REFUSALS[refusal]
-    seconds = retry_after_s(wait_s)
-    return Answer(HTTP_STATUS[refusal], error_body(refusal.value), seconds, refusal)
+    status, _ = ERRORS[refusal]
+    return Answer(status, error_body(refusal.value), retry_after_s(wait_s), refusal)
 
 
 def page_refused(refused: Refused, page: Page) -> Rejected:
@@ -207,22 +195,13 @@ def reject(rejected: Rejected) -> Answer:
     """The answer to a command that the edge rejects."""
     if not rejected.detail:
         return refuse(rejected.code)
-    return Answer(
-        HTTP_STATUS[rejected.code],
-        error_body(rejected.code.value, rejected.detail),
-        RETRY_AFTER_S.get(rejected.code),
-        rejected.code,
-    )
+    body = error_body(rejected.code.value, rejected.detail)
+    return msgspec.structs.replace(_REFUSALS[rejected.code], body=body)
 
 
 _REFUSALS: Final = {
-    refusal: Answer(
-        status,
-        error_body(refusal.value, DETAILS.get(refusal)),
-        RETRY_AFTER_S.get(refusal),
-        refusal,
-    )
-    for refusal, status in HTTP_STATUS.items()
+    refusal: Answer(status, error_body(refusal.value, detail), _RETRY_AFTER_S.get(refusal), refusal)
+    for refusal, (status, detail) in ERRORS.items()
 }
 
 

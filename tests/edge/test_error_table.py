@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from http_edge.decentrl.answers import HTTP_STATUS
+from http_edge.decentrl.answers import ERRORS
 from tests.edge.identities import Identity, Json, signed_contract
 from tests.edge.mediator import Answer, Mediator
 
@@ -146,5 +146,5 @@ def test_every_row_of_the_table_has_a_scene() -> None:
 
 def test_the_mediator_gives_each_code_of_the_table_the_status_of_the_table() -> None:
     assert {
-        refusal.value: status for refusal, status in HTTP_STATUS.items() if refusal.value in TABLE
+        refusal.value: status for refusal, (status, _) in ERRORS.items() if refusal.value in TABLE
     } == TABLE
