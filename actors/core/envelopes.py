@@ -132,24 +132,13 @@ def release_leases(
 def set_policy(state: Identity, command: SetQueuePolicy, context: DecisionContext) -> Accepted:
     """Change the owner's rules; waiting messages stay (queue 1.0, "Updating the queue status")."""
     now = state.policy or _NO_POLICY
-    wanted = QueuePolicy(
-        now.will_queue if command.will_queue is None else command.will_queue,
-        now.age_s_max if command.age_s_max is None else command.age_s_max,
-        now.messages_max if command.messages_max is None else command.messages_max,
-        now.message_bytes_max if command.message_bytes_max is None else command.message_bytes_max,
-        now.bytes_max if command.bytes_max is None else command.bytes_max,
-    )
+    given = msgspec.structs.asdict(command).items()
+    wanted = msgspec.structs.replace(now, **{n: rule for n, rule in given if rule is not None})
     reply = queue_state(state, context, own=wanted)
     if wanted == now:
         return Accepted(reply)
     changed = QueuePolicySet(
-        at_ms=context.now_ms,
-        command=context.command,
-        will_queue=wanted.will_queue,
-        age_s_max=wanted.age_s_max,
-        messages_max=wanted.messages_max,
-        message_bytes_max=wanted.message_bytes_max,
-        bytes_max=wanted.bytes_max,
+        at_ms=context.now_ms, command=context.command, **msgspec.structs.asdict(wanted)
     )
     return Accepted(msgspec.structs.replace(reply, version=reply.version + 1), [changed])
 

@@ -7,7 +7,7 @@ events in the same order give the same state, from the first event or from a sna
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -73,6 +73,7 @@ from eventstore.log.signs_of_life import is_sign_of_life
 
 _SNAPSHOT_ENCODER: Final = msgspec.msgpack.Encoder()
 _SNAPSHOT_DECODER: Final = msgspec.msgpack.Decoder(Identity)
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 DIDCOMM: Final = "didcomm"
@@ -252,14 +253,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
     match event:
         case ConnectionEstablished():
             state.is_erased = False
-            state.connection = Connection(
-                event.peer_did,
-                event.label,
-                event.endpoint,
-                event.routing_keys,
-                event.protocol,
-                event.invitation_id,
-            )
+            state.connection = _stated_in(event, Connection)
         case AgentSeen():
             pass  # ``evolve`` sets ``seen_ms`` from its ``at_ms``
         case MediationGranted():
@@ -269,13 +263,7 @@ def _evolve_agent(  # noqa: C901 - one arm per event
                 state.keylist.pop(key, None)
             state.keylist.update(zip(event.added, event.claims, strict=True))
         case QueuePolicySet():
-            state.policy = QueuePolicy(
-                event.will_queue,
-                event.age_s_max,
-                event.messages_max,
-                event.message_bytes_max,
-                event.bytes_max,
-            )
+            state.policy = _stated_in(event, QueuePolicy)
             state.refusing = False
         case QueueRefused():
             state.refusing = True
@@ -289,6 +277,11 @@ def _evolve_agent(  # noqa: C901 - one arm per event
             _remember(state, event.command, "", RECENT_COUNTS_MAX)
         case _:
             _evolve_account(state, event, version)
+
+
+def _stated_in(event: Event, kind: type[_S]) -> _S:
+    """The record whose fields an event has under the same names."""
+    return kind(*[getattr(event, name) for name in kind.__struct_fields__])
 
 
 def _evolve_account(  # noqa: C901 - one arm per event
