@@ -191,7 +191,8 @@ class RayIdentityHost(IdentityHost):
             self._server.listen(options.address, options.name, options.node, self.incarnation),
             options.open_leases(),
             term,
-            on_over=self._lease_over if options.is_placed else _nothing,
+            # A host without a placer keeps serving.
+            on_over=self._lease_over if options.is_placed else lambda: None,
         )
         self._lease.start()
         sys.setswitchinterval(_SWITCH_S)
@@ -273,10 +274,6 @@ def _end_stale(name: str) -> None:
         while time.monotonic() < until_s:
             ray.kill(ray.get_actor(name))
             time.sleep(_LOOK_S)
-
-
-def _nothing() -> None:
-    """Do nothing: a host without a placer keeps serving."""
 
 
 def _opened(options: HostOptions) -> EventLog:

@@ -27,7 +27,7 @@ from actors.host.port import (
     ReadPages,
 )
 from eventstore.log.event_log import PublicEventsFilter
-from http_edge.dispatch.outbox import Outbox
+from http_edge.dispatch.outbox import NOT_OWNER, UNAVAILABLE, Outbox
 from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from http_edge.telemetry.edge_measures import EdgeMeasures
@@ -38,10 +38,8 @@ _ASK_AGAIN_S: Final = 0.25
 """How soon to retry a host that did not own a shard: it may own it again before a table says so."""
 _DRAIN_POLL_S: Final = 0.02
 _REGISTRATIONS: Final = (Register, GrantMediation)
-_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
 _PAGE_TOO_LARGE: Final = Refused(Refusal.INVALID_COMMAND)
 _RATE_LIMITED: Final = Refused(Refusal.RATE_LIMITED)
-_NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 Ports: TypeAlias = Callable[[str], HostPort]
 """Finds the port of a host by name."""
@@ -102,14 +100,11 @@ class Gateway:
         finally:
             self._running -= 1
         if not self._has_registered and isinstance(submission.command, _REGISTRATIONS):
-            self._note_registration(submission, reply)
+            self._has_registered = not isinstance(reply, Refused)
+            if self._has_registered:  # it shows operators that clients can reach this edge
+                about = {"did": submission.target_did}
+                _LOG.info("first registration since the start", extra=about)
         return reply
-
-    def _note_registration(self, submission: Submission, reply: Reply) -> None:
-        """Log the first registration: it shows operators that clients can reach this edge."""
-        if not isinstance(reply, Refused):
-            self._has_registered = True
-            _LOG.info("first registration since the start", extra={"did": submission.target_did})
 
     async def _submit(self, submission: Submission, size_bytes: int, *, can_linger: bool) -> Reply:
         ends_at: float | None = None
@@ -120,17 +115,17 @@ class Gateway:
                 reply = await self._outbox(step.host).submit(
                     step.submission, size_bytes if is_last else 0, can_linger=can_linger and is_last
                 )
-                if is_last and reply != _NOT_OWNER:
+                if is_last and reply != NOT_OWNER:
                     return reply
                 if isinstance(reply, Done):
                     submission = msgspec.structs.replace(submission, claim=None, charge=0.0)
                     continue
-                if reply != _NOT_OWNER:
+                if reply != NOT_OWNER:
                     return reply
             if ends_at is None:
                 ends_at = asyncio.get_running_loop().time() + self._limits.move_wait_s_max
             if not await self._moved(submission, step, ends_at):
-                return _UNAVAILABLE
+                return UNAVAILABLE
             submission = self._aimed(submission)
 
     def _next_step(self, submission: Submission) -> _Step:
@@ -205,13 +200,13 @@ class Gateway:
                 except HostNotReached:
                     pass
                 except HostUnavailable:
-                    return _UNAVAILABLE
+                    return UNAVAILABLE
             asks_again = host is not None
             if not await self._changed(another_than(host), ends_at, asks_again=asks_again):
-                return _UNAVAILABLE
+                return UNAVAILABLE
         if page == PAGE_TOO_LARGE:
             return _PAGE_TOO_LARGE
-        return page or _UNAVAILABLE
+        return page or UNAVAILABLE
 
     def _turn_of(self, read: Read) -> asyncio.Lock | nullcontext[None]:
         """The lock that lets an owner read one page of its history at a time: pages may be large.

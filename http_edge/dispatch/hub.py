@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import Final, Protocol
 
 from actors.core.commands import CloseSession
-from actors.core.replies import KeysOver, Notice, Push
+from actors.core.replies import Notice
 from actors.core.submissions import Submission
 from http_edge.dispatch.gateway import Gateway
 
@@ -69,18 +69,16 @@ class Hub:
             del self._listeners[did]
             self._end_session(did)
 
-    def push(self, push: Push) -> None:
+    def push(self, did: str, notice: Notice) -> None:
         """Notify every listener of the identity."""
-        if isinstance(push.notice, KeysOver):
-            raise TypeError("for the edge itself")
-        listeners = self._listeners.get(push.did)
+        listeners = self._listeners.get(did)
         if listeners is None:
             # The host does not know yet that the last listener is gone, or keeps a session of an
             # earlier edge of this name.
-            self._end_session(push.did)
+            self._end_session(did)
             return
         for listener in listeners:
-            listener.notify(push.notice)
+            listener.notify(notice)
 
     def close_sessions_on(self, host: str) -> None:
         """Close the listeners whose sessions a host has lost, for example by a restart.

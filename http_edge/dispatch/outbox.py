@@ -43,8 +43,8 @@ _LINGER_S: Final = 0.004
 later, and the submission usually shares its call and commit with others."""
 _RESULT_DECODER: Final = msgspec.msgpack.Decoder(BatchResult)
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
-_NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
+UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
 
 
 class _Waiting(msgspec.Struct):
@@ -95,7 +95,7 @@ class Outbox:
         one that cannot, or after ``_LINGER_S``.
         """
         if len(self) >= self._limits.outbox_items_max:
-            return _UNAVAILABLE
+            return UNAVAILABLE
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Reply] = loop.create_future()
         waiting = _Waiting(submission, reply, size_bytes, perf_counter())
@@ -200,11 +200,11 @@ class Outbox:
             self._is_silent = True
             # A batch that was not sent can go to the next owner. A host that lives but is cut off
             # has no next owner.
-            self._settle(batch, [_UNAVAILABLE if is_there else _NOT_OWNER] * len(batch))
+            self._settle(batch, [UNAVAILABLE if is_there else NOT_OWNER] * len(batch))
             return
         except Exception:  # noqa: BLE001 - whatever failed, no caller may wait for ever
             _LOG.exception("call to a host failed", extra=self._about(batch))
-            self._settle(batch, [_UNAVAILABLE] * len(batch))
+            self._settle(batch, [UNAVAILABLE] * len(batch))
             return
         finally:
             self._measures.call.observe(perf_counter() - started_s)

@@ -69,7 +69,7 @@ from http_edge.server.home_page import home_page
 from http_edge.server.hosts import placement_of
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_parts import status_parts
-from http_edge.settings.settings import Audit, DidWeb, Rates, Settings
+from http_edge.settings.settings import Audit, DidWeb, Settings
 from http_edge.telemetry.edge_measures import EdgeMeasures, outbound_measures, push_measures
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 
@@ -227,7 +227,7 @@ class Edge:
     def _didcomm(
         self, keys: MediatorKeys, identities: Identities, clock: Clock
     ) -> DidCommMediator | None:
-        settings = self._settings
+        settings, rates = self._settings, self._settings.rates
         if not settings.didcomm.enabled:
             return None
         didcomm = DidCommDependencies(
@@ -237,7 +237,7 @@ class Edge:
             self._hub,
             self._delivery_workers,
             self._push_notifier,
-            _senders(settings.rates),
+            RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max),
             clock,
             new_id,
             self._refusals.counts,
@@ -326,7 +326,7 @@ class Edge:
             )
             self._go_on(release)
         else:
-            self._hub.push(push)
+            self._hub.push(push.did, push.notice)
 
     def take_pushes(self, pushes: bytes) -> None:
         """Take pushes that a host sent apart from any reply: msgpack of ``list[Push]``."""
@@ -425,10 +425,6 @@ def _refusal_counts(audit: Audit, clock: Clock, measures: EdgeMeasures) -> Refus
         clock=clock,
         on_count=measures.refusals.add,
     )
-
-
-def _senders(rates: Rates) -> RateLimit:
-    return RateLimit(rates.per_sender_per_s, burst_s=rates.burst_s, keys_max=rates.keys_max)
 
 
 def _fetched_dids(

@@ -31,6 +31,7 @@ from actors.core.replies import (
     Done,
     EnvelopeQueued,
     KeylistChanged,
+    KeysOver,
     Push,
     QueueState,
     Reply,
@@ -111,7 +112,8 @@ class Holder:
         return f"id-{next(self._ids)}"
 
     def _push(self, push: Push) -> None:
-        self.hub.push(push)
+        assert not isinstance(push.notice, KeysOver)
+        self.hub.push(push.did, push.notice)
 
     # ---- asking the families
 
