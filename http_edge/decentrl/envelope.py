@@ -19,19 +19,22 @@ _UUID_V4: Final = re.compile(
 )
 
 
-class CommandEnvelope(msgspec.Struct, frozen=True):
+class _Header(msgspec.Struct, frozen=True):
+    channel: str
+    sender_did: str
+    sender_signing_key_id: str
+    recipient_did: str
+    timestamp_ms: int | float = msgspec.field(name="timestamp")
+    nonce: str
+
+
+class CommandEnvelope(_Header, frozen=True):
     """A well-formed command: the six header fields, the payload and the signature, unverified.
 
     ``header`` is the header as received and signed, unknown members included. ``has_floats`` says
     whether any number in the command has a fraction or an exponent.
     """
 
-    channel: str
-    sender_did: str
-    sender_signing_key_id: str
-    recipient_did: str
-    timestamp_ms: int | float
-    nonce: str
     header: dict[str, Any]
     payload: Any
     signature: str
@@ -45,15 +48,6 @@ class CommandEnvelope(msgspec.Struct, frozen=True):
             )
         except NotCanonical:
             return None
-
-
-class _Header(msgspec.Struct, frozen=True):
-    channel: str
-    sender_did: str
-    sender_signing_key_id: str
-    recipient_did: str
-    timestamp: int | float
-    nonce: str
 
 
 def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
@@ -87,14 +81,9 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     if len(header.recipient_did.encode()) > did_bytes_max:
         return invalid(f"header.recipient_did: has more than {did_bytes_max} bytes")
     return CommandEnvelope(
-        header.channel,
-        header.sender_did,
-        header.sender_signing_key_id,
-        header.recipient_did,
-        header.timestamp,
-        header.nonce,
-        value["header"],
-        value["payload"],
-        signature,
-        has_floats,
+        **msgspec.structs.asdict(header),
+        header=value["header"],
+        payload=value["payload"],
+        signature=signature,
+        has_floats=has_floats,
     )
