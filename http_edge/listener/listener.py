@@ -35,7 +35,6 @@ from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
     RETRY_AFTER_S,
-    STATUS,
     BodyRoute,
     ErrorBody,
     Handler,
@@ -441,7 +440,7 @@ class HttpListener:
         return self._error(rejection, wait_s)
 
     def _error(self, rejection: Rejection, wait_s: float | None = None) -> web.Response:
-        response = self._written(STATUS[rejection], rejection.value)
+        response = self._written(rejection.status, rejection.value)
         if wait_s is not None:
             response.headers[hdrs.RETRY_AFTER] = str(retry_after_s(wait_s))
         elif rejection in RETRY_AFTER_S:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from aiohttp import web
 
@@ -30,40 +30,35 @@ HTTP status that a handler raised."""
 class Rejection(Enum):
     """Why the listener itself rejects a request; refusal counts use the values as reasons."""
 
-    MALFORMED = "MALFORMED"
+    status: HTTPStatus
+
+    def __new__(cls, reason: str, status: HTTPStatus) -> Self:
+        """A member: its reason, and the status of the answer beside it."""
+        member = object.__new__(cls)
+        member._value_ = reason
+        member.status = status
+        return member
+
+    MALFORMED = "MALFORMED", HTTPStatus.BAD_REQUEST
     """Not HTTP, or a head that is too long."""
-    BODY_INCOMPLETE = "BODY_INCOMPLETE"
+    BODY_INCOMPLETE = "BODY_INCOMPLETE", HTTPStatus.BAD_REQUEST
     """The connection ended within the body."""
-    BODY_TIMEOUT = "BODY_TIMEOUT"
-    BODY_TOO_LARGE = "BODY_TOO_LARGE"
-    BODY_ENCODED = "BODY_ENCODED"
+    BODY_TIMEOUT = "BODY_TIMEOUT", HTTPStatus.REQUEST_TIMEOUT
+    BODY_TOO_LARGE = "BODY_TOO_LARGE", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    BODY_ENCODED = "BODY_ENCODED", HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     """The body has a ``Content-Encoding``."""
-    NOT_FOUND = "NOT_FOUND"
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-    EXPECTATION_FAILED = "EXPECTATION_FAILED"
+    NOT_FOUND = "NOT_FOUND", HTTPStatus.NOT_FOUND
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", HTTPStatus.METHOD_NOT_ALLOWED
+    EXPECTATION_FAILED = "EXPECTATION_FAILED", HTTPStatus.EXPECTATION_FAILED
     """``Expect`` has another value than ``100-continue``."""
-    UPGRADE_REQUIRED = "UPGRADE_REQUIRED"
+    UPGRADE_REQUIRED = "UPGRADE_REQUIRED", HTTPStatus.UPGRADE_REQUIRED
     """The path of a WebSocket without an upgrade."""
-    RATE_LIMITED = "RATE_LIMITED"
-    TOO_BUSY = "TOO_BUSY"
+    RATE_LIMITED = "RATE_LIMITED", HTTPStatus.TOO_MANY_REQUESTS
+    TOO_BUSY = "TOO_BUSY", HTTPStatus.SERVICE_UNAVAILABLE
     """The edge drains, or is at a limit of what it works on: no handler has seen the request."""
-    INTERNAL_ERROR = "INTERNAL_ERROR"
+    INTERNAL_ERROR = "INTERNAL_ERROR", HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-STATUS: Final[dict[Rejection, HTTPStatus]] = {
-    Rejection.MALFORMED: HTTPStatus.BAD_REQUEST,
-    Rejection.BODY_INCOMPLETE: HTTPStatus.BAD_REQUEST,
-    Rejection.BODY_TIMEOUT: HTTPStatus.REQUEST_TIMEOUT,
-    Rejection.BODY_TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    Rejection.BODY_ENCODED: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    Rejection.NOT_FOUND: HTTPStatus.NOT_FOUND,
-    Rejection.METHOD_NOT_ALLOWED: HTTPStatus.METHOD_NOT_ALLOWED,
-    Rejection.EXPECTATION_FAILED: HTTPStatus.EXPECTATION_FAILED,
-    Rejection.UPGRADE_REQUIRED: HTTPStatus.UPGRADE_REQUIRED,
-    Rejection.RATE_LIMITED: HTTPStatus.TOO_MANY_REQUESTS,
-    Rejection.TOO_BUSY: HTTPStatus.SERVICE_UNAVAILABLE,
-    Rejection.INTERNAL_ERROR: HTTPStatus.INTERNAL_SERVER_ERROR,
-}
 RETRY_AFTER_S: Final[dict[Rejection, int]] = {Rejection.RATE_LIMITED: 1, Rejection.TOO_BUSY: 1}
 """Seconds after which a retry may succeed, unless a token bucket gives a more exact time."""
 
