@@ -49,7 +49,7 @@ def queue_envelopes(state: Identity, command: QueueEnvelopes, context: DecisionC
     known = state.recent.get(context.command) if key else None
     if known is not None:
         # A retry: the sender does not know that one transaction has stored all envelopes.
-        return Accepted(_reply(known, state))
+        return Accepted(_reply(known, state, is_repeat=True))
     if 0 < command.expires_at_s <= context.now_s:
         return Refusal.MESSAGE_EXPIRED
     refusal = no_room(state, key, payloads, context)
@@ -95,9 +95,9 @@ def _expiry(command: QueueEnvelopes, ids: list[str], context: DecisionContext) -
     )
 
 
-def _reply(message_id: str, state: Identity) -> EnvelopeQueued:
+def _reply(message_id: str, state: Identity, *, is_repeat: bool = False) -> EnvelopeQueued:
     endpoint = "" if state.connection is None else state.connection.endpoint
-    return EnvelopeQueued(message_id, bool(endpoint), state.push_device is not None)
+    return EnvelopeQueued(message_id, bool(endpoint), state.push_device is not None, is_repeat)
 
 
 def _refused(state: Identity, key: str, refusal: Refusal, context: DecisionContext) -> Decision:

@@ -186,11 +186,13 @@ class EnvelopeQueued(_Reply, frozen=True):
     """The envelope is durable under this id, that of the last one if a message has several.
 
     ``outbound``: its recipient has an endpoint. ``pushes``: it has a device to notify.
+    ``is_repeat``: an earlier transaction stored it, and the sender sent it again.
     """
 
     message_id: str
     outbound: bool
     pushes: bool = False
+    is_repeat: bool = False
 
 
 class PushDeviceFound(_Reply, frozen=True):

@@ -93,6 +93,7 @@ class Identities:
         can_linger: bool = False,
         by_owner: bool = False,
         by_mediator: bool = False,
+        adds: bool = False,
     ) -> _R | Refusal:
         """Send ``command`` to ``target`` and return the reply, of type ``reply``, or the refusal.
 
@@ -100,6 +101,7 @@ class Identities:
         ``by_owner``: the account itself asks, and its host charges it for the work, whatever the
         edge; if it cannot pay, the reply is RATE_LIMITED.
         ``by_mediator``: the command is the mediator's own, even if a message caused it.
+        ``adds``: it is a step of storing something, and is refused if the disk is nearly full.
         """
         if isinstance(command, DeliverMessages):
             command = msgspec.structs.replace(command, waits_for_turn=True)
@@ -116,6 +118,7 @@ class Identities:
             cost=turn_cost(command),
             charge=cost(command) if by_owner else 0.0,
             speaker="" if by_mediator else speaker(),
+            adds=adds,
         )
         size_bytes = _size_bytes(command)
         answer = await self._gateway.submit(submission, size_bytes, can_linger=can_linger)

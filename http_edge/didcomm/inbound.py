@@ -19,6 +19,7 @@ import msgspec
 from actors.core.commands import QueueEnvelopes
 from actors.core.rate_limits import RateLimit
 from actors.core.refusals import Refusal
+from actors.core.replies import EnvelopeQueued
 from actors.host.clock import Clock, NewId
 from http_edge.didcomm.accounts import Accounts
 from http_edge.didcomm.answer_times import AnswerTimes
@@ -57,6 +58,9 @@ from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
 
 _LOG = logging.getLogger(__name__)
 _COMMAND_BYTES: Final = 16
+_UNSAID: Final = frozenset({Refusal.KEY_UNKNOWN, Refusal.MESSAGE_EXPIRED})
+"""Refusals that would show which names are registered. A message that expires between the edge and
+its host is accepted, as one that expires in the queue is."""
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -193,6 +197,10 @@ class Inbound:
         if len(recipients) > self._settings.forward_recipients_max:
             charge_unproven(size_bytes)
             return MessageRejection(self.refused(RejectionReason.NOT_A_MESSAGE, name))
+        if 0 < envelopes.expires_at_s <= self._clock() / 1000:
+            # Before the lookup: only the queue of a registered name would refuse it.
+            charge_unproven(0)
+            return MessageRejection(self.refused(RejectionReason.EXPIRED, name))
         if len(recipients) == 1:
             replies = [await self._forwarding.forward(recipients[0], envelopes, command)]
         else:
@@ -200,15 +208,17 @@ class Inbound:
                 charge_unproven(size_bytes)
             replies = await self._forwarding.forward_to_all(recipients, envelopes, command)
         # The worst refusal decides the answer: a sender that tries again loses nothing.
-        refusals = [reply for reply in replies if isinstance(reply, Refusal)]
-        for each in refusals:
-            if each is not Refusal.KEY_UNKNOWN:
+        for each in replies:
+            if isinstance(each, Refusal) and each not in _UNSAID:
                 return MessageRejection(self.refused(reason_of(each), name))
-        if len(refusals) < len(replies):
+        if all(reply is Refusal.KEY_UNKNOWN for reply in replies):
+            return await self._unknown_recipient(found, name, arrived_s)
+        if any(isinstance(reply, EnvelopeQueued) and not reply.is_repeat for reply in replies):
             self._times.stored(arrived_s)
-            self._measures.commands.add(DIDCOMM, name, DONE)
-            return ReceivedMessage()
-        return await self._unknown_recipient(found, name, arrived_s)
+        else:  # Nothing was committed.
+            await asyncio.sleep(self._times.left_as_stored_s(arrived_s))
+        self._measures.commands.add(DIDCOMM, name, DONE)
+        return ReceivedMessage()
 
     async def _unknown_recipient(
         self, found: ToForward, name: str, arrived_s: float

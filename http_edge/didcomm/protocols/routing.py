@@ -76,7 +76,7 @@ class Forwarding:
             if reply is not Refusal.KEY_UNKNOWN:
                 return reply
             self._owners.pop(name, None)
-        found = await self._identities.ask(key_target(name), FindKeyOwner(), command, KeyOwner)
+        found = await self._find(name, command)
         if isinstance(found, Refusal):
             return found
         reply = await self.queue(found.owner_did, name, envelopes, command)
@@ -93,9 +93,7 @@ class Forwarding:
         """
         # Ask for every owner: if two keys were remembered with one owner, and one of the keys has
         # changed hands, its new owner would get nothing.
-        found = await asyncio.gather(
-            *[self._identities.ask(key_target(n), FindKeyOwner(), command, KeyOwner) for n in names]
-        )
+        found = await asyncio.gather(*[self._find(name, command) for name in names])
         names_of: dict[str, list[str]] = {}
         for name, owner in zip(names, found, strict=True):
             if isinstance(owner, KeyOwner):
@@ -104,6 +102,12 @@ class Forwarding:
             *[self._queue_once(did, own, envelopes, command) for did, own in names_of.items()]
         )
         return [*queued, *(owner for owner in found if isinstance(owner, Refusal))]
+
+    async def _find(self, name: str, command: bytes) -> KeyOwner | Refusal:
+        """Find the owner of a name; refused for the disk no later than its queue would refuse."""
+        return await self._identities.ask(
+            key_target(name), FindKeyOwner(), command, KeyOwner, adds=True
+        )
 
     async def _queue_once(
         self, did: str, names: Sequence[str], envelopes: QueueEnvelopes, command: bytes

@@ -66,7 +66,8 @@ def test_a_message_that_is_sent_again_queues_nothing_twice() -> None:
     first = me.do(QueueEnvelopes(KEY, [b"1", b"2"]), fresh_id="id")
     again = me.do(QueueEnvelopes(KEY, [b"1", b"2"]))
     assert isinstance(first, Accepted)
-    assert again == Accepted(first.reply)
+    assert first.reply == EnvelopeQueued("id.1", outbound=False)
+    assert again == Accepted(EnvelopeQueued("id.1", outbound=False, is_repeat=True))
 
 
 def test_an_unknown_name_and_a_stranger_look_alike() -> None:

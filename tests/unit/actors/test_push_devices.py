@@ -202,7 +202,7 @@ def test_a_retry_is_answered_for_the_present_device(payloads: list[bytes], endpo
     for device in (DEVICE, None):
         me.do(SetPushDevice(device))
         has_device = device is not None
-        retried = EnvelopeQueued(first.reply.message_id, bool(endpoint), has_device)
+        retried = EnvelopeQueued(first.reply.message_id, bool(endpoint), has_device, is_repeat=True)
         assert me.do(command) == Accepted(retried)
 
 
