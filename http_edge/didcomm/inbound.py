@@ -227,11 +227,14 @@ class Inbound:
 
         The forward is counted by the form of its first recipient name, for the operator to see.
         """
-        charge_unproven(0)
         form = name_form(found.recipients[0]) if found.recipients else NO_NAME
         shown = "" if form in {ED25519, NO_NAME} else form
         unknown = self.refused(RejectionReason.UNKNOWN_RECIPIENT, name, form=shown)
-        match self._settings.unknown_recipient:
+        choice = self._settings.unknown_recipient
+        if choice != "accept" or form == NO_NAME:
+            # Not for a name that may be registered: the rest of a rate is as good as an answer.
+            charge_unproven(0)
+        match choice:
             case "accept":
                 await asyncio.sleep(self._times.left_as_stored_s(arrived_s))
                 return ReceivedMessage()

@@ -1,6 +1,7 @@
 """Charge each request to the rate limit of the client address that it came from.
 
-An *unproven* request has no valid signature, is not an envelope, or is for an unknown recipient.
+An *unproven* request has no valid signature, is not an envelope, or is for an unknown recipient
+and is answered as such.
 """
 
 from __future__ import annotations

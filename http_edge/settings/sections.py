@@ -81,9 +81,10 @@ class Rates(Section):
     long as that: 8 MB a second. Each key that a wallet registers or removes costs two more."""
     unproven_tokens: float = Field(default=16, ge=0, le=10_000)
     """Tokens of per_address_per_s that a request costs in addition when it proves nothing: it has
-    no valid signature, no envelope, or an unknown recipient. Each 16 KiB of it costs as many again.
-    A registration or a handshake costs the same, since a stranger needs only a new key for another
-    identity. One address sends 117 such requests a second, or 25 of 64 KiB."""
+    no valid signature, no envelope, or an unknown recipient and didcomm.unknown_recipient is not
+    accept. Each 16 KiB of it costs as many again. A registration or a handshake costs the same,
+    since a stranger needs only a new key for another identity. One address sends 117 such requests
+    a second, or 25 of 64 KiB."""
     registrations_per_s: float = Field(default=100, ge=0)
     """New identities of all clients together, DIDComm handshakes and rotations to another DID
     included. Each writes 3 KiB that are kept for ever and gets quotas of its own: 100 a second are
@@ -171,10 +172,10 @@ class DidComm(Section):
     not."""
     unknown_recipient: Literal["accept", "refuse", "report"] = "accept"
     """Answer to a forward to a key or DID that no agent registered, in both versions of DIDComm.
-    accept: the same answer as for any other, after the same time, so that no sender learns which
-    recipients are registered. refuse: 404 with its code. report: 404 with a problem report, signed
-    in DIDComm v2 (e.p.req.not_enroll). In all cases the forward is counted by the form of the name
-    and charged to the sender's address."""
+    accept: the same answer as for any other, after the same time and at the same price, so that no
+    sender learns which recipients are registered. refuse: 404 with its code. report: 404 with a
+    problem report, signed in DIDComm v2 (e.p.req.not_enroll). These two cost the sender's address
+    what proves nothing costs. In all cases the forward is counted by the form of the name."""
     keylist_keys_max: int = Field(default=10_000, ge=1, le=1_000_000)
     """Keys that one agent may register; a wallet makes one for each of its connections."""
     keylist_updates_max: int = Field(default=200, ge=1, le=10_000)

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any, Final
 
 import orjson
+import pytest
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -17,6 +18,7 @@ from tests.edge.mediator import Answer, HandClock
 
 PAST: Final = "2027-01-15 08:00:00Z"
 SOON: Final = "2027-01-15 08:00:10Z"
+NARROW: Final = {"rates": {"per_address_per_s": 10, "burst_s": 10}}
 
 
 def said(answer: Answer) -> tuple[int, bytes, str | None]:
@@ -59,6 +61,29 @@ async def test_a_message_that_expires_on_its_way_to_the_queue_is_accepted_and_go
     way.released.set()
     assert said(await posted) == (202, b"", None)
     assert await bob.drained() == ["the owner is known"]
+
+
+@pytest.mark.parametrize("settings", [NARROW])
+async def test_what_is_left_of_a_rate_shows_nothing(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    (unknown,) = keys(1)
+    taken = []
+    for key in (bob.key, unknown):
+        clock.advance(60)
+        body = envelope_of(key, "one")
+        taken.append([(await network.post(body)).status for _ in range(101)])
+    assert taken == [[202] * 100 + [429]] * 2
+
+
+@pytest.mark.parametrize("settings", [NARROW])
+async def test_what_none_can_register_is_paid_for_as_what_proves_nothing(
+    network: WalletNetwork,
+) -> None:
+    (key,) = keys(1)
+    body = forwarded("neither a key nor a DID", orjson.loads(envelope_of(key, "one")))
+    answers = [(await network.post(body)).status for _ in range(7)]
+    assert answers == [202] * 6 + [429]
 
 
 async def test_a_disk_that_is_nearly_full_shows_nothing(
