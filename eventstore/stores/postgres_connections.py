@@ -52,6 +52,7 @@ logging.getLogger("psycopg").setLevel(logging.ERROR)
 _RECONNECT_S: Final = 3.0
 """The pool retries a broken connection this long, then at the next use: the library's pauses
 double, so that after a long outage it would wait for as long again."""
+_ENCODED: Final = "the URL cannot be read (in a password write % as %25, @ as %40, / as %2F)"
 _TRIES: Final = 5
 _LOOK_S: Final = 0.1
 _FRESH_S: Final = 1.0
@@ -330,7 +331,11 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
             client_encoding="UTF8",
         )
     except ProgrammingError as error:
-        raise LogUnavailable(f"PostgreSQL: {_in_one_line(error)}") from error
+        # What follows the colon quotes the URL, and may be a part of the password.
+        raise LogUnavailable(f"PostgreSQL: {_ENCODED}: {str(error).partition(':')[0]}") from None
+    if "@" in str(parameters.get("host", "")):
+        # The host begins behind the first @, so this is the end of a password.
+        raise LogUnavailable(f"PostgreSQL: {_ENCODED}")
     if "," in str(parameters.get("host", "")):
         # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")

@@ -1,0 +1,29 @@
+"""URLs of a PostgreSQL log that cannot be read, without a server."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.stores.open_log import open_log
+
+PASSWORD = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        (f"postgresql://poste:50%{PASSWORD}@127.0.0.1:1/poste", "invalid percent-encoded token"),
+        (f"postgresql://poste:{PASSWORD}%00@127.0.0.1:1/poste", "forbidden value %00"),
+        (f"postgresql://poste:a@{PASSWORD}@127.0.0.1:1/poste", "@ as %40"),
+        ("postgresql://poste@127.0.0.1:1/poste?port", "missing key/value separator"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_explained_without_its_password(url: str, why: str) -> None:
+    with pytest.raises(LogUnavailable) as refused:
+        open_log(url)
+    assert why in str(refused.value)
+    assert "%25" in str(refused.value)
+    assert PASSWORD not in "".join(traceback.format_exception(refused.value))
