@@ -3,6 +3,9 @@
 On a local disk, a file gets a temporary name, fsync, a rename, and fsync of its folder. In an
 object store, a finished object appears whole. Elsewhere: a temporary name and a rename.
 
+A folder of an export that is made here is for its owner alone, as the file of a log is; one that
+exists keeps its permissions.
+
 Paths are relative to the root of the export. This module does not decide what a file means: only
 a manifest makes data files count (``eventstore.parquet.manifest``).
 """
@@ -35,6 +38,8 @@ PART: Final = ".part"
 """The suffix of the temporary name of a file that is being written."""
 _AT_ONCE: Final = 8
 """Files that are read or written at the same time: each waits for the disk or the store."""
+_OF_OWNER: Final = 0o700
+_OF_UMASK: Final = 0o777
 _OBJECT_STORES: Final = {"s3", "gcs", "abfs"}
 _S3_OPTIONS: Final = {
     # A store that does not answer is reported as gone after about ten seconds, not minutes.
@@ -163,7 +168,7 @@ class ExportPlace:
     def _write(self, path: str, content: bytes | pa.Buffer) -> None:
         with _unavailable(path):
             if self.is_local:
-                _write_local(Path(self.full_path(path)), content)
+                _write_local(Path(self.root), path, content)
                 _sync(Path(self.full_path(path)).parent)
             else:
                 self._write_elsewhere(self.full_path(path), content)
@@ -185,7 +190,7 @@ class ExportPlace:
     def _write_unlisted(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a file on this machine that is durable once its folder is synced."""
         with _unavailable(path):
-            _write_local(Path(self.full_path(path)), content)
+            _write_local(Path(self.root), path, content)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """All files below a folder with their sizes in bytes; none if there is no such folder."""
@@ -294,9 +299,10 @@ def open_place(target: str) -> ExportPlace:
         raise ExportUnavailable(place, why) from None
 
 
-def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
+def _write_local(root: Path, name: str, content: bytes | pa.Buffer) -> None:
     """Write a file that appears whole; it is durable once its folder is synced."""
-    _make_folder(path.parent)
+    path = root / name
+    _make_folder(path.parent, root)
     draft = path.with_name(f".{path.name}{PART}")
     try:
         with draft.open("wb") as file:
@@ -310,12 +316,12 @@ def _write_local(path: Path, content: bytes | pa.Buffer) -> None:
         raise
 
 
-def _make_folder(path: Path) -> None:
-    """Make a folder and its parents, each durable in its parent."""
+def _make_folder(path: Path, root: Path) -> None:
+    """Make a folder and its parents, each durable in its parent; ``root`` for its owner alone."""
     if path.is_dir():
         return
-    _make_folder(path.parent)
-    path.mkdir(exist_ok=True)
+    _make_folder(path.parent, root)
+    path.mkdir(_OF_OWNER if path == root else _OF_UMASK, exist_ok=True)
     _sync(path.parent)
 
 

@@ -79,6 +79,8 @@ DESCRIBED: Final = pa.schema(
 def only_rebuild(place: ExportPlace) -> Iterator[None]:
     """Hold the lock of a place during the block; the lock ends with the process, too.
 
+    A missing folder is made, for its owner alone: its tables say who writes to whom.
+
     Raises:
         TablesBusy: another process has it.
         ExportUnavailable: the folder cannot be made.
@@ -88,7 +90,7 @@ def only_rebuild(place: ExportPlace) -> Iterator[None]:
         return
     path = Path(place.root) / LOCK
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = path.open("ab")
     except OSError as error:
         why = f"not a folder that can be written: {error.strerror}"

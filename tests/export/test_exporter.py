@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import stat
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -433,3 +435,25 @@ def test_an_export_that_was_damaged_is_not_continued(
     place.remove(catalog_of(place).files[0].path)
     with pytest.raises(ExportDamaged, match="missing"):
         exporter(sqlite_log, place, SMALL)
+
+
+def test_others_on_the_machine_read_an_export_only_in_a_folder_that_was_made_for_them(
+    log: EventLog, place: ExportPlace, tmp_path: Path
+) -> None:
+    """Whatever the umask: it has what the log has, and contents that were not yet taken out."""
+    shared = open_place(str(tmp_path / "shared" / "export"))
+    Path(shared.root).mkdir(parents=True)
+    Path(shared.root).chmod(0o750)
+    Growing(log).grow()
+    before = os.umask(0)
+    try:
+        for each in (place, shared):
+            export_all(log, each)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(Path(each.root).stat().st_mode) for each in (place, shared)] == [
+        0o700,
+        0o750,
+    ]
+    (folder,) = {path.parent for path in Path(shared.root).rglob("*.parquet")}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o777

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -414,6 +415,17 @@ def test_one_rebuild_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
         pass
     with _locked(tables), _locked(tmp_path / "others"):
         pass
+
+
+def test_a_folder_that_a_rebuild_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+    tables, shared = tmp_path / "tables", tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    for target in (tables, shared):
+        with _locked(target):
+            pass
+    modes = [stat.S_IMODE(target.stat().st_mode) for target in (tables, shared)]
+    assert modes == [0o700, 0o755]
 
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path) -> None:
