@@ -6,8 +6,8 @@ through structlog's own loggers (measured in one run on a busy machine: 183 and 
 structlog's processors turn each record into a line. They enforce what may be written:
 
 - no input breaks a line or drives a terminal: JSON is ASCII, other lines are escaped;
-- bytes become their number, long texts are cut, and a run of characters that looks like a key,
-  a signature, a token or a payload becomes its length;
+- bytes become their number, long texts are cut, a password in a URL becomes ``***``, and a run of
+  characters that looks like a key, a signature, a token or a payload becomes its length;
 - a line that is written for a request has its id (``http_edge.telemetry.request_id``);
 - a DID becomes its method and a hash: a reader who knows a DID finds the lines about its identity,
   and other readers do not learn from them which identity it is.
@@ -60,6 +60,7 @@ _HASH_BYTES: Final = 8
 _DID: Final = re.compile(
     r"did(:|%3A)([a-z0-9]+)\1[A-Za-z0-9._:%=+/-]*[A-Za-z0-9_=-]", re.IGNORECASE
 )
+_PASSWORD: Final = re.compile(r"(://[^\s/?#@:]*):[^\s/?#]*@")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9+/_=-]{32,}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _HEX: Final = re.compile(r"[0-9a-fA-F]+")
@@ -259,7 +260,8 @@ def short_did(did: str) -> str:
 
 def safe_text(text: str) -> str:
     """The text, cut, without DIDs and without what looks like a secret or a payload."""
-    plain = _RANDOM.sub(_measured, _DID.sub(_shortened, text[:_SCANNED_CHARS_MAX]))
+    plain = _PASSWORD.sub(r"\1:***@", text[:_SCANNED_CHARS_MAX])
+    plain = _RANDOM.sub(_measured, _DID.sub(_shortened, plain))
     cut = len(plain) > TEXT_CHARS_MAX or len(text) > _SCANNED_CHARS_MAX
     return plain[:TEXT_CHARS_MAX] + "…" if cut else plain
 

@@ -75,6 +75,24 @@ def test_no_base64_text_of_random_bytes_is_written(chance: random.Random, size: 
     assert payload not in safe_text(payload)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "postgresql://poste:a@b:c@db.example:5432/log",
+            "postgresql://poste:***@db.example:5432/log",
+        ),
+        ("no answer from http://:hunter2@proxy, again", "no answer from http://:***@proxy, again"),
+        (
+            "http://127.0.0.1:8080/a@b https://me@host:1",
+            "http://127.0.0.1:8080/a@b https://me@host:1",
+        ),
+    ],
+)
+def test_a_password_in_a_url_is_not_written(url: str, shown: str) -> None:
+    assert safe_text(url) == shown
+
+
 def test_random_letters_without_a_digit_are_not_written() -> None:
     assert safe_text("xvsWIsNlZKeIdjIpRwf--CwsqsgAOOAeOyZXRNffapI") == "<43 characters>"
 
