@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import time
@@ -64,6 +65,7 @@ def run(loaded: Loaded) -> int:
     started_s = time.monotonic()
     settings = loaded.settings
     configure(settings.log_level)
+    _leave_no_core_dump()
     _LOG.info("starting", extra={"version": version("poste-restante"), "pid": os.getpid()})
     settings = _on_node(settings)
     make_data_dir(settings.data_dir)
@@ -108,6 +110,16 @@ def _served(
         processes.stop(folder if code == Exit.OK else None)
         _LOG.info("stopped", extra={"exit_code": int(code)})
     return code
+
+
+def _leave_no_core_dump() -> None:
+    """Let this process and its children end without a file of their memory.
+
+    It would hold the mediator's keys, and contents that are erased later, outside of the data
+    directory. The hard limit stays, so an operator can still ask for a dump (``prlimit``).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def _noted_stops() -> Sequence[signal.Signals]:

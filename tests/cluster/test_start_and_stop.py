@@ -338,3 +338,14 @@ def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
     names = ("dashboard.py", "monitor.py", "/agent.py", "/agent/main.py", "ray::Dashboard")
     unused = (*names, "ray::RuntimeEnvAgent")
     assert [found for found in pythons if any(name in found for name in unused)] == []
+
+
+def test_no_process_leaves_its_memory_in_a_file(tmp_path: Path) -> None:
+    """Keys and erased contents are in it; the system may write it where others look."""
+    server = Server(tmp_path / "data")
+    server.prefix = ("prlimit", "--core=unlimited")
+    with server:
+        found = [Path(f"/proc/{pid}/limits").read_text() for pid, _ in server.processes()]
+    soft = {line.split()[4] for text in found for line in text.splitlines() if "core" in line}
+    assert len(found) > len(RAYS)
+    assert soft == {"0"}
