@@ -79,6 +79,7 @@ class Stepped(Identities):
         can_linger: bool = False,
         by_owner: bool = False,
         by_mediator: bool = False,
+        adds: bool = False,
     ) -> _R | Refusal:
         self._at_doors.add(_REQUEST.get())
         await self._doors[_REQUEST.get()].acquire()
