@@ -75,9 +75,9 @@ GONE: Final = "did:x:gone"
 STAYS: Final = "did:x:stays"
 CONTENTS: Final = 9
 """Of one identity: a message, a contract request, an envelope, a public event, five saved."""
-STEPS: Final = 14
+STEPS: Final = 17
 """Of so many commits an erasure of it is made with two records in each."""
-LISTED_AT_ONCE: Final = 2 * 32
+LISTED_AT_ONCE: Final = 2 * 16
 """Postings of such a step."""
 SAVED_AT_ONCE: Final = 2 * 2
 """Saved events of such a step, once they are on no list."""
@@ -233,7 +233,7 @@ def test_each_step_is_small_and_the_read_models_follow_it(
     assert [event.after for event in ranges] == list(
         range(0, SAVED_AT_ONCE * len(ranges), SAVED_AT_ONCE)
     )
-    assert sum(isinstance(event, SavedEventsUnlisted) for event in events) == 4
+    assert sum(isinstance(event, SavedEventsUnlisted) for event in events) == 7
     assert is_sound(log)
 
 
