@@ -127,13 +127,12 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedParti
     known_version, known = _known_nonces(log, stream, window_ms)
     lacks_nonces = known.forgotten_before_ms > now_ms
     partition: OwnedPartition | None = None
-    newest_ms = recent_ms = reached_until_ms = 0
+    newest_ms = reached_until_ms = 0
     reached = read_back = 0
     for version, sealed in _seals_newest_first(log, stream):
         if partition is None:
             partition = OwnedPartition(name, sealed, version)
             newest_ms = sealed.at_ms
-            recent_ms = min(newest_ms, now_ms)
         elif version < reached - 1:
             # The seals between have left for the archive: none is newer than the last one read.
             partition.nonces.forgotten_before_ms = reached_until_ms
@@ -149,7 +148,7 @@ def load(log: EventLog, name: str, *, now_ms: int, window_ms: int) -> OwnedParti
         is_old = is_too_old(sealed, newest_ms, window_ms)
         if is_old or version <= known_version:
             read_back += 1 + len(nonces)
-        if is_old and (is_too_old(sealed, recent_ms, window_ms) or read_back > _READ_BACK_MAX):
+        if is_old and (is_too_old(sealed, now_ms, window_ms) or read_back > _READ_BACK_MAX):
             partition.nonces.forgotten_before_ms = reached_until_ms
             break
         wider_ms = reach_ms - sealed.window_ms

@@ -123,7 +123,6 @@ class Ownership:
         self.fenced.difference_update(names)
         for name in names:
             self._epochs.pop(name, None)
-            self._claims_tried.pop(name, None)
         self._tell()
 
     def _drop(self, name: str) -> None:
@@ -159,7 +158,6 @@ class Ownership:
             self._owned[partition.name] = partition
             self._epochs[partition.name] = partition.epoch
             self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
-            del self._claims_tried[partition.name]
         self._tell()
 
     def _former_window_ms(self, now_ms: int) -> tuple[int, int]:

@@ -249,6 +249,18 @@ def test_a_nonce_outlives_any_number_of_starts_under_a_narrower_window(
     machine.teardown()
 
 
+def test_a_nonce_outlives_a_window_that_became_narrower_and_then_wider_than_before() -> None:
+    machine = NonceMachine()
+    machine.register()
+    machine.command(0, 0, is_stranger=False, is_query=True)
+    for window_ms, passed_ms in ((WINDOW_MS // 10, 0), (2 * WINDOW_MS, WINDOW_MS + 60_000)):
+        machine.window_ms = window_ms
+        machine.host_ms[0] = machine.edge_ms[0] = NOW_MS + passed_ms
+        machine.restart()
+    assert machine.send(machine.commands[-1], 0) == Refused(Refusal.DUPLICATE_NONCE)
+    machine.teardown()
+
+
 def test_the_nonces_of_a_wider_window_are_not_read_for_ever() -> None:
     machine = NonceMachine()
     machine.register()

@@ -57,6 +57,10 @@ def test_what_the_stale_owner_lost_it_gives_up_and_the_rest_it_keeps(log: EventL
     stats = stale.snapshot_stats()
     assert stats.partitions == ["shard-1"]
     assert (stats.partitions_lost, stale.fenced) == (1, 1)
+    assert set(stale.holdings) == {"shard-1"}
+    before = log.position()
+    stale.assign(["shard-0", "shard-1"])
+    assert (stale.fenced, log.position() - before) == (0, 1)  # it claims what it does not own
 
 
 def test_a_batch_over_a_lost_and_a_kept_partition_stores_nothing(log: EventLog) -> None:
@@ -121,6 +125,19 @@ def test_an_owner_whose_append_failed_before_it_was_replaced_does_not_come_back(
     (renewed,) = run(new, submission(ME, registration(ME)))
     assert renewed != UNAVAILABLE
     assert stale.snapshot_stats().partitions_lost >= 1
+
+
+def test_an_owner_that_was_replaced_after_a_failed_append_comes_back_once_it_is_assigned(
+    log: EventLog,
+) -> None:
+    faulty = FaultyLog(log)
+    owner = host(faulty)
+    faulty.plan(FailNext(1))
+    assert run(owner, submission(ME, registration(ME))) == [UNAVAILABLE]
+    host(log, name="new")
+    owner.assign(["shard-0", "shard-1"])
+    (done,) = run(owner, submission(ME, registration(ME)))
+    assert not isinstance(done, Refused)
 
 
 def test_an_owner_is_not_fenced_off_by_its_own_claims_of_unknown_outcome(log: EventLog) -> None:

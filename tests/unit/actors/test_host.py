@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from eventsourcing.persistence import StoredEvent
+from msgspec import structs
 
 from actors.core.commands import (
     AcknowledgeMessages,
@@ -211,10 +212,13 @@ def test_of_two_commands_with_one_nonce_in_one_batch_the_first_passes(log: Event
     assert run(host(log), first, first) == [Registered(NOW_S + 60), DUPLICATE]
 
 
-def test_the_nonce_is_claimed_before_the_validation_of_the_edge_counts(log: EventLog) -> None:
-    owner = host(log)
+def test_the_nonce_is_claimed_before_the_validation_of_the_edge_counts(
+    log: EventLog, clock: HandClock
+) -> None:
+    owner = host(log, clock=clock)
     forged = submission(ME, None, nonce="n", refusal=Refusal.INVALID_SIGNATURE)
     assert run(owner, forged) == [Refused(Refusal.INVALID_SIGNATURE)]
+    clock.now_ms += HostLimits().timestamp_window_ms
     assert run(owner, submission(ME, registration(ME), nonce="n")) == [DUPLICATE]
 
 
@@ -222,10 +226,23 @@ def test_a_claim_alone_is_done(log: EventLog) -> None:
     assert run(host(log), submission(ME, None)) == [Done()]
 
 
-def test_a_full_store_of_nonces_refuses(log: EventLog) -> None:
-    owner = host(log, limits=HostLimits(nonces_per_shard_max=2))
+def test_a_full_store_of_nonces_refuses_until_they_expire(log: EventLog, clock: HandClock) -> None:
+    owner = host(log, clock=clock, limits=HostLimits(nonces_per_shard_max=2))
     replies = run(owner, *[submission(ME, None) for _ in range(3)])
     assert replies == [Done(), Done(), Refused(Refusal.RATE_LIMITED)]
+    clock.now_ms += 2 * HostLimits().timestamp_window_ms
+    assert run(owner, submission(ME, None, timestamp_ms=clock.now_ms)) == [Done()]
+
+
+def test_all_strangers_count_as_one_sender_in_a_crowded_shard(log: EventLog) -> None:
+    owner = host(log, limits=HostLimits(nonces_per_shard_max=20))
+    claims = [
+        structs.replace(claim, sender_did=f"did:x:{number}")
+        for number in range(13)
+        if (claim := submission(ME, None).claim) is not None
+    ]
+    replies = run(owner, *[structs.replace(submission(ME, None), claim=one) for one in claims])
+    assert replies == [Done()] * (10 + 2) + [Refused(Refusal.RATE_LIMITED)]
 
 
 def test_a_partition_that_is_not_owned_is_not_served(log: EventLog) -> None:
@@ -307,7 +324,9 @@ def test_what_was_in_time_for_the_edge_but_is_late_here_is_refused(log: EventLog
     run(owner, submission(ME, registration(ME)))
     sent = submission(ME, QueryMessages(ALL), sender=ME)
     assert run(owner, sent) == [MessagesPage([], 0)]
-    clock.now_ms += window_ms + 1
+    clock.now_ms += window_ms
+    assert run(owner, sent) == [DUPLICATE]
+    clock.now_ms += 1
     assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]
 
 

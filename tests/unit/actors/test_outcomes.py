@@ -258,7 +258,9 @@ def test_a_claim_that_fails_is_tried_again_by_the_next_command(faulty: FaultyLog
     for _ in range(2):
         with pytest.raises(LogError):
             owner.assign(["shard-0", "shard-1"])
+    assert dict(owner.holdings) == {"shard-0": "", "shard-1": ""}
     assert run(owner, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+    assert owner.holdings[shard_of(ME, SHARDS)]
 
 
 def test_a_failed_first_command_leaves_no_identity_behind(faulty: FaultyLog) -> None:

@@ -64,9 +64,20 @@ def test_the_next_owner_continues_it_under_the_next_epoch(log: EventLog) -> None
 
 def test_of_two_owners_one_can_append(log: EventLog) -> None:
     one, two = load(log), load(log)
-    write(log, two)
+    write(log, two, (KEY, NOW_MS))
     with pytest.raises(AppendConflict):
         write(log, one)
+    assert [partitions.is_sealed(log, each) for each in (one, two)] == [False, True]
+
+
+def test_seals_are_no_older_than_those_before_them_whatever_the_clock_says(log: EventLog) -> None:
+    owner = load(log)
+    for at_ms in (NOW_MS, NOW_MS - DAY_MS):
+        write(log, owner, at_ms=at_ms)
+    write(log, load(log), at_ms=0)
+    newest = partitions.newest_seal(log, SHARD)
+    assert newest is not None
+    assert newest.at_ms == NOW_MS
 
 
 @pytest.mark.parametrize("now_ms", [0, NOW_MS - DAY_MS, NOW_MS, NOW_MS + DAY_MS])
