@@ -12,11 +12,22 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from eventstore.log.codec import encode
 from eventstore.log.errors import SeamRefused
 from eventstore.log.event_log import Departure, LogRow, Snapshot
+from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Fault
 from eventstore.log.public_key import PublicKey
-from eventstore.log.seam import Seam, Sum, row_entry, sign_seam, state_entry, verified_seam
+from eventstore.log.seal import GENESIS, seal
+from eventstore.log.seam import (
+    Seam,
+    Sum,
+    row_entry,
+    sign_seam,
+    state_entry,
+    stored_seam,
+    verified_seam,
+)
 from eventstore.log.seam_check import SeamCheck
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.signatures import public_key, sign
@@ -27,6 +38,10 @@ SIGN = partial(sign, SEED)
 SEAM = Seam(mediator_did="did:web:mediator", position=3, left=2, signed_by=KEY.text)
 ROW = LogRow(3, bytes(16), 2, "of-a-later-release.1", b"state")
 STATE = Snapshot(2, 1, b"state")
+OF_SEAL: dict[str, Any] = {"epoch": 1, "at_ms": 0, "window_ms": 0, "nonces": b""}
+SEALED = encode(
+    UUID(int=0), 1, seal([], [], partition="shard-0", previous=GENESIS, **OF_SEAL)
+).state
 
 
 @pytest.mark.parametrize(
@@ -119,6 +134,29 @@ def test_versions_that_left_are_in_the_state_that_replaces_them(
         found += check.join({ROW.stream: replace(ROW, position=10, version=behind)})
         found += check.end()
     assert [one.explanation for one in found] == ([why] if why else [])
+
+
+@pytest.mark.parametrize(
+    ("state", "version", "why"),
+    [
+        (SEALED, 1, None),
+        (SEALED, 2, "version 1 should stand here"),
+        (b"no seal", 2, None),  # reported already
+    ],
+)
+def test_the_seals_of_a_partition_that_the_seam_does_not_know_begin_with_the_first(
+    tmp_path: Path, state: bytes, version: int, why: str | None
+) -> None:
+    row = LogRow(10, bytes(16), version, SEAL_TOPIC, state)
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        found = [*SeamCheck(log, SEAM).join({row.stream: row})]
+    assert [one.explanation for one in found] == ([why] if why else [])
+
+
+def test_a_seam_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        log.let_leave(Departure(None, "no seam", (), ()))
+        assert stored_seam(log) is None
 
 
 def test_a_row_and_a_state_in_place_of_those_that_were_signed_are_found(tmp_path: Path) -> None:
