@@ -1,4 +1,4 @@
-"""The lease of a message ends with the message, for whatever reason that leaves the queue."""
+"""The lease of a message ends in its time, or with the message, whyever that leaves the queue."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from actors.core.commands import (
     QueueEnvelopes,
     UpdateKeylist,
 )
+from actors.core.leases import Lease, Leases
 from actors.core.limits import HostLimits, IdentityLimits
 from eventstore.log.event_log import EventLog
 from tests.unit.actors.didcomm import KEY, ME, claimed
@@ -51,3 +52,15 @@ def test_a_message_that_leaves_unacknowledged_takes_its_lease_with_it(
     run(owner, *[unclaimed(ME, command)] * 2)  # an erasure begins, and then removes
     assert log.figures().queue_messages == 0
     assert owner.snapshot_stats().leases == 0
+
+
+def test_every_lease_of_an_identity_ends_in_its_time_and_leaves_nothing() -> None:
+    leases = Leases()
+    for message_id, until_ms in (("a", 10), ("b", 20), ("c", 20)):
+        leases.grant(ME, [message_id], Lease("phone", until_ms))
+    assert [leases.expire(now_ms) for now_ms in (9, 10, 19, 20)] == [set(), {ME}] * 2
+    leases.grant(ME, ["a"], Lease("phone", 30))
+    leases.set_back(10)
+    leases.grant(ME, ["b"], Lease("phone", 30))
+    assert [leases.expire(now_ms) for now_ms in (19, 20, 29, 30)] == [set(), {ME}] * 2
+    assert vars(leases) == vars(Leases())

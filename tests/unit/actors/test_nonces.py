@@ -34,6 +34,12 @@ def test_a_command_that_the_window_lets_in_again_is_still_known(
     assert nonces.holds(KEY, replayed_ms) or not let_in
 
 
+def test_a_nonce_is_kept_for_a_window_after_its_receipt_and_after_its_timestamp() -> None:
+    for drift_ms in (-WINDOW_MS, WINDOW_MS):
+        kept_ms = max(NOW_MS, NOW_MS + drift_ms) + WINDOW_MS
+        assert expiry_ms(NOW_MS, NOW_MS + drift_ms, WINDOW_MS) > kept_ms
+
+
 def test_trap_27_a_lookup_ignores_what_has_expired_whether_swept_or_not() -> None:
     nonces = NonceWindow()
     nonces.add(KEY, NOW_MS)
@@ -87,8 +93,11 @@ def test_what_counts_for_a_sender_counts_as_long_as_it_is_kept() -> None:
     assert (nonces.counted_for(b"a"), nonces.counted_for(b"b"), len(nonces)) == (2, 0, 3)
     nonces.sweep(NOW_MS + BUCKET_MS, WINDOW_MS)
     assert (nonces.counted_for(b"a"), len(nonces)) == (1, 1)
+    nonces.add(KEY, NOW_MS)
+    before_ms = nonces.forgotten_before_ms
     nonces.sweep(NOW_MS + 3 * BUCKET_MS, WINDOW_MS)
     assert (nonces.counted_for(b"a"), len(nonces)) == (0, 0)
+    assert nonces.forgotten_before_ms == before_ms + 2 * BUCKET_MS
 
 
 def test_more_senders_than_are_counted_apart_are_counted_as_one() -> None:
