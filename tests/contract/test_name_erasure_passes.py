@@ -13,8 +13,12 @@ import pytest
 from actors.core.account_commands import ClaimKey, ReleaseKey
 from actors.core.commands import AcknowledgeMessages, UseInvitation
 from actors.core.replies import KeyClaim
+from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, LogRow, StoredRecord
-from eventstore.log.name_erasure import NameErasure, erased_identities
+from eventstore.log.events import IdentityErased, MessageQueued
+from eventstore.log.faults import Fault
+from eventstore.log.name_check import NameCheck, missing_names
+from eventstore.log.name_erasure import NameErasure, erased_identities, without_names_of
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle, settled
@@ -28,6 +32,7 @@ from tests.contract.test_name_erasure_contract import (
 from tests.contract.test_retention_contract import DAY_S, Mediator
 from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
+from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, append, message
 from tests.unit.actors.didcomm import KEY
 from tests.unit.actors.given import run, submission, unclaimed
 
@@ -176,3 +181,16 @@ def test_a_later_pass_knows_what_an_earlier_one_made_nameless(log: EventLog) -> 
         assert naming(log, KEY.encode()) == []
     names = (GONE, f"key:{KEY}", "invitation:used")
     assert nameless == [{identity_stream(name).bytes for name in names}] * 2
+
+
+def test_a_check_of_names_knows_of_an_erasure_that_ended_since_the_check_began(
+    log: EventLog,
+) -> None:
+    row = encode(OWNER, 1, message())
+    check = NameCheck()
+    nameless = without_names_of({OTHER.bytes}, MessageQueued, row.state)
+    assert nameless is not None
+    check.take(LogRow(1, OWNER.bytes, 1, row.topic, nameless))
+    assert [one.fault for one in missing_names(check, log)] == [Fault.MISSING_NAME]
+    append(log, OTHER, IdentityErased(at_ms=AT_MS, command=COMMAND))
+    assert [*missing_names(check, log)] == []
