@@ -19,6 +19,7 @@ from eventstore.log.erasure_receipt import (
     sign_receipt,
     verified_receipt,
 )
+from eventstore.log.event_log import ANY_VERSION
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
@@ -50,7 +51,10 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
         assert left == receipt.contents["message-queued"]
         with pytest.raises(RowsHaveLeft):
             erasure_of(log, stream, key)
-        settle(mediator, "did:x:another")
+        for did in (GONE, "did:x:another"):
+            settle(mediator, did)
+        queued = log.stream_rows(stream, until=ANY_VERSION, topics={"message-queued.2"})
+        again = queued[-1].position  # of who has come back since
         end = log.position()
         one, stays, *rest = receipt.positions
         fewer = {k: n for k, n in receipt.contents.items() if k != "public-event-published"}
@@ -61,6 +65,7 @@ def test_a_receipt_holds_though_rows_have_left_and_is_not_made_of_half_of_them(
             {"positions": [*receipt.positions[:-1], receipt.positions[-2]]},
             {"contents": {"message-queued": sum(receipt.contents.values())}},
             {"positions": [*receipt.positions, Run(end, end)]},
+            {"positions": [Run(one.first + 1, one.last), stays, *rest, Run(again, again)]},
             {"ended": end},
             {"begun": receipt.begun - 1},
             {"reason": "owner"},
