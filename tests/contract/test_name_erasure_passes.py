@@ -11,7 +11,12 @@ from uuid import UUID
 import pytest
 
 from actors.core.account_commands import ClaimKey, ReleaseKey
-from actors.core.commands import AcknowledgeMessages, UseInvitation
+from actors.core.commands import (
+    AcknowledgeMessages,
+    DedicateIdentity,
+    DedicationReason,
+    UseInvitation,
+)
 from actors.core.replies import KeyClaim
 from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, LogRow, StoredRecord
@@ -181,6 +186,17 @@ def test_a_later_pass_knows_what_an_earlier_one_made_nameless(log: EventLog) -> 
         assert naming(log, KEY.encode()) == []
     names = (GONE, f"key:{KEY}", "invitation:used")
     assert nameless == [{identity_stream(name).bytes for name in names}] * 2
+
+
+def test_the_event_that_gave_who_was_erased_a_partition_of_its_own_keeps_the_name(
+    log: EventLog,
+) -> None:
+    mediator = Mediator(log)
+    settle(mediator, GONE)
+    run(mediator.host, unclaimed(GONE, DedicateIdentity(DedicationReason.OPERATOR)))
+    erase(Mediator(log), GONE)
+    assert take_out_names(log) > 0
+    assert naming(log, GONE.encode()) == ["identity-dedicated.1"]
 
 
 def test_a_check_of_names_knows_of_an_erasure_that_ended_since_the_check_began(
