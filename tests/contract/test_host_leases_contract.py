@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import struct
 import time
 import zlib
@@ -189,6 +191,21 @@ def test_a_full_disk_keeps_no_host_from_its_lease(tmp_path: Path) -> None:
         taken.st_ino,
     )
     assert taken.st_blocks * 512 >= taken.st_size
+    leases.close()
+
+
+def test_a_disk_that_is_full_at_the_first_lease_leaves_the_next_one_its_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    leases = HostLeaseFile(tmp_path / "hosts")
+    with monkeypatch.context() as patch, pytest.raises(LogUnavailable):
+        patch.setattr(os, "posix_fallocate", is_full)
+        leases.take(MINE, LONG_S)
+    leases.take(MINE, LONG_S)
+    assert rows(leases) == [MINE]
     leases.close()
 
 

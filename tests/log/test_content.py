@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -52,6 +54,13 @@ def test_another_content_is_refused(stored: bytes) -> None:
     row = encode(OWNER, 1, message(b"text"))
     with pytest.raises(CorruptRow):
         decode_whole(row.topic, row.state, stored)
+
+
+def test_a_stored_content_is_bytes_of_the_digest_and_the_size() -> None:
+    payload = message(b"text").payload
+    others: tuple[Any, ...] = ("of another type, though", SALT + b"text")
+    said = [Content(payload.digest, payload.size_bytes + extra) for extra in (3, 1, 0)]
+    assert [one.is_of(stored) for one in said for stored in others] == [False] * 5 + [True]
 
 
 def test_a_content_of_an_event_that_has_none_is_refused() -> None:
