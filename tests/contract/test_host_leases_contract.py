@@ -162,6 +162,20 @@ def test_a_connection_that_was_lost_is_made_anew(leases: HostLeases) -> None:
     assert rows(leases) == [MINE]
 
 
+@pytest.mark.postgres
+def test_a_connection_that_the_server_ended_fails_once_and_is_made_anew(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)), closing(open_host_leases(postgres_url)) as leases:
+        leases.take(MINE, LONG_S)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        with pytest.raises(LogUnavailable):
+            leases.living()
+        assert rows(leases) == [MINE]
+
+
 def test_a_database_that_is_not_there_is_an_error_of_the_log(tmp_path: Path) -> None:
     for dsn in (f"sqlite:{tmp_path}/none/log.db", "postgresql://poste@127.0.0.1:1/poste"):
         with pytest.raises(LogUnavailable):
@@ -230,6 +244,9 @@ def test_rows_that_were_not_written_whole_are_none_and_every_host_has_its_lease_
         assert rows(leases) == []
         assert leases.renew(MINE, LONG_S)
         assert rows(leases) == [MINE]
+    content = (tmp_path / "hosts").read_bytes()
+    (tmp_path / "hosts").write_bytes(content.replace(MINE.token, MINE.token[::-1]))
+    assert rows(leases) == []
     leases.close()
 
 
@@ -249,7 +266,7 @@ def test_a_process_that_has_the_file_for_long_makes_others_wait_for_an_end(tmp_p
     leases = HostLeaseFile(tmp_path / "hosts")
     leases.take(MINE, LONG_S)
     with (tmp_path / "hosts").open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_SH)  # to read it
         with pytest.raises(LogUnavailable):
             leases.living()
     assert rows(leases) == [MINE]

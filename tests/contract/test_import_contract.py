@@ -18,11 +18,13 @@ from eventstore.log.errors import (
     ReadModelsMissing,
 )
 from eventstore.log.event_log import LogRow
+from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.retention_events import SavedEventsUnlisted
 from eventstore.log.session import LogSession, Store, StoredPosting
+from eventstore.stores import restore as restoring
 from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
-from eventstore.stores.restore import LogSection, log_sections, restore
+from eventstore.stores.restore import LogSection, SealCheck, log_sections, restore
 from tests.export.samples import Growing, whole_log
 from tests.histories import MEDIATOR, History, random_script
 from tests.log.samples import AT_MS, COMMAND, OWNER, append, message, saved, tagged
@@ -200,6 +202,27 @@ def test_a_row_that_is_not_as_it_was_sealed_stops_the_restore(
             restore([LogSection(found)], _import(store, name.replace(" ", "-")), CONSTANTS)
         with pytest.raises(LogUnfinished):
             open_log(log_url)
+
+
+def test_rows_have_their_order_and_no_gap_and_fit_into_a_transaction(
+    rows: list[LogRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = replace(rows[0], position=1), replace(rows[0], position=2, version=2)
+    elsewhere = replace(first, stream=bytes(16))
+    for found in ([second], [first, elsewhere], [replace(first, version=1), first]):
+        with pytest.raises(NotAsSealed):
+            SealCheck().take(found)
+    for rest in ([second, replace(first, position=3)], [second, elsewhere]):
+        with pytest.raises(NotAsSealed):
+            SealCheck().begin(rest)
+    sizes = [0]
+    for row in rows:
+        sizes.append(0 if row.topic == SEAL_TOPIC else sizes[-1] + len(row.state))
+    monkeypatch.setattr(restoring, "BATCH_BYTES_MAX", max(sizes))
+    assert SealCheck().take(rows) == rows
+    monkeypatch.setattr(restoring, "BATCH_BYTES_MAX", max(sizes) - 1)
+    with pytest.raises(NotAsSealed, match="size of a transaction"):
+        SealCheck().take(rows)
 
 
 def test_a_restore_ends_with_the_last_seal_before_a_position(

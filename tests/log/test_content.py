@@ -63,6 +63,11 @@ def test_a_stored_content_is_bytes_of_the_digest_and_the_size() -> None:
     assert [one.is_of(stored) for one in said for stored in others] == [False] * 5 + [True]
 
 
+@pytest.mark.parametrize("state", [b"", b"\xc6", b"\xc6\0\0\0\2a"])
+def test_a_state_that_ends_within_its_content_has_none(state: bytes) -> None:
+    assert without_content(state) == (state, None)
+
+
 def test_a_content_of_an_event_that_has_none_is_refused() -> None:
     row = encode(OWNER, 1, tagged("a"))
     with pytest.raises(CorruptRow):
