@@ -29,6 +29,7 @@ from tests.log.slow_leases import answer_slowly
 LONG_S = LEASE_S_MAX
 OVER_S = 0.0
 MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"\x00secret\xff", protocol=7)
+ELSEWHERE = HostLease("host-a", "b", "second", "127.0.0.2", 7002, b"another", protocol=8)
 
 
 @pytest.fixture
@@ -50,7 +51,8 @@ def leases(another: Callable[[], HostLeases]) -> HostLeases:
 
 
 def of(name: str, incarnation: str = "first") -> HostLease:
-    return msgspec.structs.replace(MINE, name=name, incarnation=incarnation)
+    there = MINE if incarnation == MINE.incarnation else ELSEWHERE
+    return msgspec.structs.replace(there, name=name, incarnation=incarnation)
 
 
 def rows(leases: HostLeases) -> list[HostLease]:
@@ -215,9 +217,10 @@ def test_a_disk_that_is_full_at_the_first_lease_leaves_the_next_one_its_room(
         raise OSError(errno.ENOSPC, "no room")
 
     leases = HostLeaseFile(tmp_path / "hosts")
-    with monkeypatch.context() as patch, pytest.raises(LogUnavailable):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", is_full)
-        leases.take(MINE, LONG_S)
+        with pytest.raises(LogUnavailable):
+            leases.take(MINE, LONG_S)
     leases.take(MINE, LONG_S)
     assert rows(leases) == [MINE]
     leases.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from eventstore.log.errors import LockedElsewhere, LogUnavailable
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection
@@ -32,3 +33,24 @@ def test_a_lock_is_free_before_its_session_ends(
     with advisory_lock(postgres_url, "a round", PostgresBounds()) as check:
         check()
     assert left == [(0,)]
+
+
+def test_one_process_has_a_lock_and_others_may_have_others(postgres_url: str) -> None:
+    with advisory_lock(postgres_url, "a round", PostgresBounds()):
+        refused = pytest.raises(LockedElsewhere)
+        with refused, advisory_lock(postgres_url, "a round", PostgresBounds()):
+            pass
+        with advisory_lock(postgres_url, "an export", PostgresBounds()) as check:
+            check()
+
+
+def test_a_lock_is_lost_with_its_session(postgres_url: str) -> None:
+    with advisory_lock(postgres_url, "a round", PostgresBounds()) as check:
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+        with pytest.raises(LogUnavailable, match="the advisory lock was lost"):
+            check()

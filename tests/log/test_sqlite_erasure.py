@@ -485,3 +485,15 @@ def test_contents_of_a_restore_that_begins_anew_cannot_be_read_any_more(path: Pa
     with closing(SqliteStore(path)) as store, store.writing() as session:
         session.clear()
     assert found_in(path, *keys) == []
+
+
+def test_no_two_contents_of_one_position_have_the_same_nonce(path: Path) -> None:
+    with closing(opened(path)), closing(sqlite3.connect(path)) as connection:
+        cursor, nonces = connection.cursor(), set[tuple[bytes]]()
+        for _ in range(2):
+            sqlite_contents.keep(cursor, [(1, b"stored")])
+            nonces.update(
+                content[:12] for (content,) in cursor.execute("SELECT content FROM contents")
+            )
+            cursor.execute("DELETE FROM contents")
+    assert len(nonces) == 2
