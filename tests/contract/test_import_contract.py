@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -173,8 +174,9 @@ def test_of_two_restores_the_later_one_goes_on(
     rows: list[LogRow], log_url: str, store: Store
 ) -> None:
     first, second = _import(store, "one"), _import(store, "two")
-    with pytest.raises(ImportRefused, match="another restore"):
-        first.write(rows, [])
+    for write in (partial(first.write, rows), first.save_depths, first.save_states):
+        with pytest.raises(ImportRefused, match="another restore"):
+            write([])
     restore([LogSection(rows)], second, CONSTANTS)
     with pytest.raises(ImportRefused, match="another restore"):
         first.finish({"mediator_did": "did:example:another"})
