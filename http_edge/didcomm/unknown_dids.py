@@ -30,15 +30,13 @@ from http_edge.didcomm.identities import TO_RETRY, Identities, key_target
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.dids import web, webvh
 from http_edge.dids.document import Fetch
-from http_edge.dids.fetched import FetchedDids, FetchedMethod
+from http_edge.dids.fetched import FetchedDids, FetchedMethod, may_take
 from http_edge.listener.address_charge import charge_unproven, paying_address
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""
 _WAITING_MAX: Final = 64
 """Messages of one edge that may wait for fetches at once; each holds a request for seconds."""
-_WAITING_PER_ADDRESS_MAX: Final = 16
-"""Those of one client address: a stranger's hosts may be as slow as a fetch may be."""
 
 
 def _of_web(did: str, body: bytes, _beside: bytes) -> AgentDocument | None:
@@ -125,8 +123,8 @@ class UnknownDids:
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE
         address = paying_address()
-        share = _WAITING_MAX if address is None else _WAITING_PER_ADDRESS_MAX
-        if self._waiting.total() >= _WAITING_MAX or self._waiting[address] >= share:
+        held = 0 if address is None else self._waiting[address]
+        if not may_take(held, _WAITING_MAX - self._waiting.total()):
             return RejectionReason.TRY_AGAIN
         charge_unproven(0)
         self._waiting[address] += 1

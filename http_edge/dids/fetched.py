@@ -3,7 +3,8 @@
 Fetching lets a stranger make this server open connections. So it is off by default, and every fetch
 passes these checks: a strict name, looked up once; public addresses only, and a connection to
 exactly these; no redirect; a small answer in a short time; one fetch at a time for one DID, few for
-one host and few for one client address; and a bounded cache of successes and failures alike.
+one host, and a share for each client address that leaves room for others; and a bounded cache of
+successes and failures alike.
 
 A fetch is a task of its own: a request that stops waiting does not end the fetch. Its client
 address pays for reading the document, which may be made to be costly.
@@ -35,7 +36,15 @@ _PASSING_STATUS: Final = frozenset({429, *range(500, 600)})
 """Statuses of a host that may answer otherwise later."""
 _BESIDE_BODY_BYTES: Final = 65_536
 """Bytes of an answer that are read beyond the largest body: its head, and marks of chunks."""
+_SHARES: Final = 4
+"""A client address may take a quarter of the places that stay free: of 32 places, 4 addresses that
+take all they can leave 12, and 8 leave 4."""
 _Document = TypeVar("_Document")
+
+
+def may_take(held: int, free: int) -> bool:
+    """May an address that holds so many places take one of those that are free?"""
+    return _SHARES * held < free
 
 
 class FetchedMethod(NamedTuple, Generic[_Document]):
@@ -63,8 +72,6 @@ class WebLimits:
     fetches_per_host_max: int = 16
     """Fetches from one host at once, so that no stranger can make this server flood a host, and no
     host takes up all fetches."""
-    fetches_per_address_max: int = 8
-    """Fetches for one client address at once, from whichever hosts: a stranger has any number."""
     entries_max: int = 1_000
     found_ttl_s: float = 300.0
     missing_ttl_s: float = 30.0
@@ -167,14 +174,14 @@ class FetchedDids(Generic[_Document]):
         return None if fetch is None else await asyncio.shield(fetch)
 
     async def resolve_in_turn(self, did: str) -> _Document | None:
-        """Like ``resolve``, but wait in line while the caller's address has its share of fetches.
+        """Like ``resolve``, but wait in line until the caller's address may take a place.
 
         For the mediator's own work, which has one share for all agents that it is done for: any of
         them could take it again and again.
         """
         if self.known(did) is Fetch.NEEDED:
             async with self._line:
-                while self._has_its_share(self._caller.address()):
+                while not self._is_place_for(self._caller.address()):
                     self._freed.clear()
                     await self._freed.wait()
                 if self.known(did) is Fetch.NEEDED:
@@ -203,17 +210,14 @@ class FetchedDids(Generic[_Document]):
         return fetch
 
     def _has_room(self, new: _Place) -> bool:
-        limits = self._limits
+        free = self._limits.fetches_max - len(self._places)
         of_host = sum(place.host == new.host for place in self._places)
-        return (
-            len(self._places) < limits.fetches_max
-            and of_host < limits.fetches_per_host_max
-            and not self._has_its_share(new.address)
-        )
+        is_left = free > 0 and of_host < self._limits.fetches_per_host_max
+        return is_left and self._is_place_for(new.address)
 
-    def _has_its_share(self, address: str | None) -> bool:
-        of_address = sum(place.address == address for place in self._places)
-        return address is not None and of_address >= self._limits.fetches_per_address_max
+    def _is_place_for(self, address: str | None) -> bool:
+        held = sum(place.address == address for place in self._places)
+        return address is None or may_take(held, self._limits.fetches_max - len(self._places))
 
     def _ended(self, did: str, place: _Place) -> None:
         del self._under_way[did]

@@ -105,7 +105,7 @@ async def test_a_did_for_whose_document_there_is_no_place_may_come_again(
     """Behind one address may be many clients, and "not found" would have them give up."""
     reach(mediator, host)
     web_dids: Any = mediator.edges[0]._web
-    web_dids._limits, usual = replace(web_dids._limits, fetches_per_address_max=0), web_dids._limits
+    web_dids._limits, usual = replace(web_dids._limits, fetches_max=0), web_dids._limits
     identity = of_the_web(host.did)
     publish_document(host, identity)
     await mediator.register(alice)

@@ -333,7 +333,7 @@ async def test_messages_that_find_no_place_to_wait_for_a_document_may_come_again
 async def test_no_client_address_takes_all_places_to_wait_for_documents(
     network: WalletNetwork, host: HttpsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_PER_ADDRESS_MAX", 1)
+    monkeypatch.setattr("http_edge.didcomm.unknown_dids._WAITING_MAX", 2)
     slow, quick = NetworkAgent(host.did), NetworkAgent(host.did + ":quick")
     fetching, answered = asyncio.Event(), asyncio.Event()
 

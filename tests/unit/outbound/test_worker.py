@@ -447,7 +447,7 @@ async def test_agents_whose_mediators_are_slow_keep_no_other_from_its_mediators_
         await answers.wait()
         raise OSError("no such name")
 
-    limits = WebLimits(fetches_per_address_max=1)
+    limits = WebLimits(fetches_max=1)
     fetched = FetchedDids(methods(network.clock), limits, caller=Caller(lambda: ""), lookup=lookup)
     workers = network.workers(agents.lookup, fetched=fetched)
     for number, (did, mediator) in enumerate(((BOB, "slow"), (ALICE, "other")), 1):

@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ async def test_one_client_address_does_not_take_all_places() -> None:
     names, address = HeldNames(), "stranger"
     web_dids = FetchedDids(
         METHODS,
-        WebLimits(fetches_per_address_max=1),
+        WebLimits(fetches_max=2),
         caller=Caller(address=lambda: address),
         lookup=names,
     )
@@ -62,6 +63,31 @@ async def test_one_client_address_does_not_take_all_places() -> None:
     assert web_dids.known("did:web:other.example") is None, "it was asked for"
 
 
+@pytest.mark.parametrize("strangers", [4, 8])
+async def test_client_addresses_that_take_all_they_can_leave_places_for_another_one(
+    strangers: int,
+) -> None:
+    names, address, looked_up = HeldNames(), "", list[str]()
+
+    async def lookup(host: str, port: int) -> Sequence[str]:
+        looked_up.append(host)
+        return await names(host, port)
+
+    caller = Caller(address=lambda: address)
+    web_dids, fetches = FetchedDids(METHODS, caller=caller, lookup=lookup), list[Any]()
+    for number in range(strangers * WebLimits().fetches_max):
+        address = f"stranger {number // WebLimits().fetches_max}"
+        fetches.append(asyncio.create_task(web_dids.resolve(f"did:web:slow{number}.example")))
+        await asyncio.sleep(0)
+    address = "other"
+    fetches.append(asyncio.create_task(web_dids.resolve("did:web:other.example")))
+    for _ in range(3):  # the fetch waits for nothing but its look-up
+        await asyncio.sleep(0)
+    assert looked_up[-1] == "other.example"
+    names.released.set()
+    await asyncio.gather(*fetches)
+
+
 async def test_who_waits_in_turn_is_not_refused_and_comes_before_who_comes_later() -> None:
     names, looked_up = HeldNames(), list[str]()
 
@@ -71,7 +97,7 @@ async def test_who_waits_in_turn_is_not_refused_and_comes_before_who_comes_later
 
     web_dids = FetchedDids(
         METHODS,
-        WebLimits(fetches_per_address_max=1),
+        WebLimits(fetches_max=1),
         caller=Caller(address=lambda: ""),
         lookup=lookup,
     )
