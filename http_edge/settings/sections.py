@@ -315,9 +315,10 @@ class Outbound(Section):
     answered."""
     in_flight_per_host_max: int = Field(default=4, ge=1, le=1_000)
     """Deliveries in progress at once to one address, for new, for slow and for all other endpoints,
-    so that no client makes this server flood another."""
+    so that no client makes this server flood another; and look-ups of one name."""
     in_flight_per_network_max: int = Field(default=8, ge=1, le=10_000)
-    """The same for one network (/24 of IPv4, /48 of IPv6), which usually belongs to one party."""
+    """The same for one network (/24 of IPv4, /48 of IPv6), which usually belongs to one party, and
+    for the names of one domain (their last two labels)."""
     endpoints_remembered_max: int = Field(default=10_000, ge=1, le=10_000_000)
     """Endpoints whose response times one edge process remembers, about 400 bytes each. A forgotten
     endpoint counts as new."""

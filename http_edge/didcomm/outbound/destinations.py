@@ -233,7 +233,7 @@ class Destinations:
                 hostname=host, host=host, port=port, family=family, proto=0, flags=0
             )
             return [itself] if self._permitted(host) else []
-        await turn.take()
+        await turn.take({host})
         lookup = asyncio.ensure_future(self._lookup(host, port))
         names = CheckedNames(lambda *_: asyncio.shield(lookup), self._permitted)
         try:

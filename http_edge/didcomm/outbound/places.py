@@ -4,13 +4,14 @@ A stranger names an endpoint, and it is not known beforehand whether the endpoin
 its responsiveness decides which pool its places come from: quick (it answered quickly the last
 time), new, or slow. New endpoints may use a share of the places; slow endpoints have places of
 their own. An endpoint is remembered per agent, so that no agent can spoil another's at the same
-host.
+host. If all places of a pool are held, sources get them in turn: the network of an endpoint, or the
+domain of a name that is looked up. A stranger has any number of agents, and of names in a domain.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
@@ -22,6 +23,7 @@ from http_edge.settings.settings import Outbound
 
 _IPV4_NETWORK_BITS: Final = 24
 _IPV6_NETWORK_BITS: Final = 48
+_DOMAIN_LABELS: Final = 2
 _R = TypeVar("_R")
 
 
@@ -38,13 +40,11 @@ class Places:
 
     def __init__(self, settings: Outbound) -> None:
         self.slow_s = settings.slow_s
-        whole = asyncio.Semaphore(settings.in_flight_max)
+        whole = SharedPlaces(settings.in_flight_max)
         self._pools = {
             Responsiveness.QUICK: _Pool(settings, whole),
-            Responsiveness.NEW: _Pool(
-                settings, asyncio.Semaphore(settings.in_flight_new_max), whole
-            ),
-            Responsiveness.SLOW: _Pool(settings, asyncio.Semaphore(settings.in_flight_slow_max)),
+            Responsiveness.NEW: _Pool(settings, SharedPlaces(settings.in_flight_new_max), whole),
+            Responsiveness.SLOW: _Pool(settings, SharedPlaces(settings.in_flight_slow_max)),
         }
         self._known: OrderedDict[str, Responsiveness] = OrderedDict()
         self._known_max = settings.endpoints_remembered_max
@@ -78,7 +78,7 @@ class Places:
 
     def of(
         self, responsiveness: Responsiveness, addresses: Collection[str]
-    ) -> Sequence[asyncio.Semaphore]:
+    ) -> Sequence[SharedPlaces]:
         """Return the places that a delivery to these addresses takes, in the order for all."""
         return self._pools[responsiveness].places(addresses)
 
@@ -87,16 +87,65 @@ class Places:
         return sum(len(pool.at) for pool in self._pools.values())
 
 
+class SharedPlaces:
+    """A number of places. The sources that wait for one get it in turn, one each."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def locked(self) -> bool:
+        """Are all places held?"""
+        return not self._free
+
+    async def acquire(self, source: str) -> None:
+        """Take a place; wait for one if all are held."""
+        if self._free:
+            self._free -= 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(source, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._leave(source, place)
+            else:
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a place back: to the source whose turn it is, if any waits."""
+        if not self._waiting:
+            self._free += 1
+            return
+        source = next(iter(self._waiting))
+        place = self._waiting[source][0]
+        self._waiting.move_to_end(source)
+        self._leave(source, place)
+        if place.cancelled():
+            self.release()
+        else:
+            place.set_result(None)
+
+    def _leave(self, source: str, place: asyncio.Future[None]) -> None:
+        line = self._waiting.get(source, deque())
+        if place in line:
+            line.remove(place)
+            if not line:
+                del self._waiting[source]
+
+
 class _Pool:
     """Places at each address and each network, then those of the pool as a whole."""
 
-    def __init__(self, settings: Outbound, *whole: asyncio.Semaphore) -> None:
+    def __init__(self, settings: Outbound, *whole: SharedPlaces) -> None:
         self._per_address = settings.in_flight_per_host_max
         self._per_network = settings.in_flight_per_network_max
         self._whole = whole
-        self.at: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self.at: WeakValueDictionary[str, SharedPlaces] = WeakValueDictionary()
 
-    def places(self, addresses: Collection[str]) -> Sequence[asyncio.Semaphore]:
+    def places(self, addresses: Collection[str]) -> Sequence[SharedPlaces]:
         # In one order for all, or two deliveries could wait for each other. A delivery waits for an
         # address before it takes a place of the whole pool, which others can use meanwhile.
         networks = sorted({_network(address) for address in addresses})
@@ -106,8 +155,8 @@ class _Pool:
             *self._whole,
         ]
 
-    def _at(self, name: str, size: int) -> asyncio.Semaphore:
-        return self.at.setdefault(name, asyncio.Semaphore(size))
+    def _at(self, name: str, size: int) -> SharedPlaces:
+        return self.at.setdefault(name, SharedPlaces(size))
 
 
 class Turn:
@@ -120,14 +169,14 @@ class Turn:
         self.responsiveness = places.responsiveness(name)
         """The endpoint's responsiveness when the turn began, or slow if it has become slow."""
         self._addresses: Collection[str] = ()
-        self._held: list[asyncio.Semaphore] = []
+        self._held: list[SharedPlaces] = []
         self._late = False
 
-    async def take(self, addresses: Collection[str] = ()) -> None:
-        """Wait for places for these addresses, or only in the pool if no address is known yet."""
+    async def take(self, addresses: Collection[str]) -> None:
+        """Wait for places for these addresses, or for the name that is looked up for them."""
         self._addresses = addresses
         for place in self._places.of(self.responsiveness, addresses):
-            await place.acquire()
+            await place.acquire(_source(addresses))
             self._held.append(place)
 
     def give_back(self) -> None:
@@ -183,7 +232,8 @@ class Turn:
         if any(place.locked() for place in wanted):
             return False
         for place in wanted:
-            await place.acquire()  # never waits: all are free, and no other task runs meanwhile
+            # Never waits: all are free, and no other task runs meanwhile.
+            await place.acquire(_source(self._addresses))
         self.give_back()
         self._held = [*wanted]
         self.responsiveness = Responsiveness.SLOW
@@ -195,8 +245,15 @@ def _name(agent: str, endpoint: str) -> str:
     return f"{agent} {endpoint}"
 
 
+def _source(addresses: Collection[str]) -> str:
+    return _network(min(addresses))
+
+
 def _network(address: str) -> str:
-    """Return the network that usually belongs to one operator: /24 of IPv4, /48 of IPv6."""
-    parsed = ip_address(address)
+    """Return what usually belongs to one operator: /24 of IPv4, /48 of IPv6, a name's domain."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return ".".join(["*", *address.split(".")[-_DOMAIN_LABELS:]])
     bits = _IPV4_NETWORK_BITS if isinstance(parsed, IPv4Address) else _IPV6_NETWORK_BITS
     return str(ip_network((parsed, bits), strict=False))

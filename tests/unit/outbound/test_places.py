@@ -13,7 +13,7 @@ from yarl import URL
 
 from http_edge.didcomm.envelopes.keys import did_key
 from http_edge.didcomm.outbound.destinations import DeliveryOutcome, Destinations
-from http_edge.didcomm.outbound.places import Places, Responsiveness, Turn
+from http_edge.didcomm.outbound.places import Places, Responsiveness, SharedPlaces, Turn
 from http_edge.settings.settings import Outbound
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate
 from tests.unit.outbound.delivery_network import (
@@ -115,9 +115,11 @@ async def test_new_and_slow_endpoints_wait_for_their_own_kind_alone(
     [
         ("192.0.2.1", "192.0.2.250", "192.0.3.1"),
         ("2001:db8:1::1", "2001:db8:1:ffff::1", "2001:db8:2::1"),
+        ("a.example.com", "b.c.example.com", "a.example.org"),
+        ("example.com", "a.example.com", "example"),
     ],
 )
-async def test_a_network_has_a_share_of_the_places_whatever_its_addresses(
+async def test_a_network_or_domain_has_a_share_of_the_places_whatever_its_addresses(
     one: str, same_network: str, another: str
 ) -> None:
     places = Places(Outbound(in_flight_per_network_max=1))
@@ -125,6 +127,39 @@ async def test_a_network_has_a_share_of_the_places_whatever_its_addresses(
     turns = [(address, address, Responsiveness.NEW) for address in addresses]
     async with begun(places, *turns) as taken:
         assert [turn.done() for turn in taken] == [True, False, True]
+
+
+async def test_networks_get_places_in_turn_however_many_deliveries_wait_for_one() -> None:
+    places = Places(Outbound(in_flight_max=1, in_flight_per_host_max=1))
+    served: list[str] = []
+
+    async def deliver(address: str) -> None:
+        async with places.turn(address, "http://agent.example/") as turn:
+            await turn.take([address])
+            served.append(address)
+            await asyncio.sleep(0)
+
+    strangers = [f"192.0.2.{number}" for number in range(1, 6)]
+    await asyncio.gather(*map(deliver, [*strangers, "198.51.100.1", "203.0.113.1"]))
+    assert served == [*strangers[:2], "198.51.100.1", "203.0.113.1", *strangers[2:]]
+
+
+async def test_who_waits_for_a_place_no_longer_leaves_it_to_the_next() -> None:
+    places = SharedPlaces(1)
+    await places.acquire("first")
+    gone, given, last, left = [asyncio.create_task(places.acquire(name)) for name in "abcd"]
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait({left})
+    assert list(places._waiting) == ["a", "b", "c"]
+    gone.cancel()
+    places.release()
+    given.cancel()
+    await asyncio.wait_for(last, WAIT_S)
+    assert gone.cancelled()
+    assert given.cancelled()
+    places.release()
+    assert not places.locked()
 
 
 async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentHost) -> None:
@@ -183,9 +218,9 @@ async def test_only_so_many_endpoints_are_remembered_and_the_used_ones_longest()
 
 
 class HangingNames:
-    """A name service that never answers for one name, and for all others that it is this machine.
+    """A name service that never answers for one domain; all other names are this machine.
 
-    ``hangs`` is that name; ``release`` lets its look-ups fail.
+    ``hangs`` is that domain; ``release`` lets its look-ups fail.
     """
 
     hangs: Final = "hangs.example"
@@ -198,7 +233,7 @@ class HangingNames:
 
     def ask(self, host: str, *rest: object, **options: object) -> object:
         """Stand in for ``socket.getaddrinfo``, in a thread."""
-        if host == self.hangs:
+        if host.endswith(self.hangs):
             self._loop.call_soon_threadsafe(self._requested.put_nowait, host)
             asyncio.run_coroutine_threadsafe(self._released.wait(), self._loop).result()
             raise OSError
@@ -244,9 +279,9 @@ async def test_a_name_service_that_hangs_for_strangers_answers_for_others(
 ) -> None:
     ways = Destinations(Outbound(slow_s=60), permitted=lambda _: True)
     ways._places.remember(f"{ALICE} {agents.url()}", known)
-    url = f"http://{names.hangs}/"
     waiting = []
     for number in range(40):
+        url = f"http://s{number}.{names.hangs}/"
         ways._places.remember(f"stranger {number} {url}", strangers)
         waiting.append(asyncio.create_task(deliver(ways, f"stranger {number}", url)))
     await names.hold(8)
