@@ -149,13 +149,13 @@ def _has_its_share(
     most, bytes_max = limits.contracts_max * share, limits.contracts_bytes_max * share
     if len(state.contracts) < most and state.contract_bytes + size_bytes <= bytes_max:
         return False  # no pair of parties has more than the total
-    parties = {contract.requestor_did, contract.recipient_did}
-    theirs = [
-        kept.stored_bytes
-        for kept in state.contracts.values()
-        if {kept.requestor_did, kept.recipient_did} == parties
-    ]
-    return bool(theirs) and (len(theirs) >= most or sum(theirs) + size_bytes > bytes_max)
+    is_recipient = contract.recipient_did == context.target
+    partner = state.correspondents.get(
+        contract.requestor_did if is_recipient else contract.recipient_did
+    )
+    return partner is not None and (
+        partner.contracts >= most or partner.stored_bytes + size_bytes > bytes_max
+    )
 
 
 def query_requests(

@@ -18,6 +18,7 @@ from actors.core.identity import (
     RECENT_COUNTS_MAX,
     RECENT_MAX,
     ContractRecord,
+    Correspondent,
     Depth,
     Identity,
     PublicEvent,
@@ -382,9 +383,13 @@ def _keep_contract(state: Identity, event: ContractStored, version: int) -> None
     state.contract_ids[event.digest] = event.contract_id
     state.contract_bytes += size_bytes
     state.contracts_until_s = min(state.contracts_until_s or until_s, until_s)
-    for did in (requestor, recipient):
-        known = state.correspondents.get(did, 0)
-        state.correspondents[did] = max(known, event.expires_at_s)
+    for did in dict.fromkeys((requestor, recipient)):  # in one order, whatever their hashes are
+        party = state.correspondents.get(did)
+        if party is None:
+            party = state.correspondents[did] = Correspondent(0, 0, 0)
+        party.until_s = max(party.until_s, until_s)
+        party.contracts += 1
+        party.stored_bytes += size_bytes
 
 
 def _drop_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
@@ -395,7 +400,10 @@ def _drop_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
         if dropped is not None:
             state.contract_bytes -= dropped.stored_bytes
             state.contract_ids.pop(event.digest, None)
-            partners |= {dropped.requestor_did, dropped.recipient_did}
+            for did in {dropped.requestor_did, dropped.recipient_did}:
+                partners.add(did)
+                state.correspondents[did].contracts -= 1
+                state.correspondents[did].stored_bytes -= dropped.stored_bytes
     if not partners:
         return
     left = state.contracts.values()
@@ -408,9 +416,9 @@ def _drop_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
                 until[did] = max(until.get(did, until_s), until_s)
     for did in partners:
         if did in until:
-            state.correspondents[did] = until[did]
+            state.correspondents[did].until_s = until[did]
         else:
-            state.correspondents.pop(did, None)
+            del state.correspondents[did]
 
 
 def to_snapshot(state: Identity) -> bytes:

@@ -17,7 +17,7 @@ from actors.core.commands import Connection, PushDevice
 from actors.core.replies import QueuePolicy
 from eventstore.log.events import Seconds
 
-FOLD = 11
+FOLD = 12
 """Version of this layout. A snapshot with another fold is ignored; the log is read instead."""
 
 _BASE_BYTES = 1_200
@@ -88,6 +88,14 @@ class ContractRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_bytes: int
 
 
+class Correspondent(msgspec.Struct, array_like=True, gc=False):
+    """The latest expiry of all contracts with one party, their number and their stored bytes."""
+
+    until_s: Seconds
+    contracts: int
+    stored_bytes: int
+
+
 class PublicEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One public event that is not withdrawn; its text is in the log at ``version``."""
 
@@ -101,7 +109,7 @@ class Identity(msgspec.Struct):
     """All that the mediator knows of one identity.
 
     ``messages``, ``requests``, ``contracts`` and ``public_events`` are by id, in arrival order.
-    ``correspondents`` maps each contract partner to the latest expiry of a contract with it.
+    ``correspondents`` has each party of a contract, the identity itself included.
     ``contract_ids`` maps the digest of a contract to its id: one record per digest.
     ``contracts_until_s`` is the earliest expiry of all contracts, 0 for none.
     ``registered_until_s`` is the latest expiry of a contract with the mediator, 0 for none.
@@ -149,7 +157,7 @@ class Identity(msgspec.Struct):
     contract_bytes: int = 0
     contract_ids: dict[bytes, str] = {}
     contracts_until_s: Seconds = 0
-    correspondents: dict[str, Seconds] = {}
+    correspondents: dict[str, Correspondent] = {}
     saved_events: int = 0
     saved_bytes: int = 0
     public_events: dict[str, PublicEvent] = {}

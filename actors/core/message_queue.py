@@ -149,8 +149,8 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
     to oneself has no contract.
     """
     sender, payload, now_ms = command.sender_did, command.payload, context.now_ms
-    contract_until_s = state.correspondents.get(sender, 0)
-    if sender == context.target or contract_until_s <= now_ms / 1000:
+    partner = state.correspondents.get(sender)
+    if partner is None or sender == context.target or partner.until_s <= now_ms / 1000:
         return Refusal.COMMUNICATION_CONTRACT_NOT_FOUND
     limits = context.limits
     if is_full(

@@ -250,7 +250,7 @@ def _contracts(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
     ]  # fmt: skip
     yield (
         "correspondents",
-        [CorrespondentRow(did, float(until)) for did, until in state.correspondents.items()],
+        [CorrespondentRow(did, float(each.until_s)) for did, each in state.correspondents.items()],
     )
 
 

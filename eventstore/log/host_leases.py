@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-NODE_PROTOCOL: Final = 3
+NODE_PROTOCOL: Final = 4
 """The version of what nodes of one cluster exchange: frames, commands, answers, handovers, and the
 layout of the states that replace archived rows. Only nodes with the same number run side by side.
 ``tests/golden/test_formats.py`` holds what belongs to each number."""

@@ -170,7 +170,8 @@ def let_contracts_last_for_ever(patch: pytest.MonkeyPatch) -> None:
 
     def for_ever(state: Identity, event: ContractStored, version: int) -> None:
         keep(state, event, version)
-        state.correspondents |= dict.fromkeys(state.correspondents, 1e12)
+        for party in state.correspondents.values():
+            party.until_s = 1e12
 
     patch.setattr(evolution, "_keep_contract", for_ever)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from actors.core.commands import Connection
 from actors.core.evolve import evolve, evolve_all, from_snapshot, to_snapshot
-from actors.core.identity import PRIOR_DIDS_MAX, PRIOR_SPEAKERS_MAX, Depth, Identity
+from actors.core.identity import PRIOR_DIDS_MAX, PRIOR_SPEAKERS_MAX, Correspondent, Depth, Identity
 from actors.core.replies import QueuePolicy
 from eventstore.log.content import Content
 from eventstore.log.errors import CorruptRow
@@ -371,10 +371,14 @@ def _assert_contracts_agree(state: Identity) -> None:
     assert state.contract_ids == {i.encode(): i for i in state.contracts}
     assert state.contracts_until_s == min((c.expires_at_s for c in contracts), default=0)
     dids = {did for c in contracts for did in (c.requestor_did, c.recipient_did)}
-    assert state.correspondents == {
-        did: max(c.expires_at_s for c in contracts if did in {c.requestor_did, c.recipient_did})
-        for did in dids
-    }
+    for did, party in state.correspondents.items():
+        theirs = [c for c in contracts if did in {c.requestor_did, c.recipient_did}]
+        until_s, size_bytes = (
+            max(c.expires_at_s for c in theirs),
+            sum(c.stored_bytes for c in theirs),
+        )
+        assert party == Correspondent(until_s, len(theirs), size_bytes)
+    assert state.correspondents.keys() == dids
 
 
 def test_the_latest_end_of_a_registration_and_of_a_contract_counts() -> None:

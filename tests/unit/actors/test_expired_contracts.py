@@ -1,12 +1,17 @@
-"""Contracts that expire together, up to 10,000 of one identity, leave its state at little cost."""
+"""Up to 10,000 contracts of one identity cost little, as they come and as they expire together."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from actors.core.commands import StoreContract
+from actors.core.decide import decide
+from actors.core.decision import Accepted
 from actors.core.evolve import evolve, evolve_all
 from actors.core.identity import Identity
+from actors.core.limits import IdentityLimits
 from eventstore.log.events import ContractExpired, ContractStored, MessagesDelivered
+from tests.unit.actors.given import NOW_S, context, contract
 
 _ME = "did:x:me"
 
@@ -34,7 +39,20 @@ def test_contracts_that_expire_together_cost_one_pass_over_those_that_stay() -> 
     assert state.contracts_until_s == 65
     assert list(state.contracts) == [str(number) for number in range(64, 100)]
     left = {_partner(number): number + 1 for number in range(64, 100)}
-    assert state.correspondents == {_ME: 100, **left}
+    assert {did: each.until_s for did, each in state.correspondents.items()} == {_ME: 100, **left}
+
+
+def test_a_contract_of_one_partner_takes_no_pass_over_those_of_all_others() -> None:
+    state = Identity()
+    for number in range(100):
+        evolve(state, _stored(number))
+    state.contracts = counted = _Counted(state.contracts)
+    state.registered_until_s = NOW_S + 1
+    command = StoreContract(contract(_partner(0), _ME))
+    limits = IdentityLimits(contracts_max=101)
+    decided = decide(state, command, context(target=_ME, limits=limits, fresh_id="new"))
+    assert isinstance(decided, Accepted)
+    assert counted.passes == 0
 
 
 def _stored(number: int) -> ContractStored:
