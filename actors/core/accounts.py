@@ -159,8 +159,7 @@ def end(state: Identity, command: EndAccount, context: DecisionContext) -> Decis
     if state.connection is None or command.issued_at_s <= state.ended_at_s:
         return Accepted(AccountOver([]))
     at_ms, key = context.now_ms, context.command
-    waiting = [i for i, message in state.messages.items() if message.is_envelope]
-    events = removals(state, waiting, ENDED, context)
+    events = removals(state, list(state.envelopes), ENDED, context)
     names = list(state.keylist)
     for start in range(0, len(names), REMOVED_MAX):
         events += keylist_updates({}, names[start : start + REMOVED_MAX], context)

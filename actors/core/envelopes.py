@@ -154,9 +154,9 @@ def queue_state(
     """The state of the queue of envelopes, or of one key's part of it."""
     depth = _depth(state, recipient_key)
     # Most queues hold envelopes for one key only, so the first message at either end matches.
-    waiting = partial(_of_key, recipient_key=recipient_key)
-    oldest = next(waiting(state.messages.values()), None) if depth.messages else None
-    newest = next(waiting(reversed(state.messages.values())), None) if depth.messages else None
+    waiting = partial(_of_key, state, recipient_key=recipient_key)
+    oldest = next(waiting(state.envelopes), None) if depth.messages else None
+    newest = next(waiting(reversed(state.envelopes)), None) if depth.messages else None
     leased = [
         lease.session
         for i, lease in context.leases.items()
@@ -298,66 +298,61 @@ def _until(state: Identity, version: int, leased: Iterable[str]) -> list[_Waitin
 def _since(state: Identity, version: int) -> list[_Waiting]:
     """The envelopes queued after a version, found from the newest end."""
     found: list[_Waiting] = []
-    for message_id, message in reversed(state.messages.items()):
+    for message_id in reversed(state.envelopes):
+        message = state.messages[message_id]
         if message.version <= version:
             break
-        if message.is_envelope:
-            found.append((message_id, message))
+        found.append((message_id, message))
     found.reverse()
     return found
 
 
 def _depth(state: Identity, recipient_key: str | None) -> Depth:
     if recipient_key is None:
-        return Depth(state.envelopes, state.envelope_bytes)
+        return Depth(len(state.envelopes), state.envelope_bytes)
     return state.by_key.get(recipient_key, _NOTHING)
 
 
 def _others(state: Identity, recipient_key: str | None) -> int:
-    """How many messages for others a search for a key's envelopes passes over at most."""
+    """How many envelopes for others a search for a key's envelopes passes over at most."""
     if recipient_key is None or recipient_key not in state.by_key:
         return 0
-    return len(state.messages) - state.by_key[recipient_key].messages
+    return len(state.envelopes) - state.by_key[recipient_key].messages
 
 
 def _of_key(
-    messages: Iterable[QueuedMessage], *, recipient_key: str | None
+    state: Identity, ids: Iterable[str], *, recipient_key: str | None
 ) -> Iterator[QueuedMessage]:
-    """The envelopes among these messages, or those for one key."""
-    return (m for m in messages if m.is_envelope and recipient_key in (None, m.recipient_key))
+    """The messages with these ids, or those for one key."""
+    messages = map(state.messages.__getitem__, ids)
+    return (m for m in messages if recipient_key in (None, m.recipient_key))
 
 
 def _envelopes(state: Identity) -> Iterator[_Waiting]:
-    return ((i, m) for i, m in state.messages.items() if m.is_envelope)
+    return ((i, state.messages[i]) for i in state.envelopes)
 
 
 def _is_envelope(state: Identity, message_id: str) -> bool:
-    message = state.messages.get(message_id)
-    return message is not None and message.is_envelope
+    return message_id in state.envelopes
 
 
 def _state_without(state: Identity, gone: frozenset[str], context: DecisionContext) -> QueueState:
     """The queue's state without these messages."""
     standing = queue_state(state, context)
-    left = (m for i, m in _envelopes(state) if i not in gone)
-    oldest = next(left, None)
-    newest = next((m for i, m in reversed(state.messages.items()) if _stays(i, m, gone)), None)
+    oldest = next((i for i in state.envelopes if i not in gone), None)
+    newest = next((i for i in reversed(state.envelopes) if i not in gone), None)
     unleased = sum(message_id not in context.leases for message_id in gone)
     return msgspec.structs.replace(
         standing,
         messages=standing.messages - len(gone),
         bytes=standing.bytes - sum(state.messages[i].size_bytes for i in gone),
         available=standing.available - unleased,
-        oldest_ms=0 if oldest is None else oldest.at_ms,
-        newest_ms=0 if newest is None else newest.at_ms,
+        oldest_ms=0 if oldest is None else state.messages[oldest].at_ms,
+        newest_ms=0 if newest is None else state.messages[newest].at_ms,
         last_removed_ms=context.now_ms,
         version=standing.version + 1,
         held_back=standing.held_back - sum(is_held_back(i, context) for i in gone),
     )
-
-
-def _stays(message_id: str, message: QueuedMessage, gone: frozenset[str]) -> bool:
-    return message.is_envelope and message_id not in gone
 
 
 def is_held_back(message_id: str, context: DecisionContext) -> bool:

@@ -166,7 +166,7 @@ def _queue(state: Identity, event: AnyMessageQueued, version: int) -> None:
         state.messages[event.message_id] = QueuedMessage(
             event.sender_did, version, size_bytes, at_ms, is_envelope, key, is_v2
         )
-        state.envelopes += 1
+        state.envelopes[event.message_id] = None
         state.envelope_bytes += size_bytes
         depth = depths.get(key)
         if depth is None:
@@ -195,7 +195,7 @@ def _remove(state: Identity, event: AnyMessagesRemoved) -> None:
         if removed is not None:
             state.queue_bytes -= removed.size_bytes
             if removed.is_envelope:
-                state.envelopes -= 1
+                del state.envelopes[message_id]
                 state.envelope_bytes -= removed.size_bytes
                 _leave(state.by_key, removed.recipient_key, removed.size_bytes)
             else:
@@ -423,7 +423,7 @@ def _drop_contracts(state: Identity, events: Sequence[ContractExpired]) -> None:
 
 def to_snapshot(state: Identity) -> bytes:
     """Encode the state as a snapshot."""
-    return _SNAPSHOT_ENCODER.encode(state)
+    return _SNAPSHOT_ENCODER.encode(msgspec.structs.replace(state, envelopes={}))
 
 
 def from_snapshot(data: bytes) -> Identity | None:
@@ -433,4 +433,5 @@ def from_snapshot(data: bytes) -> Identity | None:
     except msgspec.DecodeError:
         return None
     share_names(state)
+    state.envelopes = {i: None for i, message in state.messages.items() if message.is_envelope}
     return state

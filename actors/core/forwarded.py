@@ -123,15 +123,12 @@ def _goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> bo
     if not live.lease_ms:
         return False
     # Skip envelopes that senders delay: they do not show whether earlier ones still wait.
-    newest = next(
-        (
-            (i, m)
-            for i, m in reversed(state.messages.items())
-            if m.is_envelope and not is_held_back(i, context)
-        ),
-        None,
-    )
-    if newest is not None and newest[1].version > live.since and newest[0] not in context.leases:
+    newest = next((i for i in reversed(state.envelopes) if not is_held_back(i, context)), None)
+    if (
+        newest is not None
+        and newest not in context.leases
+        and state.messages[newest].version > live.since
+    ):
         return False
     held = held_bytes = leased = 0
     for message_id, lease in context.leases.items():

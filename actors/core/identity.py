@@ -22,6 +22,7 @@ FOLD = 12
 
 _BASE_BYTES = 1_200
 _MESSAGE_BYTES = 360
+_ENVELOPE_BYTES = 60
 _REQUEST_BYTES = 480
 _CONTRACT_BYTES = 900
 _PUBLIC_EVENT_BYTES = 270
@@ -119,8 +120,9 @@ class Identity(msgspec.Struct):
 
     For a DIDComm agent: ``connection`` (None for no agent), ``mediated``, ``keylist`` (keys in
     base58, in order, each with the number of its claim), its own ``policy`` for the queue, the
-    ``push_device`` to notify of messages, how many of the messages are envelopes (in all, and
-    by recipient key), and the times of its queue in Unix ms, 0 for never. ``seen_ms`` is the
+    ``push_device`` to notify of messages, the ids of those messages that are envelopes, in arrival
+    order (an index, which snapshots leave out), how many there are for each recipient key, and
+    the times of its queue in Unix ms, 0 for never. ``seen_ms`` is the
     time of its last recorded sign of life (``eventstore.log.signs_of_life``). ``refusing``: the
     queue has refused a message since it last changed. ``recent`` maps the commands of
     recently forwarded envelopes to message ids, so that a sender's retry queues no second
@@ -167,7 +169,7 @@ class Identity(msgspec.Struct):
     keylist: dict[str, int] = {}
     policy: QueuePolicy | None = None
     push_device: PushDevice | None = None
-    envelopes: int = 0
+    envelopes: dict[str, None] = {}
     envelope_bytes: int = 0
     by_key: dict[str, Depth] = {}
     last_added_ms: int = 0
@@ -215,6 +217,7 @@ class Identity(msgspec.Struct):
         return (
             _BASE_BYTES
             + _MESSAGE_BYTES * len(self.messages)
+            + _ENVELOPE_BYTES * len(self.envelopes)
             + _REQUEST_BYTES * len(self.requests)
             + _CONTRACT_BYTES * len(self.contracts)
             + _PUBLIC_EVENT_BYTES * len(self.public_events)

@@ -85,6 +85,5 @@ def has_left_envelopes(state: Identity) -> bool:
 
 def remove_left(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
     """Remove up to ``records_max`` of these envelopes."""
-    left = (i for i, message in state.messages.items() if message.is_envelope)
-    ids = list(islice(left, records_max))
+    ids = list(islice(state.envelopes, records_max))
     return Accepted(Expired(len(ids), 0, 0), [removal(state, ids, IDLE, context)])

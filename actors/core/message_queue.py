@@ -180,7 +180,7 @@ def queue_message(state: Identity, command: QueueMessage, context: DecisionConte
 def query_messages(state: Identity, command: QueryMessages, _context: DecisionContext) -> Decision:
     """Answer with a page of waiting messages in arrival order and the exact total (8.7)."""
     page, sender = command.page, command.sender_did
-    total = len(state.messages) - state.envelopes
+    total = len(state.messages) - len(state.envelopes)
     matching = iter(state.messages.values())
     if sender is not None:
         found = [m for m in matching if m.sender_did == sender and not m.is_envelope]

@@ -145,7 +145,7 @@ def _expires_at_ms(state: Identity) -> int | None:
     own_s = state.policy.age_s_max if state.policy is not None else 0
     if not own_s or not state.envelopes:
         return first
-    oldest = next(message for message in state.messages.values() if message.is_envelope)
+    oldest = state.messages[next(iter(state.envelopes))]
     by_rule = oldest.at_ms + own_s * 1000 + 1
     return by_rule if first is None else min(first, by_rule)
 

@@ -265,7 +265,7 @@ def _queue(state: Identity) -> Iterator[tuple[str, Iterable[Row]]]:
             for place, (message_id, message) in enumerate(state.messages.items())
         ]  # fmt: skip
     totals = QueueTotalRow(
-        len(state.messages), state.queue_bytes, state.envelopes, state.envelope_bytes
+        len(state.messages), state.queue_bytes, len(state.envelopes), state.envelope_bytes
     )
     if any(totals):
         yield "queue_totals", [totals]

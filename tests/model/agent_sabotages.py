@@ -143,7 +143,7 @@ def count_the_cap_by_protocol(patch: pytest.MonkeyPatch) -> None:
         others: int = 0,
     ) -> bool:
         too_heavy = state.envelope_bytes + size_bytes > bytes_max
-        return too_heavy or state.envelopes + others >= messages_max
+        return too_heavy or len(state.envelopes) + others >= messages_max
 
     patch.setattr(envelopes, "is_full", is_full)
 

@@ -26,7 +26,8 @@ from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import lapsed_messages
 from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopeQueued, EnvelopesWaiting
+from actors.core.replies import Done, EnvelopeDelivered, EnvelopeQueued, EnvelopesWaiting
+from actors.core.sessions import LiveMode
 from eventstore.log.events import (
     MessagesDelivered,
 )
@@ -149,6 +150,34 @@ def test_a_search_for_one_key_is_charged_for_the_others_that_wait_and_not_for_a_
     large = decide(me.state, in_turn, replace(context(target=me.did), page_bytes_max=0))
     assert isinstance(large, Accepted)
     assert large.looked_at == 10
+
+
+class _NotSearched(dict[str, Any]):
+    """Finds by id, and refuses to be gone through."""
+
+    def values(self) -> Any:
+        raise AssertionError("searched")
+
+    items = __iter__ = __reversed__ = values
+
+
+def test_envelopes_among_messages_of_decentrl_are_found_without_a_look_at_these() -> None:
+    """Thousands may wait before one envelope and behind it, for a single owner."""
+    me, live = on_both_protocols(), LiveMode("edge-0", "phone", 0, 30_000, 1_000)
+    before, _ = me.do(QueueMessage(FRIEND, b"1")), me.queue(b"2")
+    behind = me.do(QueueMessage(FRIEND, b"3"))
+    assert isinstance(before, Accepted)
+    assert isinstance(behind, Accepted)
+    (envelope,) = (i for i, message in me.state.messages.items() if message.is_envelope)
+    me.state.messages = _NotSearched(me.state.messages)
+    assert me.standing(QueryQueue()).messages == 1
+    decision = me.do(delivery("phone", lease_ms=5))
+    assert isinstance(decision, Accepted)
+    assert decision.leasing == Leasing([envelope], Lease("phone", NOW_MS + 5))
+    pushed = me.do(QueueEnvelopes("", [b"4"]), live=live)
+    assert isinstance(pushed, Accepted)
+    assert isinstance(pushed.notice, EnvelopeDelivered)
+    assert me.standing(removal(envelope)).messages == 1
 
 
 def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_has_them() -> None:

@@ -339,7 +339,7 @@ def _assert_queue_agrees(state: Identity) -> None:
     messages = state.messages.values()
     assert state.queue_bytes == sum(m.size_bytes for m in messages)
     envelopes = [m for m in messages if m.is_envelope]
-    assert state.envelopes == len(envelopes)
+    assert list(state.envelopes) == [i for i, m in state.messages.items() if m.is_envelope]
     assert state.envelope_bytes == sum(m.size_bytes for m in envelopes)
     assert state.by_key == _depths((m.recipient_key, m.size_bytes) for m in envelopes)
     texts = [m for m in messages if not m.is_envelope]
@@ -407,7 +407,7 @@ def test_a_delivery_changes_nothing_but_its_time() -> None:
     messages = dict(state.messages)
     evolve(state, MessagesDelivered(**BASE_OF, message_ids=["a"], channel="pickup/1.0"))
     assert state.messages == messages
-    assert (state.last_delivered_ms, state.envelopes, state.version) == (7, 2, 3)
+    assert (state.last_delivered_ms, len(state.envelopes), state.version) == (7, 2, 3)
 
 
 def test_a_removal_takes_what_is_there_and_counts_each_protocol() -> None:
@@ -419,7 +419,7 @@ def test_a_removal_takes_what_is_there_and_counts_each_protocol() -> None:
         ),
     )
     assert list(state.messages) == ["c"]
-    assert (state.queue_bytes, state.envelopes, state.envelope_bytes) == (5, 1, 5)
+    assert (state.queue_bytes, len(state.envelopes), state.envelope_bytes) == (5, 1, 5)
     assert (state.last_added_ms, state.last_removed_ms) == (7, 7)
 
 
