@@ -33,6 +33,9 @@ class RejectionReason(Enum):
     NOT_A_MESSAGE = "not-a-message", HTTPStatus.BAD_REQUEST
     ANONYMOUS = "anonymous", HTTPStatus.BAD_REQUEST
     """Only a forward may come without a proven sender."""
+    NOT_CONNECTED = "not-connected", HTTPStatus.FORBIDDEN
+    ROTATED = "did-rotated", HTTPStatus.FORBIDDEN
+    """These two only for an acknowledgement without a return route."""
     TOO_DEEP = "forward-too-deep", HTTPStatus.BAD_REQUEST
     UNKNOWN_RECIPIENT = "unknown-recipient", HTTPStatus.NOT_FOUND
     """Only if the settings say so; by default the sender gets the answer of a success."""
@@ -64,6 +67,8 @@ UNPACK_REFUSALS: Final = {
 }
 REPORTED: Final = {
     RejectionReason.NOT_A_MESSAGE: Problem.INVALID_MESSAGE,
+    RejectionReason.NOT_CONNECTED: Problem.NOT_CONNECTED,
+    RejectionReason.ROTATED: Problem.ROTATED,
     RejectionReason.QUEUE_FULL: Problem.QUEUE_FULL,
     RejectionReason.MESSAGE_TOO_LARGE: Problem.MESSAGE_TOO_LARGE,
     RejectionReason.NOT_QUEUING: Problem.NOT_QUEUING,

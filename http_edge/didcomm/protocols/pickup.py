@@ -35,7 +35,7 @@ from http_edge.didcomm.protocols.own_queue import (
     seconds_since,
     times,
 )
-from http_edge.didcomm.protocols.problems import Problem
+from http_edge.didcomm.protocols.problems import Problem, problem_of
 from http_edge.didcomm.protocols.protocol import (
     NOTHING,
     Family,
@@ -202,16 +202,19 @@ class Pickup:
     async def _received(self, request: Request) -> Outcome:
         ids = request.message.texts("message_id_list", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            # Refuse even without a return route: unremoved messages must not look removed.
-            return msgspec.structs.replace(self._refused(ids), untold=Problem.INVALID_MESSAGE)
+            return self._not_removed(ids, Problem.INVALID_MESSAGE)
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
-            return self._refused(state)
+            return self._not_removed(state, problem_of(state))
         if not request.peer.routable:
             return NOTHING
         if not self._form.answers_receipt:
             return Outcome(explicit=True)
         return _answer(self._written(state, _Narrowed(self._form.recipient)))
+
+    def _not_removed(self, why: InvalidMember | Refusal, untold: Problem) -> Outcome:
+        """Refuse even without a return route: unremoved messages must not look removed."""
+        return msgspec.structs.replace(self._refused(why), untold=untold)
 
     async def _live(self, request: Request) -> Outcome:
         everything = _Narrowed(self._form.recipient)

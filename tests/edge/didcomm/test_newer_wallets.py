@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -23,6 +24,7 @@ from http_edge.clients.didcomm.connection import DidMethod2
 from http_edge.clients.didcomm.mediation import MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
 from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
+from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, answer_to, ask_of, connected
@@ -134,6 +136,32 @@ async def test_an_acknowledgement_that_is_none_does_not_look_done(
         with pytest.raises(ProblemReported) as reported:
             check_problem(report)
         assert reported.value.code.startswith("e.p.msg.")
+
+
+@PICKUPS
+async def test_an_acknowledgement_of_another_than_the_owner_does_not_look_done(
+    network: WalletNetwork, alice: Sender, pickup: PickupVersion
+) -> None:
+    prior = await connected(network, pickup=pickup)
+    await alice.write(await prior.new_recipient(), "one")
+    (picked,) = await prior.fetch()
+    bob = await prior.rotate(KeyPair.new())
+    stranger = replace(prior.connection, key=KeyPair.new(), is_known=False)
+    question = ask_of(f"{pickup.protocol}/messages-received", message_id_list=[picked.id])
+    for connection, code, code_2 in [
+        (prior.connection, "did-rotated", "e.p.did-rotated"),
+        (stranger, "not-connected", "e.p.req.not_enroll"),
+    ]:
+        answer = await network.post(connection.pack(question), content_type=MEDIA_TYPE)
+        assert (answer.status, answer.json) == (403, {"error": code})
+        async with network.socket() as socket:
+            await socket.raw.send_bytes(connection.pack(question))
+            report = connection.open(await socket.data())
+            assert isinstance(report, dict)
+            with pytest.raises(ProblemReported) as reported:
+                check_problem(report)
+            assert reported.value.code == code_2
+    assert (await bob.status()).message_count == 1
 
 
 async def test_a_client_learns_that_what_it_acknowledged_was_not_removed(
