@@ -5,13 +5,21 @@ chain for each partition, from the first one on. The log's chains go on after th
 names the newest seals before it, which tie the two together: the rows of the archive up to the
 seam's position have to end with these seals. An archive that is the export has later rows, too, and
 the log must have their seals: otherwise its end was cut off.
+
+That rows stayed as they were is only what the seam says, which the holder of the mediator's key
+can sign anew. The archive has these rows under seals, so they are compared with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+from uuid import UUID
 
-from eventstore.log.event_log import EventLog
+from actors.archive.leaving_rows import LEAVING
+from actors.archive.same_rows import is_same
+from eventstore.log.event_log import EventLog, LogRow
+from eventstore.log.events import BatchSealed, MessageExpirySet, topics_of
 from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import Seam
@@ -27,6 +35,9 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.stores.restore import LogSection
 
+_MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed, MessageExpirySet)
+"""What may leave the log, or be pruned from the archive (``actors.archive.unneeded_rows``)."""
+
 
 def check_archive(
     log: EventLog,
@@ -39,7 +50,8 @@ def check_archive(
 ) -> Iterator[ExportFinding | ExportSummary]:
     """Check an archive, and that it agrees with log and seam; yield findings, then the summary.
 
-    Rows that ``marks`` say were verified before are not read again.
+    Rows that ``marks`` say were verified before are not read again. If all rows are read, those
+    that stayed in the log are compared with them.
 
     Raises:
         ExportUnavailable: the archive cannot be read now.
@@ -62,10 +74,12 @@ def check_archive(
         )
         yield _finding(Damage.ENDS_EARLY, seam, why)
     elif is_sound:
-        found = heads_at(place, catalog_of(place, key.verify, is_whole=True), seam.position)
-        if found != seam.heads:
+        catalog = catalog_of(place, key.verify, is_whole=True)
+        if heads_at(place, catalog, seam.position) != seam.heads:
             why = f"its newest seals at position {seam.position} are not those of the seam"
             yield _finding(Fault.WRONG_SEAM, seam, why)
+        elif not summary.verified_to:
+            yield from _rows_that_differ(log, place, catalog, seam)
     # Rows of the log that the archive lacks are no fault.
     yield from compare_end(log, summary, recorded_before_ms=0)
     yield summary
@@ -112,6 +126,61 @@ def _heads_within(
     for _ in check.follow(row for row in rows if row.position <= position):
         return {}  # a seal does not fit, so these heads cannot be the seam's
     return check.heads
+
+
+def _rows_that_differ(
+    log: EventLog, place: ExportPlace, catalog: Catalog, seam: Seam
+) -> Iterator[ExportFinding]:
+    """Compare the rows before the seam with the archive: one finding for each section of it.
+
+    Rows that are in both have to be the same. Only rows that may leave are in one of them alone.
+
+    Raises:
+        ExportDamaged, ExportUnavailable: as ``exported_sections``.
+        LogUnavailable: the log cannot be read now.
+    """
+    reached = 0
+    for section in exported_sections(place, catalog, seam.position):
+        last = min(section.rows[-1].position, seam.position)
+        stayed = {}
+        for row in log.rows_after(reached):
+            if row.position > last:
+                break
+            stayed[row.position] = row
+        archived = {row.position: row for row in section.rows if row.position <= last}
+        either = {**archived, **stayed}
+        wrong = [
+            either[position]
+            for position in sorted(either)
+            if not _may_be(stayed.get(position), archived.get(position))
+        ]
+        if wrong:
+            yield _differ(wrong)
+        reached = last
+
+
+def _may_be(stayed: LogRow | None, archived: LogRow | None) -> bool:
+    """Whether a log and its archive may have these rows at one position."""
+    if stayed and archived:
+        return is_same(stayed, archived)
+    row = stayed or archived
+    return row is None or (row.version > 1 and row.topic in _MAY_LEAVE)
+
+
+def _differ(rows: Sequence[LogRow]) -> ExportFinding:
+    first = rows[0]
+    return ExportFinding(
+        fault=Fault.WRONG_REST,
+        path=END,
+        first_position=first.position,
+        last_position=first.position,
+        stream=UUID(bytes=first.stream),
+        version=first.version,
+        explanation=(
+            "log and archive differ in this row, which stays in both; up to position"
+            f" {rows[-1].position} they differ in {len(rows)} rows"
+        ),
+    )
 
 
 def _finding(fault: Damage | Fault, seam: Seam, why: str) -> ExportFinding:

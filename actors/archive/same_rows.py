@@ -118,7 +118,7 @@ def _same_rows(
     archived = _rows_behind(manifest_table(place, manifest), after)
     rows = log.rows_after(max(after, manifest.first - 1))
     for row in takewhile(lambda one: one.position <= manifest.last, rows):
-        if not _is_same(row, next(archived, None)):
+        if not is_same(row, next(archived, None)):
             raise RowsStay(f"the archive has another row at position {row.position}")
         yield LogRow(*_place(row), row.state)
         if row.position == manifest.last:
@@ -134,7 +134,7 @@ def _rows_behind(table: pa.Table, after: int) -> Iterator[LogRow]:
                 yield row
 
 
-def _is_same(row: LogRow, other: LogRow | None) -> bool:
+def is_same(row: LogRow, other: LogRow | None) -> bool:
     """Are two rows the same, apart from names that were erased in one of them?"""
     if other is None or _place(row) != _place(other):
         return False

@@ -1,0 +1,105 @@
+"""The rows that stayed in a log are compared with its archive, not only with a signed seam."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from actors.archive.archive_check import check_archive
+from eventstore.log.codec import decode, state_of
+from eventstore.log.event_log import EventLog
+from eventstore.log.faults import Fault
+from eventstore.log.seam import SEAM, Sum, row_entry, seam_of, sign_seam, state_entry
+from eventstore.log.streams import partition_stream
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.verify.findings import ExportFinding
+from http_edge.settings.settings import Settings
+from tests.export.leaving import KEYS, faults_in, leave, log, place, played, prune, settings_of
+from tests.export.samples import SIGNED_BY, exported_log, whole_log
+from tests.histories import PARTITIONS
+from tests.log.raw_sql import run_sql
+
+__all__ = ["log", "place"]
+_REMOVE = "DELETE FROM stored_events WHERE rowid = {position}"
+_CHANGE = "UPDATE stored_events SET state = x'{other}' WHERE rowid = {position}"
+_ADD = (
+    "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
+    " VALUES ({free}, '" + "0" * 32 + "', 1, '{topic}', x'{other}')"
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_of(tmp_path / "data")
+
+
+def _sign_again(settings: Settings, log: EventLog) -> None:
+    """Sign the seam over what now stands before it, as the holder of the key can."""
+    seam = seam_of(log, SIGNED_BY)
+    assert seam is not None
+    states = [(name, state) for name, state in log.archived_states() if state is not None]
+    signed = replace(
+        seam,
+        stayed=Sum().plus(map(row_entry, whole_log(log))),
+        states=Sum().plus(state_entry(*one) for one in states),
+    )
+    text = sign_seam(signed, KEYS.sign).encode().hex()
+    where = f"name = x'{SEAM.encode().hex()}'"
+    run_sql(settings.log_dsn, f"UPDATE settings SET value = x'{text}' WHERE {where}")
+
+
+def _faults(log: EventLog, place: ExportPlace) -> set[object]:
+    seam = seam_of(log, SIGNED_BY)
+    assert seam is not None
+    found = check_archive(log, place, seam, SIGNED_BY, marks=None)
+    return {one.fault for one in found if isinstance(one, ExportFinding)}
+
+
+@pytest.mark.parametrize("is_pruned", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_first", "change"),
+    [
+        ("identity-registered", True, _REMOVE),
+        ("contract-stored", False, _REMOVE),
+        ("batch-sealed", True, _REMOVE),
+        ("contract-stored", False, _CHANGE),
+        ("identity-registered", True, _ADD),
+    ],
+)
+def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_again(  # noqa: PLR0913 - fixtures
+    settings: Settings,
+    log: EventLog,
+    place: ExportPlace,
+    kind: str,
+    change: str,
+    *,
+    is_first: bool,
+    is_pruned: bool,
+) -> None:
+    played(log)
+    leave(log, place)
+    if is_pruned:
+        assert prune(log, place)
+    bridged = {stream.bytes for stream, _ in log.archived_states()}
+    bridged |= {partition_stream(name).bytes for name in PARTITIONS}
+    kept = whole_log(log)
+    row = next(
+        row
+        for row in kept
+        if row.topic.startswith(kind) and (row.version == 1) is is_first and row.stream in bridged
+    )
+    event = decode(row.topic, row.state)
+    taken = {one.position for one in (*kept, *(exported_log(place) if is_pruned else ()))}
+    values = {
+        "position": row.position,
+        "topic": row.topic,
+        "free": max({*range(1, kept[-1].position)} - taken),
+        "other": state_of(replace(event, at_ms=event.at_ms + 1)).hex(),
+    }
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], set())
+    run_sql(settings.log_dsn, change.format(**values))
+    _sign_again(settings, log)
+    assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
