@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,13 +16,14 @@ from typing import get_type_hints
 import base58
 import msgspec
 import pytest
+import rfc8785
 
 from eventstore.log.erasure_receipt import Run, erasure_of, sign_receipt
 from eventstore.log.event_contents import CONTENT_FIELDS
 from eventstore.log.event_fields import NAME
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import TOPIC_BY_TYPE
-from eventstore.log.proof import proof_bytes
+from eventstore.log.proof import ProofRefused, check_proof, proof_bytes
 from eventstore.log.redaction import redacted_state
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.files import END, HEAD, ExportPlace, open_place
@@ -97,6 +99,35 @@ def test_an_export_its_heads_and_its_proofs_are_as_signed(
     changes = [(b'"version":', b'"version":1'), (b'"index":', b'"index":1')]
     for old, new in (*changes, (b'","topic":', b'ff","topic":')):
         assert check(sample.place, proofs[0].replace(old, new, 1))
+
+
+def test_a_proof_that_leaves_out_repeats_or_adds_something_is_refused(
+    sample: SampleExport, check: Check
+) -> None:
+    name, (stream, _, seals) = max(lives_in(sample).items(), key=lambda one: len(one[1][2]))
+    catalog = catalog_of(sample.place)
+    proof = message_proof(sample.place, catalog, TRUSTED, name, STREAMS[stream], seals)
+    said = msgspec.to_builtins(proof)
+    first, second, *rest = said["seals"]
+    state = msgspec.msgpack.decode(base64.b64decode(first["state"]))
+    others = [
+        base64.b64encode(msgspec.msgpack.encode(state | change)).decode()
+        for change in ({"command": b"1"}, {"added": 1})
+    ]
+    for changed in (
+        [],
+        [second, *rest],
+        [second, first, *rest],
+        [first, second, second, *rest],
+        [first | {"index": first["index"] + (1 << 40)}, second, *rest],
+        *([first | {"state": other}, second, *rest] for other in others),
+    ):
+        content = rfc8785.dumps(said | {"seals": changed}) + b"\n"
+        with pytest.raises(ProofRefused):
+            check_proof(content, TRUSTED)
+        assert check(sample.place, content)
+    whole = rfc8785.dumps(said) + b"\n"
+    assert (whole, check(sample.place, whole)) == (proof_bytes(proof), "")
 
 
 def test_a_flipped_bit_is_named_in_every_file_that_it_reads(

@@ -149,6 +149,8 @@ class Export:
         message, identity = proof["message_id"], proof["identity"]
         is_erased, stream = identity.startswith("erased:"), stream_of("identity", identity)
         stream = bytes.fromhex(identity[7:]) if is_erased else stream
+        life, places = list[str](), [one["position"] for one in proof["seals"]]
+        require(places == sorted({*places}), where, "its seals are not in the order of the log")
         for one in proof["seals"]:
             seal, rows = proven(one), [*map(proven, one["rows"])]
             leaf = root_by(leaf_of(seal, rows), one["index"], size, one["inclusion"])
@@ -157,6 +159,9 @@ class Export:
             found = [row for row, named in ids.items() if message in named]
             is_its_own = found and all(row.stream == stream for row in found)
             require(is_its_own, where, f"the rows of {seal.where} are not about this message")
+            life += [row.kind for row in found]
+        begins = [at for at, kind in enumerate(life) if kind == "message-queued"]
+        require(begins == [0], where, "it does not begin with the message in the queue, once")
 
     def check_receipt(self, where: str, said: bytes, signature: bytes) -> None:
         """Check a receipt against the rows; pruned ones are no longer there."""
