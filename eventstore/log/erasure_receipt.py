@@ -161,7 +161,7 @@ def verified_receipt(content: bytes, key: PublicKey) -> ErasureReceipt:
 
 
 def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int:
-    """Compare a receipt with the log: it has the same erasure, and none of the erased contents.
+    """Compare a receipt with the log: it has the same erasure, and no content from before it.
 
     Returns:
         How many of the named positions the log does not have any more: these rows are in its
@@ -182,7 +182,10 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int
             raise ReceiptRefused(_DIFFERS)
     except RowsHaveLeft:
         left = _positions_left(log, rows, erasures[0], receipt)
-    for first, last in receipt.positions:
+    named = (p for run in receipt.positions for p in range(run.first, run.last + 1))
+    facts = (row.position for row in rows if row.topic in _CONTENT_BY_TOPIC)
+    erased = {*named, *(p for p in facts if p < receipt.begun)}
+    for first, last in _runs(erased):
         if there := log.read_contents(after=first - 1, until=last):
             raise ReceiptRefused(f"the content of position {min(there)} still exists")
     return left

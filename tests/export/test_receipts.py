@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from eventstore.log.codec import encode
 from eventstore.log.erasure_receipt import (
     ErasureReceipt,
     ReceiptRefused,
@@ -20,6 +21,7 @@ from eventstore.log.erasure_receipt import (
     verified_receipt,
 )
 from eventstore.log.event_log import ANY_VERSION
+from eventstore.log.events import IdentityErased, IdentityErasureBegun
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import open_place
 from eventstore.stores.open_log import open_log
@@ -103,6 +105,25 @@ def test_a_row_that_is_missing_behind_the_seam_has_not_left(
         refused = pytest.raises(ReceiptRefused, match="differs from the log")
         with nullcontext() if is_step else refused:
             assert check_receipt(log, receipt, SIGNED_BY) == 0
+
+
+def test_a_receipt_of_an_erasure_that_erased_nothing_is_refused(tmp_path: Path) -> None:
+    stream = identity_stream(GONE)
+    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
+        log.setting("mediator_did", MEDIATOR)
+        settle(Mediator(log), GONE)
+        (last,) = log.read_stream(stream, limit=1, newest_first=True)
+        version = last.originator_version
+        events = [
+            IdentityErasureBegun(at_ms=1, command=bytes(16), reason="operator"),
+            IdentityErased(at_ms=2, command=bytes(16)),
+        ]
+        rows = [encode(stream, version + n, event) for n, event in enumerate(events, 1)]
+        log.append(rows, events)
+        receipt = erasure_of(log, stream, SIGNED_BY)
+        assert receipt.contents == {}
+        with pytest.raises(ReceiptRefused, match="still exists"):
+            check_receipt(log, receipt, SIGNED_BY)
 
 
 @pytest.mark.parametrize("other", [{"signed_by": "another"}, {"format": 2}])

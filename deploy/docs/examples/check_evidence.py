@@ -174,10 +174,12 @@ class Export:
         named = [p for first, last in one["positions"] for p in range(first, last + 1)]
         require(len(named) == sum(one["contents"].values()), where, "its numbers disagree")
         for position in named:  # a row that was pruned is no longer there
-            found, kind, _, has_content = self.rows.get(position, (stream, "", 0, False))
+            found, kind, *_ = self.rows.get(position, (stream, ""))
             is_its_own = found == stream and kind in {"", *one["contents"]}
             require(is_its_own, where, f"position {position} has nothing of this identity")
-            require(not has_content, where, f"the content of position {position} is still there")
+        for position, (found, _, _, has_content) in self.rows.items():
+            is_left = has_content and found == stream and position < one["begun"]
+            require(not is_left, where, f"the content of position {position} is still there")
 
 
 def proven(one: Any) -> Row:
