@@ -1,7 +1,8 @@
 """The check that contents are there until a row erases them, and no longer.
 
 A content that is not in the log was erased if a later row erases it (``event_contents.ERASING``),
-and is missing otherwise.
+and is missing otherwise. A content whose row is not there, because it left for the archive, for
+example, is a finding too.
 
 Memory: one entry for each content that is not there, until the row that erased it is read: as many
 as messages waited at the same time.
@@ -45,7 +46,8 @@ class ContentCheck:
             LogUnavailable: the log cannot be read.
         """
         if row.position > self._read_to:
-            self._read(row.position - 1)
+            yield from self._strays()
+            self._read()
         stored = self._contents.pop(row.position, None)
         fact = content_of(event)
         if fact is None:
@@ -64,6 +66,7 @@ class ContentCheck:
 
         Raises: as ``take``.
         """
+        yield from self._strays()
         while self._missing and (page := self._log.read_log(after=reached, limit=_PAGE_ROWS)):
             for row in page:
                 event = decode_or_none(row.topic, row.state)
@@ -76,8 +79,15 @@ class ContentCheck:
                 Fault.MISSING_CONTENT, place, "no row records that its content was erased"
             )
 
-    def _read(self, after: int) -> None:
-        found = self._log.read_contents(after=after, until=self._until, bytes_max=_PAGE_BYTES)
+    def _strays(self) -> Iterator[Finding]:
+        """Report what is left of the contents whose rows have been taken."""
+        for position in self._contents:
+            place = LogRow(position, bytes(16), 0, "", b"")
+            yield finding(Fault.WRONG_CONTENT, place, "a content whose row is not there")
+
+    def _read(self) -> None:
+        after, until = self._read_to, self._until
+        found = self._log.read_contents(after=after, until=until, bytes_max=_PAGE_BYTES)
         is_cut = sum(map(len, found.values())) >= _PAGE_BYTES
         self._contents, self._read_to = found, max(found) if is_cut else self._until
 

@@ -226,6 +226,7 @@ def test_a_snapshot_that_is_older_than_the_rows_that_left_is_not_the_present(
     [
         ("UPDATE stored_events SET state = state || x'00' WHERE rowid = {kept}", "wrong-rest"),
         ("DELETE FROM stored_events WHERE rowid = {kept}", "wrong-rest"),
+        ("INSERT INTO contents SELECT {left}, content FROM contents LIMIT 1", "wrong-content"),
         (
             (
                 "UPDATE settings SET value ="
@@ -258,8 +259,10 @@ def test_what_was_changed_before_or_behind_the_seam_is_found(
 ) -> None:
     history = played(log)
     seam = leave(log, place, until_ms=history.now_ms - 600_000).seam
-    kept = max(r.position for r in whole_log(log) if r.position < seam and r.topic != SEAL_TOPIC)
-    places = {"kept": kept, "behind": seam, "last": log.position() - 1}
+    rows = {row.position: row.topic for row in whole_log(log)}
+    kept = max(at for at, topic in rows.items() if at < seam and topic != SEAL_TOPIC)
+    left = max({*range(1, seam)} - rows.keys())
+    places = {"kept": kept, "left": left, "behind": seam, "last": log.position() - 1}
     name = f"x'{SEAM.encode().hex()}'"
     run_sql(dsn, statement.format(**places, seam=name, seal=SEAL_TOPIC))
     assert fault in faults_in(log)
