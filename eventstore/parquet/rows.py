@@ -17,7 +17,7 @@ from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile, Manifest, heads_of
-from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.schema import SCHEMA, with_added
 from eventstore.stores.restore import LogSection
 
 _OF_THE_LOG: Final = ("position", "stream", "version", "type", "type_version", "state")
@@ -43,7 +43,8 @@ def read_table(
             columns=list(columns), use_threads=False
         )
         if table.schema.metadata == SCHEMA.metadata and table.num_rows == file.rows:
-            return table.cast(pa.schema(map(SCHEMA.field, columns), SCHEMA.metadata))
+            wanted = pa.schema(map(SCHEMA.field, columns), SCHEMA.metadata)
+            return with_added(table, columns).cast(wanted)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise ExportDamaged(file.path, Damage.CHANGED, str(error)) from error
     raise ExportDamaged(file.path, Damage.CHANGED, "not the rows that its manifest names")

@@ -58,6 +58,8 @@ _ORDER: Final = (
     *("until", "refusals", "partition", "epoch", "window_ms", "nonces", "sealed_rows", "previous"),
 )
 """The columns of schema 1 that events fill, in the order in which they were released."""
+_ADDED: Final = ("edge", "since", "until", "refusals")
+"""Columns that files of the first builds lack; they have no events that would fill them."""
 _ARROW: Final[Mapping[Any, pa.DataType]] = {
     str: pa.string(),
     bytes: pa.binary(),
@@ -151,6 +153,21 @@ def _schema() -> pa.Schema:
 
 
 SCHEMA: Final = _schema()
+
+
+def with_added(table: pa.Table, columns: Sequence[str] = SCHEMA.names) -> pa.Table:
+    """Return these columns of a file, with nulls for those that files of the first builds lack.
+
+    Raises:
+        pyarrow.ArrowInvalid: other columns are missing, too.
+    """
+    for name in columns:
+        if name in _ADDED and name not in table.column_names:
+            field = SCHEMA.field(name)
+            nulls = pa.nulls(table.num_rows, field.type)
+            table = table.add_column(columns.index(name), field, nulls)
+    return table
+
 
 _NOT_EVALUATED: Final = {"type_version", "command", "state", "previous"}
 EVALUATED: Final = pa.schema([field for field in SCHEMA if field.name not in _NOT_EVALUATED])

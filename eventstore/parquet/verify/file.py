@@ -16,7 +16,7 @@ from eventstore.parquet.columns import types_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
-from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.schema import SCHEMA, with_added
 from eventstore.parquet.verify.findings import ExportFinding
 
 _REPORTED_MAX: Final = 20
@@ -66,7 +66,7 @@ def _byte_damage(file: DataFile, content: bytes) -> Iterator[ExportFinding]:
 
 
 def _table(content: bytes) -> pa.Table:
-    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    table = with_added(pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False))
     if not table.schema.equals(SCHEMA) or table.schema.metadata != SCHEMA.metadata:
         raise ValueError("other columns")
     # Finds text that is not UTF-8, and lists that end before they begin.
