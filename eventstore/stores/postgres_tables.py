@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from psycopg import Connection
@@ -122,6 +123,8 @@ _LATER: Final = (
 )
 """What the first logs lack. Done only if it is missing: looking for it takes no lock, but doing it
 waits for every reader and keeps out every writer."""
+_ROWS: Final = "public.stored_events"
+_OF_READERS: Final = ("contents", "archived_states")
 _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
 )
@@ -153,16 +156,20 @@ def make_tables(connection: BoundedConnection) -> None:
 
 
 def require_log(connection: Connection[Any]) -> None:
-    """Refuse a database without the table of rows.
+    """Refuse a database without the table of rows, or without another that every reader needs.
 
     Raises:
         LogMissing: there is no log in it.
-        LogUnavailable: as ``make_tables``.
+        LogUnavailable: as ``make_tables``; or an earlier build made it, and no later one served it.
     """
-    find = "SELECT 1 WHERE to_regclass('public.stored_events') IS NOT NULL"
-    if not connection.execute(find).fetchone():
+    if _missing(connection, [_ROWS]):
         raise LogMissing(f"there is no log in the PostgreSQL database {connection.info.dbname}")
     _require_search_path(connection)
+    if missing := _missing(connection, _OF_READERS):
+        raise LogUnavailable(
+            f"PostgreSQL: an earlier build made this log, without the tables {', '.join(missing)};"
+            " the first start of poste serve makes them"
+        )
 
 
 def _require_search_path(connection: Connection[Any]) -> None:
@@ -176,10 +183,13 @@ def require_read_models(connection: Connection[Any]) -> None:
     Raises:
         ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
-    find = "SELECT name, to_regclass(name) IS NOT NULL FROM unnest(%s::text[]) AS name"
-    cursor = connection.cursor(row_factory=tuple_row)
-    found = cursor.execute(find, (["public.stored_events", *MADE],)).fetchall()
-    there: dict[str, bool] = dict(found)
-    missing = [name for name in MADE if not there[name]]
-    if missing and there["public.stored_events"]:
+    missing = _missing(connection, [_ROWS, *MADE])
+    if missing and _ROWS not in missing:
         raise ReadModelsMissing(missing)
+
+
+def _missing(connection: Connection[Any], tables: Sequence[str]) -> list[str]:
+    find = "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
+    cursor = connection.cursor(row_factory=tuple_row)
+    found = {name for (name,) in cursor.execute(find, (list(tables),)).fetchall()}
+    return [name for name in tables if name in found]
