@@ -38,7 +38,12 @@ from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_rea
 from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, PostgresConnections
-from eventstore.stores.postgres_tables import make_tables, require_log, require_read_models
+from eventstore.stores.postgres_tables import (
+    LATER_COLUMNS,
+    make_tables,
+    require_log,
+    require_read_models,
+)
 from eventstore.stores.sql_recorder import SqlRecorder
 
 _BOUNDS: Final = PostgresBounds()
@@ -141,6 +146,7 @@ class PostgresStore(Store):
                         Identifier(name), Identifier(schema, name)
                     )
                 )
+            connection.execute(LATER_COLUMNS)  # of the temporary table
             # A statement that is prepared already would still mean the stored table.
             connection.execute("DISCARD PLANS")
             yield session, quoted

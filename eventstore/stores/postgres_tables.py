@@ -111,10 +111,14 @@ _TABLES: Final = (
     FUNCTION,
 )
 
-_LATER: Final = (
+LATER_COLUMNS: Final = (
     "ALTER TABLE queue_depths ADD COLUMN IF NOT EXISTS did bytea NOT NULL DEFAULT '',"
     " ADD COLUMN IF NOT EXISTS outbound smallint NOT NULL DEFAULT 0, "
-    + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS),
+    + ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in DUE_COLUMNS)
+)
+"""What makes the columns that the table of queues of an earlier build lacks."""
+_LATER: Final = (
+    LATER_COLUMNS,
     # Of an earlier release: because of its condition, each change of a queue touched every index.
     "DROP INDEX IF EXISTS outbound_queues",
     # Room for new versions of rows: as long as they find it, no index is touched.

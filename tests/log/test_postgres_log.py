@@ -145,18 +145,6 @@ def questions(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return noted_questions(monkeypatch)
 
 
-def test_a_log_of_an_early_build_is_read_once_it_was_served(postgres_url: str) -> None:
-    with closing(open_log(postgres_url)) as log:
-        append(log, OWNER, message(b"one"))
-    run_sql(postgres_url, "DROP TABLE contents, archived_states")
-    for _ in range(2):  # the first time makes nothing
-        with pytest.raises(LogUnavailable, match=r"contents, archived_states; the first start of"):
-            open_log(postgres_url, to_read=True)
-    open_log(postgres_url).close()
-    with closing(open_log(postgres_url, to_read=True)) as log:
-        assert len(log.read_rows(after=0, rows_max=9, bytes_max=9_999)) == 1
-
-
 def test_an_append_is_one_question_and_one_answer(log: EventLog, questions: list[object]) -> None:
     depths = [QueueDepth(OWNER, 1, 1200, 5, OWNER_DID)]
     queued = message(bytes(1200))

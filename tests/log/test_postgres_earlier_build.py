@@ -1,0 +1,36 @@
+"""A log in PostgreSQL that an earlier build made: what reads it before this one has served it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from eventstore.log.errors import LogUnavailable
+from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.recorder_log import wrong_read_models
+from tests.log.raw_sql import run_sql
+from tests.log.samples import OWNER, append, message
+from tests.log.test_read_models import fill
+
+
+def test_a_log_of_an_early_build_is_read_once_it_was_served(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)) as log:
+        append(log, OWNER, message(b"one"))
+    run_sql(postgres_url, "DROP TABLE contents, archived_states")
+    for _ in range(2):  # the first time makes nothing
+        with pytest.raises(LogUnavailable, match=r"contents, archived_states; the first start of"):
+            open_log(postgres_url, to_read=True)
+    open_log(postgres_url).close()
+    with closing(open_log(postgres_url, to_read=True)) as log:
+        assert len(log.read_rows(after=0, rows_max=9, bytes_max=9_999)) == 1
+
+
+def test_a_log_of_an_earlier_build_is_checked_before_it_was_served(postgres_url: str) -> None:
+    fill(postgres_url)
+    run_sql(postgres_url, "ALTER TABLE queue_depths DROP COLUMN idle_since_ms")
+    with closing(PostgresStore(postgres_url, makes_missing=True, to_read=True)) as store:
+        assert wrong_read_models(store) == []
+    lacks = "SELECT count(*) FROM pg_attribute WHERE attname = 'idle_since_ms'"
+    assert run_sql(postgres_url, lacks) == [(0,)]
