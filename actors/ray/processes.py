@@ -32,7 +32,7 @@ from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AnyQuestion, EndHost, StartDedicated
 from actors.host.question_threads import QuestionThreads
-from actors.host.vital_thread import end_process
+from actors.host.vital_thread import end_failed_start
 from actors.host.writer import always
 from actors.ray.unused_parts import unused_left_out
 from eventstore.log.errors import LogUnavailable
@@ -167,13 +167,13 @@ class RayIdentityHost(IdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``.
 
-        Without memory the process ends: Ray starts no host again whose start has failed.
+        If that fails, the process ends and is started again.
         """
         try:
             prepare(options.name)
             self._open(options, prepare)
-        except MemoryError as error:
-            end_process("the start ran out of memory", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may pass
+            end_failed_start(error)
 
     def _open(self, options: HostOptions, prepare: Prepare) -> None:
         self._options, self._prepare = options, prepare
@@ -277,10 +277,10 @@ def _end_stale(name: str) -> None:
 
 
 def _opened(options: HostOptions) -> EventLog:
-    """Open the log, retrying until it opens: Ray does not restart an actor that failed to start.
+    """Open the log, retrying until its store answers.
 
     Raises:
-        UnsafeLog: the settings of the log are unsafe, which retrying does not change.
+        LogError: the store answers, and the log in it cannot be used.
     """
     while True:
         try:

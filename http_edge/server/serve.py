@@ -272,7 +272,6 @@ class _Mediator:
                 if self._node is None:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:
-                    # A host that cannot start raises here.
                     await asyncio.gather(*[host.holdings.remote() for host in self._hosts.values()])
                     await self._node.until_served()
         except (ray_errors.RayError, TimeoutError) as error:

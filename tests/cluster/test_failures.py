@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -89,6 +90,28 @@ async def test_a_killed_edge_serves_again_on_the_same_address(
     assert await waiting_payloads(reader) == ["before", "after"]
     assert server.pids(HOST) == hosts
     assert server.pids(EDGE) != [edge]
+
+
+async def test_a_host_whose_restart_fails_is_started_again_until_it_serves(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    """A table is missing for some time: the log answers, and no host can use it."""
+    stderr = server.data_dir / "stderr"
+    written = stderr.stat().st_size
+
+    async def has_failed() -> bool:
+        return "ReadModelsMissing" in stderr.read_text()[written:]
+
+    with closing(sqlite3.connect(server.data_dir / "log.db")) as table:
+        table.execute("ALTER TABLE queue_depths RENAME TO kept")
+        try:
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGKILL)
+            await until(has_failed)
+        finally:
+            table.execute("ALTER TABLE kept RENAME TO queue_depths")
+    await until(lambda: healthy(mediator))
+    assert await writer.send(reader.identity.did, "after")
 
 
 async def test_a_host_without_a_placer_that_was_paused_serves_on_and_says_nothing_else(

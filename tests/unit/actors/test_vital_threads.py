@@ -7,6 +7,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Never
@@ -24,6 +25,7 @@ from actors.host.identity_host import HostOptions
 from actors.host.vital_thread import vital_thread
 from actors.host.writer import Writer
 from actors.ray.processes import RayIdentityHost
+from eventstore.log.errors import UnsafeLog
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import HostLease
 from eventstore.stores.host_lease_file import HostLeaseFile
@@ -59,13 +61,6 @@ def memory(owner: Host, log: EventLog, _: Path) -> None:
     )
 
 
-def start(_owner: Host, _log: EventLog, folder: Path) -> None:
-    def prepare(_name: str) -> Never:
-        raise MemoryError
-
-    RayIdentityHost(HostOptions("host", f"sqlite:{folder}/log.db", [], HostLimits()), prepare)
-
-
 def lease(_owner: Host, _log: EventLog, folder: Path) -> None:
     mine = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")
     leases = HostLeaseFile(folder / "hosts", monotonic=fault)
@@ -95,7 +90,7 @@ def test_a_host_ends_even_if_it_cannot_say_why(monkeypatch: pytest.MonkeyPatch) 
     assert codes.get(timeout=WAIT_S) == 70
 
 
-@pytest.mark.parametrize("begin", [writer, memory, start, lease, accept])
+@pytest.mark.parametrize("begin", [writer, memory, lease, accept])
 def test_a_host_ends_with_any_of_its_vital_threads(
     owner: Host,
     log: EventLog,
@@ -107,3 +102,24 @@ def test_a_host_ends_with_any_of_its_vital_threads(
     monkeypatch.setattr(os, "_exit", codes.put)
     begin(owner, log, tmp_path)
     assert codes.get(timeout=WAIT_S) == 70
+
+
+@pytest.mark.parametrize("why", [MemoryError, UnsafeLog, OSError])
+def test_a_host_that_cannot_start_says_why_and_ends_after_a_pause(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    why: type[Exception],
+) -> None:
+    def prepare(_name: str) -> Never:
+        raise why
+
+    steps: list[float] = []
+    monkeypatch.setattr(time, "sleep", steps.append)
+    monkeypatch.setattr(os, "_exit", steps.append)
+    RayIdentityHost(HostOptions("host", f"sqlite:{tmp_path}/log.db", [], HostLimits()), prepare)
+    pause_s, code = steps
+    assert (pause_s >= 1, code) == (True, 70)
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    assert line.exc_info[0] is why
