@@ -41,6 +41,8 @@ from eventstore.log.event_log import EventLog
 _LOG = logging.getLogger(__name__)
 _REOPEN_S: Final = 1.0
 _END_S_MAX: Final = 3.0
+_STOP_S_MAX: Final = 10.0
+"""Ray ends in 1 to 2 s, and kills after one what does not end by itself."""
 _LOOK_S: Final = 0.05
 
 NAMESPACE: Final = "poste"
@@ -138,14 +140,24 @@ def _taken_port() -> Iterator[int]:
         services.setLevel(before)
 
 
-def stop(folder: Path | None = None) -> None:
+def stop(folder: Path | None = None, *, code: int = 0) -> None:
     """End Ray with all its actors, and remove its folder if one is given.
 
-    Ray itself leaves the folder of every session.
+    Ray itself leaves the folder of every session. While one of its own processes hangs, Ray does
+    not end: then this process ends with this exit code, and Ray's end with it.
     """
+    late = threading.Timer(_STOP_S_MAX, _end_without_ray, (code,))
+    late.daemon = True
+    late.start()
     ray.shutdown()
+    late.cancel()
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_without_ray(code: int) -> None:
+    _LOG.error("Ray does not end: it is killed", extra={"exit_code": code})
+    os._exit(code)
 
 
 Prepare: TypeAlias = Callable[[str], None]

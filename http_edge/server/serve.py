@@ -107,7 +107,7 @@ def _served(
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # After a fault the logs in Ray's folder can say more than ours.
         settings.operators_address_path.unlink(missing_ok=True)
-        processes.stop(folder if code == Exit.OK else None)
+        processes.stop(folder if code == Exit.OK else None, code=code)
         _LOG.info("stopped", extra={"exit_code": int(code)})
     return code
 

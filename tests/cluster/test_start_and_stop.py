@@ -29,9 +29,11 @@ from tests.cluster.accounts import (
     waiting_payloads,
 )
 from tests.cluster.server import (
+    GCS,
     HOST,
     LINGERING,
     MEDIATOR_DID,
+    RAYLET,
     Server,
     own_environment,
     processes_of,
@@ -42,7 +44,7 @@ from tests.cluster.server import (
 pytestmark = pytest.mark.cluster
 REFUSED_S_MAX = 60.0
 STARTING = "starting Ray"
-RAYS = ("gcs_server", "raylet")
+RAYS = (GCS, RAYLET)
 """What Ray starts, in this order."""
 DRAINED_S_MAX = 10.0
 RAY_LOST_S_MAX = 30.0
@@ -278,6 +280,27 @@ def test_a_mediator_that_has_lost_ray_ends_soon_so_that_it_is_started_again(
             if pid != server.pid:
                 send(pid, signal.SIGKILL)
         assert server.exit_code(RAY_LOST_S_MAX)  # neither served on nor ended well
+
+
+def test_a_mediator_whose_raylet_hangs_ends_so_that_it_is_started_again(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    soon = dict.fromkeys(("initial_delay_ms", "period_ms", "timeout_ms"), "1000")
+    soon["failure_threshold"] = "3"
+    checks = {f"RAY_health_check_{name}": value for name, value in soon.items()}
+    server.environment = {**server.environment, **checks}
+    with server:
+        (raylet,) = server.pids(RAYLET)
+        send(raylet, signal.SIGSTOP)
+        assert server.exit_code(RAY_LOST_S_MAX) == Exit.INTERNAL
+        server.wait_until_gone()
+
+
+def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(tmp_path: Path) -> None:
+    with Server(tmp_path / "data") as server:
+        (gcs,) = server.pids(GCS)
+        send(gcs, signal.SIGSTOP)
+        assert server.terminate()[0] == Exit.OK
+        server.wait_until_gone()
 
 
 async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
