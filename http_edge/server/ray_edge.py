@@ -14,10 +14,10 @@ import ray
 
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort, HostUnavailable
-from actors.host.vital_thread import end_process
+from actors.host.vital_thread import end_failed_start, end_process
 from actors.placement.placer_role import PlacerLink
 from actors.ray.processes import Prepare
-from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.crypto.mediator_keys import load
 from http_edge.dispatch.routes import LiveRoutes, Routes
 from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
@@ -54,11 +54,23 @@ class RayEdge:
         self._stopped = asyncio.Event()
 
     async def serve(self) -> None:
-        """Listen, and return after ``stop``."""
+        """Listen, and return after ``stop``; an edge that cannot listen ends its process."""
+        asyncio.get_running_loop().set_exception_handler(_on_loop_fault)
+        try:
+            self._edge = await self._started()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it may pass
+            end_failed_start(error)
+        self._listening.set()
+        await self._stopped.wait()
+        if self._following is not None:
+            self._following.cancel()
+        await asyncio.to_thread(self._finder.close)
+
+    async def _started(self) -> Edge:
         from http_edge.server.edge import Edge  # noqa: PLC0415 - the main process needs none of it
 
-        asyncio.get_running_loop().set_exception_handler(_on_loop_fault)
-        keys = load_or_create(self._settings.keys_path)
+        # They exist since the start of the mediator: other keys would make it another one.
+        keys = load(self._settings.keys_path)
         edge = Edge(
             self._name, self._settings, keys, self._port, routes=self._routes, placer=self._placer
         )
@@ -70,12 +82,7 @@ class RayEdge:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         sys.setswitchinterval(_SWITCH_S)
-        self._edge = edge
-        self._listening.set()
-        await self._stopped.wait()
-        if self._following is not None:
-            self._following.cancel()
-        await asyncio.to_thread(self._finder.close)
+        return edge
 
     async def listening(self) -> int:
         """Return the number of this process, as soon as the edge listens."""

@@ -92,6 +92,29 @@ async def test_a_killed_edge_serves_again_on_the_same_address(
     assert server.pids(EDGE) != [edge]
 
 
+async def test_an_edge_that_misses_its_keys_makes_no_others_and_serves_when_they_are_back(
+    server: Server, mediator: MediatorClient, writer: Account, reader: Account
+) -> None:
+    keys, away = server.data_dir / "mediator-keys.json", server.data_dir / "away"
+    stderr = server.data_dir / "stderr"
+    written = stderr.stat().st_size
+    (edge,) = server.pids(EDGE)
+    keys.rename(away)
+    try:
+        send(edge, signal.SIGKILL)
+
+        async def has_failed_or_serves() -> bool:
+            failed = "the start failed" in stderr.read_text()[written:]
+            return failed or await healthy(mediator)
+
+        await until(has_failed_or_serves)
+        assert not keys.exists()
+    finally:
+        away.rename(keys)
+    await until(lambda: healthy(mediator))
+    assert await writer.send(reader.identity.did, "after")
+
+
 async def test_a_host_whose_restart_fails_is_started_again_until_it_serves(
     server: Server, mediator: MediatorClient, writer: Account, reader: Account
 ) -> None:
