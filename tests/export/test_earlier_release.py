@@ -49,10 +49,10 @@ def archived(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def old(tmp_path: Path, archived: str) -> ExportPlace:
-    return golden(archived, tmp_path / "export")
+    return golden(tmp_path / "export", archived)
 
 
-def golden(archived: str, folder: Path) -> ExportPlace:
+def golden(folder: Path, archived: str = EXPORTS[-1]) -> ExportPlace:
     with tarfile.open(GOLDEN / archived) as archive:
         extract(archive, folder)
     return open_place(str(folder))
@@ -126,7 +126,7 @@ def test_giving_it_a_table_goes_on_where_it_was_interrupted(
     export_all(log, old)
     # Killed before the last step; then an earlier release went on.
     old.write(HEAD, head)
-    beside = golden(archived, Path(old.root).parent / "beside")
+    beside = golden(Path(old.root).parent / "beside", archived)
     more.grow(2)
     export_all(log, beside)
     without_table(beside)
