@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from actors.core.commands import Page
+from http_edge.decentrl.answers import records, respond
+from http_edge.listener.connection import Connection
 from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import BodyRoute, PlainRoute, RouteGroup, SocketRoute
@@ -21,6 +24,7 @@ from http_edge.telemetry.edge_measures import EdgeMeasures
 from http_edge.telemetry.refusal_counts import DECENTRL, DIDCOMM, RefusalCounts
 
 BODY_BYTES_MAX: Final = 1_024
+PAGE: Final = records("messages", [{"payload": "é" * 300_000}] * 9, 9, Page(0, 50))
 
 
 async def echo(_: web.Request, body: bytes) -> web.Response:
@@ -39,6 +43,10 @@ async def greet(request: web.Request) -> web.WebSocketResponse:
     return greeting
 
 
+async def page(_: web.Request) -> web.StreamResponse:
+    return respond(PAGE)
+
+
 async def exhaust(_: web.Request) -> web.Response:
     raise MemoryError
 
@@ -51,6 +59,7 @@ SECOND: Final = RouteGroup(
     DIDCOMM,
     [
         BodyRoute("/other", echo),
+        PlainRoute("GET", "/page", page),
         PlainRoute("GET", "/defect", fail),
         PlainRoute("GET", "/exhausted", exhaust),
     ],
@@ -106,6 +115,23 @@ async def test_each_group_is_served_and_what_is_rejected_is_answered_in_one_form
         assert await ask("GET", "/unknown") == (404, '"NOT_FOUND"')
         in_flight.draining = True
         assert await ask("POST", "/other", b"y") == (503, '"TOO_BUSY"')
+
+
+async def test_a_page_in_pieces_is_one_body_of_known_length_and_counts_until_it_is_written(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    write_in_pieces = Connection.write_in_pieces
+
+    def noted(connection: Connection, left_bytes: Callable[[], int] | None) -> None:
+        counted.append(0 if left_bytes is None else left_bytes())
+        write_in_pieces(connection, left_bytes)
+
+    monkeypatch.setattr(Connection, "write_in_pieces", noted)
+    async with aiohttp.ClientSession(url) as client, client.get("/page") as answer:
+        assert answer.headers["Content-Length"] == str(PAGE.size_bytes)
+        assert await answer.read() == b"".join([PAGE.body, *PAGE.more])
+    assert counted == [PAGE.size_bytes, 0]
 
 
 async def test_a_socket_counts_for_its_protocol_while_it_is_open(

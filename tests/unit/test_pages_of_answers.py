@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
-from aiohttp.web_protocol import RequestHandler
 
 from actors.core.commands import Page
 from actors.core.refusals import Refusal
-from http_edge.decentrl.answers import Answer, records, respond
+from http_edge.decentrl.answers import Answer, records
 
 PAGE = Page(2, 50)
 
@@ -51,34 +47,3 @@ def test_a_page_is_bounded_by_what_is_written_of_it(count: int) -> None:
 def test_one_record_is_a_page_of_any_size() -> None:
     """It could not be read at all else."""
     assert records("events", [{"payload": "\x01" * 200_000}], 1, Page(0, 1, 1)).refusal is None
-
-
-async def test_a_client_reads_all_pieces_as_one_body_of_known_length(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left: list[int] = []
-
-    class Connected(RequestHandler):
-        """A connection that notes what waits before the first piece is written, and after all."""
-
-        __slots__ = ()
-
-        def write_in_pieces(self, left_bytes: Callable[[], int] | None) -> None:
-            left.append(0 if left_bytes is None else left_bytes())
-
-    monkeypatch.setattr("aiohttp.web_server.RequestHandler", Connected)
-    items = [{"id": str(number), "payload": "é" * 300_000} for number in range(9)]
-
-    async def answered(_: web.Request) -> web.StreamResponse:
-        return respond(page_of(items))
-
-    app = web.Application()
-    app.router.add_get("/", answered)
-    size_bytes = str(page_of(items).size_bytes)
-    async with TestClient(TestServer(app)) as client:
-        async with client.get("/") as response:
-            assert response.headers["Content-Length"] == size_bytes
-            assert await response.json() == expected(items)
-        assert left == [int(size_bytes), 0]
-        async with client.head("/") as response:
-            assert response.headers["Content-Length"] == size_bytes
