@@ -116,17 +116,15 @@ class SharedPlaces:
 
     def release(self) -> None:
         """Give a place back: to the source whose turn it is, if any waits."""
-        if not self._waiting:
-            self._free += 1
-            return
-        source = next(iter(self._waiting))
-        place = self._waiting[source][0]
-        self._waiting.move_to_end(source)
-        self._leave(source, place)
-        if place.cancelled():
-            self.release()
-        else:
-            place.set_result(None)
+        while self._waiting:
+            source = next(iter(self._waiting))
+            place = self._waiting[source][0]
+            self._waiting.move_to_end(source)
+            self._leave(source, place)
+            if not place.cancelled():
+                place.set_result(None)
+                return
+        self._free += 1
 
     def _leave(self, source: str, place: asyncio.Future[None]) -> None:
         line = self._waiting.get(source, deque())

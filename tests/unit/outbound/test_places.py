@@ -162,6 +162,20 @@ async def test_who_waits_for_a_place_no_longer_leaves_it_to_the_next() -> None:
     assert not places.locked()
 
 
+async def test_a_place_is_not_lost_when_very_many_stop_to_wait_at_once() -> None:
+    """As when an edge stops: a delivery may end before their tasks run."""
+    places = SharedPlaces(1)
+    await places.acquire("under way")
+    gone = [asyncio.create_task(places.acquire(str(number % 10))) for number in range(2_000)]
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+    places.release()
+    assert not places.locked()
+    await asyncio.wait(gone)
+    assert all(each.cancelled() for each in gone)
+
+
 async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentHost) -> None:
     agents.answer = gate = Gate()
     ways = Destinations(
