@@ -116,10 +116,11 @@ def _leave_no_core_dump() -> None:
     """Let this process and its children end without a file of their memory.
 
     It would hold the mediator's keys, and contents that are erased later, outside of the data
-    directory. The hard limit stays, so an operator can still ask for a dump (``prlimit``).
+    directory. A limit of one byte also keeps the kernel from piping it to a program, for which no
+    other limit counts. The hard limit stays, so an operator can still ask for a dump (``prlimit``).
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
 def _noted_stops() -> Sequence[signal.Signals]:
