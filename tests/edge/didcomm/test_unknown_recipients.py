@@ -77,6 +77,18 @@ async def test_what_is_left_of_a_rate_shows_nothing(
 
 
 @pytest.mark.parametrize("settings", [NARROW])
+async def test_what_has_expired_costs_the_same_for_any_name(
+    network: WalletNetwork, bob: Bob, clock: HandClock
+) -> None:
+    (unknown,) = keys(1)
+    for key in (bob.key, unknown):
+        clock.advance(60)
+        body = timed(key, envelope_of(key, "one"), PAST)
+        answers = [(await network.post(body)).status for _ in range(7)]
+        assert answers == [410] * 6 + [429]
+
+
+@pytest.mark.parametrize("settings", [NARROW])
 async def test_what_none_can_register_is_paid_for_as_what_proves_nothing(
     network: WalletNetwork,
 ) -> None:

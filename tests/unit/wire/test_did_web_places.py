@@ -109,6 +109,21 @@ async def test_who_waits_in_turn_is_not_refused_and_comes_before_who_comes_later
     assert looked_up == hosts
 
 
+async def test_who_waits_in_turn_is_not_refused_when_others_hold_all_places() -> None:
+    names, address = HeldNames(), "stranger"
+    web_dids = FetchedDids(
+        METHODS, WebLimits(fetches_max=1), caller=Caller(address=lambda: address), lookup=names
+    )
+    first = asyncio.create_task(web_dids.resolve("did:web:first.example"))
+    await names.queried.wait()
+    address = ""
+    own = asyncio.create_task(web_dids.resolve_in_turn("did:web:own.example"))
+    await asyncio.sleep(0)
+    names.released.set()
+    assert (await first, await own) == (None, None)
+    assert web_dids.known("did:web:own.example") is None, "it was asked for"
+
+
 async def test_a_look_up_holds_its_place_until_the_name_service_has_answered() -> None:
     """The thread that waits for it cannot be stopped, and there are as many as places."""
     names = HeldNames()
