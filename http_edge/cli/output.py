@@ -208,13 +208,13 @@ def require_writable(path: Path, option: str) -> None:
 
 
 def require_folder(path: Path, option: str) -> None:
-    """Make a folder if it is missing, and refuse one that cannot be written.
+    """Make a folder for its owner alone if it is missing, and refuse one that cannot be written.
 
     Raises:
         Stop: the folder cannot be made or written.
     """
     with _writing(path, option):
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,19 @@ def test_an_export_says_what_it_wrote_and_goes_on_from_there(run: Run, tmp_path:
         assert again.code == Exit.OK
         assert "The log is exported" in again.out
         assert _rows(open_place("out")) == len(whole_log(log)) == 60
+
+
+def test_an_export_makes_its_folder_for_its_owner_alone_and_leaves_one_that_is_there(
+    run: Run, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o750)
+    with _mediator(tmp_path / "data"):
+        for name in ("own", "shared"):
+            assert run("export", "--data-dir", "data", "--to", name).code == Exit.OK
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("own", "shared")]
+    assert modes == [0o700, 0o750]
 
 
 def test_compact_leaves_one_file_and_the_same_rows(run: Run, tmp_path: Path) -> None:
