@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.archives import extract
 
-_FIRST: Final = "9804687"
+_FIRST: Final = "ce25891"
 """What counts as the previous release until there is a tag: the first with this node protocol."""
 _PACKAGES: Final = ("actors", "eventstore", "http_edge")
 _HERE: Final = Path(__file__).parents[2]
