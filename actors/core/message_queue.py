@@ -8,7 +8,7 @@ commands do not show them (``actors.core.envelopes``).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -127,19 +127,25 @@ def lost(state: Identity, versions: Collection[int], context: DecisionContext) -
 
 def _too_old(state: Identity, context: DecisionContext) -> list[str]:
     """Messages that waited longer than the operator's or the owner's age allows."""
-    bound_s = context.limits.queue_age_s_max
+    ids = _older(state, state.messages, context.limits.queue_age_s_max, context)
     own_s = state.policy.age_s_max if state.policy is not None else 0
-    ages_s = [age_s for age_s in (bound_s, own_s if state.envelopes else 0) if age_s]
-    if not ages_s:
-        return []
-    ids: list[str] = []
-    for message_id, message in state.messages.items():
-        waited_s = (context.now_ms - message.at_ms) / 1000
-        if waited_s <= min(ages_s) or len(ids) == REMOVED_MAX:
-            break
-        if (bound_s and waited_s > bound_s) or (own_s and message.is_envelope and waited_s > own_s):
-            ids.append(message_id)
+    if own_s and state.envelopes:
+        own = _older(state, state.envelopes, own_s, context)
+        ids = list(dict.fromkeys([*ids, *own]))[:REMOVED_MAX]
     return ids
+
+
+def _older(state: Identity, ids: Iterable[str], age_s: int, context: DecisionContext) -> list[str]:
+    """The first of these messages, as far as they waited for longer; none if the age is 0."""
+    older: list[str] = []
+    if not age_s:
+        return older
+    before_ms = context.now_ms - age_s * 1000
+    for message_id in ids:
+        if state.messages[message_id].at_ms >= before_ms or len(older) == REMOVED_MAX:
+            break
+        older.append(message_id)
+    return older
 
 
 def queue_message(state: Identity, command: QueueMessage, context: DecisionContext) -> Decision:

@@ -192,8 +192,7 @@ def expire_decentrls_messages_by_the_owners_rule(patch: pytest.MonkeyPatch) -> N
     lapsed = retention.lapsed
 
     def strict(state: Identity, context: DecisionContext) -> list[Event]:
-        alike = {i: _replace(m, is_envelope=True) for i, m in state.messages.items()}
-        return lapsed(_replace(state, messages=alike), context)
+        return lapsed(_replace(state, envelopes=dict.fromkeys(state.messages)), context)
 
     patch.setattr(systems, "lapsed", strict)
 

@@ -180,6 +180,19 @@ def test_envelopes_among_messages_of_decentrl_are_found_without_a_look_at_these(
     assert me.standing(removal(envelope)).messages == 1
 
 
+def test_the_owners_age_finds_old_envelopes_without_a_look_at_messages_of_decentrl() -> None:
+    """It is compared before every command, also one of a stranger."""
+    me = on_both_protocols()
+    me.do(SetQueuePolicy(age_s_max=60))
+    me.do(QueueMessage(FRIEND, b"1"))
+    (old,) = me.queue(b"2")
+    me.state.messages = _NotSearched(me.state.messages)
+    for waited_ms, gone in ((60_000, None), (60_001, [old])):
+        at = context(NOW_MS + waited_ms, limits=IdentityLimits(queue_age_s_max=0))
+        expired = lapsed_messages(me.state, at)
+        assert (None if expired is None else expired.message_ids) == gone
+
+
 def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_has_them() -> None:
     me = agent()
     one, two, three = me.queue(b"1", b"2", b"3")
