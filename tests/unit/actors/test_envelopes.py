@@ -22,6 +22,7 @@ from actors.core.commands import (
 )
 from actors.core.decide import decide
 from actors.core.decision import Accepted, DeliveryRefs, Leasing
+from actors.core.evolve import from_snapshot, to_snapshot
 from actors.core.leases import Lease
 from actors.core.limits import IdentityLimits
 from actors.core.message_queue import lapsed_messages
@@ -171,6 +172,9 @@ def test_envelopes_among_messages_of_decentrl_are_found_without_a_look_at_these(
     (envelope,) = (i for i, message in me.state.messages.items() if message.is_envelope)
     me.state.messages = _NotSearched(me.state.messages)
     assert me.standing(QueryQueue()).messages == 1
+    of_key = me.do(QueryQueue(""))
+    assert isinstance(of_key, Accepted)
+    assert of_key.looked_at == 0
     decision = me.do(delivery("phone", lease_ms=5))
     assert isinstance(decision, Accepted)
     assert decision.leasing == Leasing([envelope], Lease("phone", NOW_MS + 5))
@@ -191,6 +195,16 @@ def test_the_owners_age_finds_old_envelopes_without_a_look_at_messages_of_decent
         at = context(NOW_MS + waited_ms, limits=IdentityLimits(queue_age_s_max=0))
         expired = lapsed_messages(me.state, at)
         assert (None if expired is None else expired.message_ids) == gone
+
+
+def test_a_snapshot_leaves_the_index_of_envelopes_alone_and_gives_it_again_in_order() -> None:
+    me = on_both_protocols()
+    one, two = me.queue(b"1"), me.queue(b"2")
+    me.do(QueueMessage(FRIEND, b"3"))
+    read = from_snapshot(to_snapshot(me.state))
+    assert read == me.state
+    assert read is not None
+    assert list(read.envelopes) == list(me.state.envelopes) == one + two
 
 
 def test_named_messages_come_in_the_order_named_and_again_to_the_session_that_has_them() -> None:
