@@ -10,7 +10,7 @@ as messages waited at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import Event
 from eventstore.log.faults import Fault, Finding, finding
 
+_LAST: Final = 2**63 - 1
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 8 * 1024 * 1024
 """The contents in memory at once are at most these bytes and one content."""
@@ -39,16 +40,18 @@ class ContentCheck:
         """Begin the next rows, up to the position ``until``."""
         self._until = until
 
-    def take(self, row: LogRow, event: Event) -> Iterator[Finding]:
-        """Check the contents that the next row has or erases.
+    def take(self, row: LogRow, event: Event | None) -> Iterator[Finding]:
+        """Check the contents that the next row has or erases, if its event can be understood.
 
         Raises:
             LogUnavailable: the log cannot be read.
         """
-        if row.position > self._read_to:
-            yield from self._strays()
+        while row.position > self._read_to:
+            yield from self._strays(self._contents)
             self._read()
         stored = self._contents.pop(row.position, None)
+        if event is None:
+            return
         fact = content_of(event)
         if fact is None:
             if stored is not None:
@@ -62,26 +65,36 @@ class ContentCheck:
             yield finding(Fault.WRONG_CONTENT, row, "the content differs from the stored one")
 
     def end(self, reached: int) -> Iterator[Finding]:
-        """Report missing contents, but not those that rows behind ``reached`` have erased since.
+        """Report missing contents, and contents behind the last row, ``reached``.
+
+        Not contents that were erased, or whose rows were appended, since that row was read.
 
         Raises: as ``take``.
         """
-        yield from self._strays()
-        while self._missing and (page := self._log.read_log(after=reached, limit=_PAGE_ROWS)):
+        behind = set(self._contents)
+        self.begin_page(_LAST)
+        while self._read_to < _LAST:
+            self._read()
+            behind.update(self._contents)
+        while (behind or self._missing) and (
+            page := self._log.read_log(after=reached, limit=_PAGE_ROWS)
+        ):
+            behind.difference_update(row.id for row in page)
             for row in page:
                 event = decode_or_none(row.topic, row.state)
                 if isinstance(event, ERASING) and isinstance(row.originator_id, UUID):
                     for version in event.versions:
                         self._missing.pop((row.originator_id.bytes, version), None)
             reached = page[-1].id
+        yield from self._strays(sorted(behind))
         for place in self._missing.values():
             yield finding(
                 Fault.MISSING_CONTENT, place, "no row records that its content was erased"
             )
 
-    def _strays(self) -> Iterator[Finding]:
-        """Report what is left of the contents whose rows have been taken."""
-        for position in self._contents:
+    def _strays(self, positions: Iterable[int]) -> Iterator[Finding]:
+        """Report the contents at these positions, which no row has taken."""
+        for position in positions:
             place = LogRow(position, bytes(16), 0, "", b"")
             yield finding(Fault.WRONG_CONTENT, place, "a content whose row is not there")
 

@@ -402,6 +402,7 @@ class _Verification:
         is_before = self._seam is not None and row.position <= self._seam.position
         if not _is_well_formed(notification):
             yield finding(Fault.MALFORMED_ROW, row, "a column does not hold its type")
+            yield from self._contents.take(row, None)
             if not is_before:
                 self._check.take_malformed(row)
             return
@@ -409,8 +410,7 @@ class _Verification:
         event = decode_or_none(row.topic, row.state)
         if event is None:
             yield not_understood(row)
-        else:
-            yield from self._contents.take(row, event)
+        yield from self._contents.take(row, event)
         if is_before:
             assert self._before is not None
             yield from self._before.take(row)

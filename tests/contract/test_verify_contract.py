@@ -108,6 +108,51 @@ def test_contents_are_in_memory_a_bounded_number_of_bytes_at_a_time(
     assert missing == [9, 2 * count - 1]
 
 
+def test_contents_without_rows_are_found_wherever_they_are_and_hide_no_others(
+    log: EventLog, log_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those behind the last row, too, as when the end of a log was cut off."""
+    writer = SealedWriter(log)
+    for text in (b"one", b"two", b"three"):
+        writer.commit({"shard-0": [(OWNER, message(text))]})
+    monkeypatch.setattr(content_check, "_PAGE_BYTES", 1)
+    row = "rowid" if log_url.startswith("sqlite") else "notification_id"
+    run_sql(log_url, f"DELETE FROM stored_events WHERE {row} IN (1, 2, 5, 6)")
+    run_sql(log_url, "INSERT INTO contents SELECT 2, content FROM contents WHERE position = 1")
+    found = [one for one in verify(log) if isinstance(one, Finding)]
+    wrong = [one.first_position for one in found if one.fault is Fault.WRONG_CONTENT]
+    assert (wrong, Fault.MISSING_CONTENT in {one.fault for one in found}) == ([1, 2, 5], False)
+
+
+def test_a_row_that_is_not_understood_is_not_said_to_be_missing_beside_its_content(
+    log: EventLog, log_url: str
+) -> None:
+    writer = SealedWriter(log)
+    for text in (b"one", b"two"):
+        writer.commit({"shard-0": [(OWNER, message(text))]})
+    for version, topic in enumerate(("of-a-later-release.1", "größer.1"), 1):
+        run_sql(
+            log_url,
+            f"UPDATE stored_events SET topic = '{topic}' WHERE topic LIKE 'message-%'"
+            f" AND originator_version = {version}",
+        )
+    faults = {one.fault for one in verify(log) if isinstance(one, Finding)}
+    assert {Fault.UNKNOWN_TOPIC, Fault.MALFORMED_ROW} <= faults
+    assert Fault.WRONG_CONTENT not in faults
+
+
+def test_contents_that_are_appended_during_a_check_are_no_finding(log: EventLog) -> None:
+    writer = SealedWriter(log)
+
+    def commit(*_: int) -> None:
+        writer.commit({"shard-0": [(OWNER, message(b"text"))]})
+
+    commit()
+    (summary,) = verify(log, progress=commit)
+    assert isinstance(summary, Summary)
+    assert summary.position < log.position()
+
+
 def test_contents_are_read_up_to_the_one_that_reaches_the_bound(log: EventLog) -> None:
     append(log, OWNER, message(b"one"), saved("x"), message(b"two"), message(b"three"))
     every = log.read_contents(after=0, until=9)
