@@ -13,11 +13,13 @@ can sign anew. The archive has these rows under seals, so they are compared with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
 from actors.archive.leaving_rows import LEAVING
 from actors.archive.same_rows import is_same
+from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import BatchSealed, MessageExpirySet, topics_of
 from eventstore.log.faults import Fault, Head
@@ -37,6 +39,7 @@ from eventstore.stores.restore import LogSection
 
 _MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed, MessageExpirySet)
 """What may leave the log, or be pruned from the archive (``actors.archive.unneeded_rows``)."""
+_FIRST: Final = 1
 
 
 def check_archive(
@@ -79,7 +82,9 @@ def check_archive(
             why = f"its newest seals at position {seam.position} are not those of the seam"
             yield _finding(Fault.WRONG_SEAM, seam, why)
         elif not summary.verified_to:
-            yield from _rows_that_differ(log, place, catalog, seam)
+            # The check of the log reports a row that is corrupt.
+            with suppress(CorruptRow):
+                yield from _rows_that_differ(log, place, catalog, seam)
     # Rows of the log that the archive lacks are no fault.
     yield from compare_end(log, summary, recorded_before_ms=0)
     yield summary
@@ -137,16 +142,16 @@ def _rows_that_differ(
 
     Raises:
         ExportDamaged, ExportUnavailable: as ``exported_sections``.
-        LogUnavailable: the log cannot be read now.
+        LogUnavailable, CorruptRow: the log cannot be read now, or not beyond a row.
     """
-    reached = 0
+    rest = log.rows_after(0)
+    row = next(rest, None)
     for section in exported_sections(place, catalog, seam.position):
         last = min(section.rows[-1].position, seam.position)
         stayed = {}
-        for row in log.rows_after(reached):
-            if row.position > last:
-                break
+        while row is not None and row.position <= last:
             stayed[row.position] = row
+            row = next(rest, None)
         archived = {row.position: row for row in section.rows if row.position <= last}
         either = {**archived, **stayed}
         wrong = [
@@ -156,7 +161,6 @@ def _rows_that_differ(
         ]
         if wrong:
             yield _differ(wrong)
-        reached = last
 
 
 def _may_be(stayed: LogRow | None, archived: LogRow | None) -> bool:
@@ -164,7 +168,7 @@ def _may_be(stayed: LogRow | None, archived: LogRow | None) -> bool:
     if stayed and archived:
         return is_same(stayed, archived)
     row = stayed or archived
-    return row is None or (row.version > 1 and row.topic in _MAY_LEAVE)
+    return row is None or (row.version != _FIRST and row.topic in _MAY_LEAVE)
 
 
 def _differ(rows: Sequence[LogRow]) -> ExportFinding:

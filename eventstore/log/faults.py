@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from eventstore.log.event_log import LogRow
+
+_STREAM_BYTES: Final = 16
 
 
 class Fault(Enum):
@@ -39,13 +41,13 @@ class Fault(Enum):
     MISSING_CONTENT = "missing-content"
     """The content of the row is not there, and no row says that it was erased."""
     WRONG_CONTENT = "wrong-content"
-    """A content is not the one that its row names, or is there although it was erased."""
+    """A content is not its row's, or is there though it was erased or has no row."""
     MISSING_NAME = "missing-name"
     """A name is gone from the row, and no row says that the identity it named was erased."""
     WRONG_SEAM = "wrong-seam"
     """The mediator did not sign what the log says about the rows that have left."""
     WRONG_REST = "wrong-rest"
-    """The rows before the seam are not those that stayed when others left."""
+    """The rows before the seam are not those that stayed when others left, or not the archive's."""
     MISSING_STATE = "missing-state"
     """Rows of the stream have left, and the state that stands for them is missing or changed."""
     WRONG_COLUMN = "wrong-column"
@@ -86,11 +88,13 @@ def finding(
 ) -> Finding:
     """A finding about a row, or about the rows from ``first_position`` to it."""
     stream: Any = row.stream
+    if isinstance(stream, bytes):  # a column of SQLite takes any
+        stream = UUID(bytes=stream) if len(stream) == _STREAM_BYTES else stream.hex()
     return Finding(
         fault=fault,
         first_position=row.position if first_position is None else first_position,
         last_position=row.position,
-        stream=UUID(bytes=stream) if isinstance(stream, bytes) else stream,
+        stream=stream,
         version=row.version,
         partition=partition,
         explanation=explanation,

@@ -103,3 +103,25 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     run_sql(settings.log_dsn, change.format(**values))
     _sign_again(settings, log)
     assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 7",
+        "originator_id = 'no stream'",
+        "originator_id = '00'",
+        "originator_id = x'00'",
+        "originator_version = 'x'",
+    ],
+)
+def test_a_row_that_is_no_row_is_reported_by_the_check_of_the_log_and_ends_none(
+    settings: Settings, log: EventLog, place: ExportPlace, change: str
+) -> None:
+    played(log, acts=150)
+    leave(log, place)
+    position = whole_log(log)[2].position
+    where = f"WHERE rowid = {position}"
+    run_sql(settings.log_dsn, f"UPDATE stored_events SET {change} {where}")
+    assert {"malformed-row", "wrong-rest"} <= set(faults_in(log))
+    assert _faults(log, place) <= {Fault.WRONG_REST}
