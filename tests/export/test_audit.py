@@ -40,7 +40,7 @@ from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
 from tests.export.forging import TRUSTED, SampleExport, with_value
 from tests.export.samples import SIGNED_BY, export_all, registered, without_table
-from tests.export.test_earlier_release import golden
+from tests.export.test_earlier_release import EXPORTS, golden
 from tests.export.test_proofs import lives_in
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR
 from tests.log.samples import SealedWriter, message
@@ -89,8 +89,11 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
     assert life_of(sample.place.root, "unknown") == []
 
 
-def test_what_an_earlier_release_exported_is_looked_up_as_it_is(tmp_path: Path) -> None:
-    old = golden(tmp_path / "old")
+@pytest.mark.parametrize("archived", EXPORTS)
+def test_what_an_earlier_release_exported_is_looked_up_as_it_is(
+    archived: str, tmp_path: Path
+) -> None:
+    old = golden(tmp_path / "old", archived)
     [export] = open_exports(old.root).parts
     assert export.catalog.index is None
     with Lookup(export, export.catalog.last) as found:
