@@ -14,17 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
 from actors.archive.leaving_rows import LEAVING
 from actors.archive.same_rows import is_same
+from eventstore.log.codec import decode_or_none
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import EventLog, LogRow
-from eventstore.log.events import BatchSealed, MessageExpirySet, topics_of
+from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
+from eventstore.log.events import (
+    AnyMessageQueued,
+    AnyMessagesRemoved,
+    BatchSealed,
+    MessageExpirySet,
+    topics_of,
+)
 from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
-from eventstore.log.seam import Seam
+from eventstore.log.seam import Seam, stored_seam
 from eventstore.log.verify import RowCheck
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.errors import Damage
@@ -37,8 +45,11 @@ from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.stores.restore import LogSection
 
-_MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed, MessageExpirySet)
-"""What may leave the log, or be pruned from the archive (``actors.archive.unneeded_rows``)."""
+_MAY_LEAVE: Final = LEAVING | topics_of(BatchSealed)
+_MAY_BE_PRUNED: Final = _MAY_LEAVE | topics_of(MessageExpirySet)
+"""What may be removed from the archive (``actors.archive.unneeded_rows``)."""
+_QUEUED: Final = topics_of(AnyMessageQueued)
+_REMOVED: Final = topics_of(AnyMessagesRemoved)
 _FIRST: Final = 1
 
 
@@ -138,12 +149,14 @@ def _rows_that_differ(
 ) -> Iterator[ExportFinding]:
     """Compare the rows before the seam with the archive: one finding for each section of it.
 
-    Rows that are in both have to be the same. Only rows that may leave are in one of them alone.
+    Rows that are in both have to be the same. Only rows that may leave are in the archive alone,
+    and only rows that may be pruned in the log alone, before the pruning's end.
 
     Raises:
         ExportDamaged, ExportUnavailable: as ``exported_sections``.
         LogUnavailable, CorruptRow: the log cannot be read now, or not beyond a row.
     """
+    waiting = _Waiting()
     rest = log.rows_after(0)
     row = next(rest, None)
     for section in exported_sections(place, catalog, seam.position):
@@ -157,18 +170,57 @@ def _rows_that_differ(
         wrong = [
             either[position]
             for position in sorted(either)
-            if not _may_be(stayed.get(position), archived.get(position))
+            if not _may_be(stayed.get(position), archived.get(position), is_pruned=section.is_rest)
         ]
         if wrong:
             yield _differ(wrong)
+        for position, one in archived.items():
+            waiting.take(one, is_in_log=position in stayed)
+    lost = waiting.not_removed_in(log)
+    if lost and stored_seam(log) == seam:  # otherwise they left meanwhile
+        yield _differ(lost)
 
 
-def _may_be(stayed: LogRow | None, archived: LogRow | None) -> bool:
+def _may_be(stayed: LogRow | None, archived: LogRow | None, *, is_pruned: bool) -> bool:
     """Whether a log and its archive may have these rows at one position."""
     if stayed and archived:
         return is_same(stayed, archived)
-    row = stayed or archived
-    return row is None or (row.version != _FIRST and row.topic in _MAY_LEAVE)
+    if archived:
+        return archived.version != _FIRST and archived.topic in _MAY_LEAVE
+    assert stayed
+    return is_pruned and stayed.version != _FIRST and stayed.topic in _MAY_BE_PRUNED
+
+
+class _Waiting:
+    """Messages that have left the log, until the row that removed them from their queue is read.
+
+    A message leaves only when it is in no queue any more. Memory: as many as waited at one time.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[bytes, str], LogRow] = {}
+
+    def take(self, row: LogRow, *, is_in_log: bool) -> None:
+        """Take the next row of the archive."""
+        if row.topic not in _QUEUED | _REMOVED:
+            return
+        event = decode_or_none(row.topic, row.state)
+        if isinstance(event, AnyMessageQueued):
+            self._rows.pop((row.stream, event.message_id), None)
+            if not is_in_log:
+                place = LogRow(row.position, row.stream, row.version, row.topic, b"")
+                self._rows[row.stream, event.message_id] = place
+        elif isinstance(event, AnyMessagesRemoved):
+            for message_id in event.message_ids:
+                self._rows.pop((row.stream, message_id), None)
+
+    def not_removed_in(self, log: EventLog) -> Sequence[LogRow]:
+        """The messages that no row removed: neither one that was taken nor one of the log."""
+        for stream in {stream for stream, _ in self._rows}:
+            removed = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_REMOVED)
+            for row in removed:
+                self.take(row, is_in_log=True)
+        return sorted(self._rows.values(), key=attrgetter("position"))
 
 
 def _differ(rows: Sequence[LogRow]) -> ExportFinding:

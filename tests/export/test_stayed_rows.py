@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from actors.archive.archive_check import check_archive
+from actors.archive.departure import let_rows_leave
 from eventstore.log.codec import decode, state_of
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
@@ -16,14 +18,26 @@ from eventstore.log.streams import partition_stream
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.verify.findings import ExportFinding
 from http_edge.settings.settings import Settings
-from tests.export.leaving import KEYS, faults_in, leave, log, place, played, prune, settings_of
-from tests.export.samples import SIGNED_BY, exported_log, whole_log
-from tests.histories import PARTITIONS
+from tests.export.leaving import (
+    BOUNDS,
+    KEYS,
+    LATER_MS,
+    faults_in,
+    leave,
+    log,
+    place,
+    played,
+    prune,
+    settings_of,
+)
+from tests.export.samples import OWNER, SIGNED_BY, export_all, exported_log, whole_log
+from tests.histories import LIMITS, PARTITIONS, random_script
 from tests.log.raw_sql import run_sql
 
 __all__ = ["log", "place"]
 _REMOVE = "DELETE FROM stored_events WHERE rowid = {position}"
 _CHANGE = "UPDATE stored_events SET state = x'{other}' WHERE rowid = {position}"
+_WITHOUT_ROWS = "DELETE FROM contents WHERE position NOT IN (SELECT rowid FROM stored_events)"
 _ADD = (
     "INSERT INTO stored_events (rowid, originator_id, originator_version, topic, state)"
     " VALUES ({free}, '" + "0" * 32 + "', 1, '{topic}', x'{other}')"
@@ -63,6 +77,8 @@ def _faults(log: EventLog, place: ExportPlace) -> set[object]:
     [
         ("identity-registered", True, _REMOVE),
         ("contract-stored", False, _REMOVE),
+        ("message-queued", False, _REMOVE),
+        ("message-expiry-set", False, _REMOVE),
         ("batch-sealed", True, _REMOVE),
         ("contract-stored", False, _CHANGE),
         ("identity-registered", True, _ADD),
@@ -85,13 +101,17 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     bridged = {stream.bytes for stream, _ in log.archived_states()}
     bridged |= {partition_stream(name).bytes for name in PARTITIONS}
     kept = whole_log(log)
+    archived = {one.position for one in exported_log(place)}
     row = next(
         row
         for row in kept
-        if row.topic.startswith(kind) and (row.version == 1) is is_first and row.stream in bridged
+        if row.position in archived
+        and row.topic.startswith(kind)
+        and (row.version == 1) is is_first
+        and row.stream in bridged
     )
     event = decode(row.topic, row.state)
-    taken = {one.position for one in (*kept, *(exported_log(place) if is_pruned else ()))}
+    taken = {one.position for one in kept} | (archived if is_pruned else set())
     values = {
         "position": row.position,
         "topic": row.topic,
@@ -101,6 +121,7 @@ def test_what_stayed_is_compared_with_the_archive_even_if_the_seam_was_signed_ag
     _sign_again(settings, log)
     assert (faults_in(log), _faults(log, place)) == ([], set())
     run_sql(settings.log_dsn, change.format(**values))
+    run_sql(settings.log_dsn, _WITHOUT_ROWS)
     _sign_again(settings, log)
     assert (faults_in(log), _faults(log, place)) == ([], {Fault.WRONG_REST})
 
@@ -125,3 +146,39 @@ def test_a_row_that_is_no_row_is_reported_by_the_check_of_the_log_and_ends_none(
     run_sql(settings.log_dsn, f"UPDATE stored_events SET {change} {where}")
     assert {"malformed-row", "wrong-rest"} <= set(faults_in(log))
     assert _faults(log, place) <= {Fault.WRONG_REST}
+
+
+def test_a_departure_that_is_cut_off_leaves_no_difference(
+    log: EventLog, place: ExportPlace
+) -> None:
+    """Also where messages have left, and the row that removed them is behind the seam."""
+    history = played(log, acts=200)
+    leave(log, place, until_ms=history.now_ms - 600_000)
+    history.play(random_script(12, 80))
+    export_all(log, place, BOUNDS)
+    seams = set()
+    for _ in range(1_000):
+        with suppress(InterruptedError):
+            _let_leave_one_step(log, place)
+            break
+        seams.add(log.settings()[SEAM])
+        assert _faults(log, place) == set()
+    assert len(seams) > 1
+
+
+def _let_leave_one_step(log: EventLog, place: ExportPlace) -> None:
+    def cut() -> None:
+        raise InterruptedError
+
+    let_rows_leave(
+        log,
+        place,
+        KEYS,
+        OWNER.mediator_did,
+        until_ms=LATER_MS,
+        window_ms=LIMITS.timestamp_window_ms,
+        clock=lambda: LATER_MS,
+        section_rows=150,
+        rows_per_step_max=15,
+        after_step=cut,
+    )
