@@ -95,6 +95,7 @@ def test_a_cut_end_is_found_against_an_earlier_check(run: Run, path: Path) -> No
     assert run(*args).code == Exit.OK
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM stored_events WHERE rowid > 4")
+        connection.execute("DELETE FROM contents WHERE position > 4")
     assert run(*args[:-2]).code == Exit.OK
     ran = run(*args)
     assert ran.code == Exit.FINDING
