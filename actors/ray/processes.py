@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -179,13 +180,17 @@ class RayIdentityHost(IdentityHost):
     def __init__(self, options: HostOptions, prepare: Prepare) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``.
 
-        If that fails, the process ends and is started again.
+        If a restart fails, or memory is missing, the process ends and is started again. Any other
+        error is raised, so that a mediator that cannot start ends at once.
         """
         try:
             prepare(options.name)
             self._open(options, prepare)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it may pass
-            end_failed_start(error)
+        except Exception as error:
+            if isinstance(error, MemoryError) or _is_restart():
+                end_failed_start(error)
+            _LOG.critical("the start failed", exc_info=error)
+            raise
 
     def _open(self, options: HostOptions, prepare: Prepare) -> None:
         self._options, self._prepare = options, prepare
@@ -274,6 +279,16 @@ class RayDedicatedHost(RayIdentityHost):
             # Ray frees the name before it ends the process, so no caller finds a dying host.
             ray.kill(ray.get_actor(self._options.name))
         os._exit(0)
+
+
+def _is_restart() -> bool:
+    """Did Ray start this actor again? Also if Ray does not say: then it may have."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray warns of what it calls itself
+            return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+    except Exception:  # noqa: BLE001 - Ray does not document what it raises
+        return True
 
 
 def _end_stale(name: str) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 import signal
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -106,6 +108,20 @@ def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: 
     )
     backup.rename(settings.keys_path)
     check_log(settings)
+
+
+def test_a_host_that_cannot_read_its_log_ends_the_first_start_soon(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        assert server.terminate()[0] == Exit.OK
+    with closing(sqlite3.connect(tmp_path / "log.db")) as log:
+        log.execute("UPDATE stored_events SET state = x'00'")
+        log.commit()
+    reason = refusal(tmp_path, Exit.INTERNAL, listen="127.0.0.1:0", did=MEDIATOR_DID)
+    assert "The mediator did not become ready" in reason
+    events = [json.loads(line) for line in reason.splitlines() if line.startswith("{")]
+    (line,) = [event for event in events if event["event"] == "the start failed"]
+    assert line["error"] == "CorruptRow"
+    assert events[-1]["exit_code"] == Exit.INTERNAL
 
 
 @pytest.mark.postgres

@@ -14,6 +14,7 @@ from typing import Never
 
 import msgspec
 import pytest
+import ray
 
 from actors.core.commands import CheckRegistered
 from actors.core.limits import HostLimits
@@ -104,22 +105,48 @@ def test_a_host_ends_with_any_of_its_vital_threads(
     assert codes.get(timeout=WAIT_S) == 70
 
 
-@pytest.mark.parametrize("why", [MemoryError, UnsafeLog, OSError])
-def test_a_host_that_cannot_start_says_why_and_ends_after_a_pause(
+@pytest.mark.parametrize(
+    ("why", "is_restart"),
+    [(MemoryError, False), (MemoryError, True), (UnsafeLog, True), (OSError, True)],
+)
+def test_a_host_that_cannot_start_again_says_why_and_ends_after_a_pause(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     why: type[Exception],
+    is_restart: bool,
 ) -> None:
-    def prepare(_name: str) -> Never:
-        raise why
-
     steps: list[float] = []
     monkeypatch.setattr(time, "sleep", steps.append)
     monkeypatch.setattr(os, "_exit", steps.append)
-    RayIdentityHost(HostOptions("host", f"sqlite:{tmp_path}/log.db", [], HostLimits()), prepare)
+    with pytest.raises(why):  # only because this process goes on
+        start(tmp_path, monkeypatch, why, is_restart=is_restart)
     pause_s, code = steps
     assert (pause_s >= 1, code) == (True, 70)
+    assert caplog.records[0].exc_info is not None
+    assert caplog.records[0].exc_info[0] is why
+
+
+def test_a_first_start_that_fails_says_why_and_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UnsafeLog):
+        start(tmp_path, monkeypatch, UnsafeLog, is_restart=False)
     (line,) = caplog.records
     assert line.exc_info is not None
-    assert line.exc_info[0] is why
+    assert line.exc_info[0] is UnsafeLog
+
+
+def start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, why: type[Exception], *, is_restart: bool
+) -> None:
+    """Start a host that cannot start; Ray says whether it has started it before."""
+
+    class Context:
+        was_current_actor_reconstructed = is_restart
+
+    def prepare(_name: str) -> Never:
+        raise why
+
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
+    RayIdentityHost(HostOptions("host", f"sqlite:{folder}/log.db", [], HostLimits()), prepare)
