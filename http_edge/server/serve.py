@@ -320,16 +320,23 @@ class _Mediator:
             # At the same time as the edges: a placer may be waiting for a host that is silent.
             steps.append(self._node.stop())
         drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)
-        steps += [edge.stop.remote(drain_s) for edge in self._edges.values()]
-        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+        steps += [_stopped(edge.stop.remote(drain_s)) for edge in self._edges.values()]
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(ends_at):
                 await asyncio.gather(*steps)
-        with contextlib.suppress(TimeoutError, ray_errors.RayError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_HOSTS_S_MAX):
-                await asyncio.gather(*[host.stop.remote() for host in self._hosts.values()])
+                hosts = self._hosts.values()
+                await asyncio.gather(*[_stopped(host.stop.remote()) for host in hosts])
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def _stopped(answer: Awaitable[None]) -> None:
+    """Return when a process has stopped, also if it has died: the others go on stopping."""
+    with contextlib.suppress(ray_errors.RayError):
+        await answer
 
 
 def _start_ray(data_dir: Path) -> Path:

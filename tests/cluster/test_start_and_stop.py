@@ -28,9 +28,11 @@ from tests.cluster.accounts import (
     message,
     newcomer,
     post,
+    until,
     waiting_payloads,
 )
 from tests.cluster.server import (
+    EDGE,
     GCS,
     HOST,
     LINGERING,
@@ -173,6 +175,33 @@ async def test_sigterm_lets_commands_in_flight_finish_and_leaves_the_log_alone(
         stored = [row.topic for row in server.log().read_log() if "message" in row.topic]
         assert stored == ["message-queued.2"] * 20
         the_log_tells_the_life(server, but_not=writer.identity.did)
+
+
+async def test_an_edge_that_cannot_start_does_not_cut_short_what_others_answer(
+    tmp_path: Path,
+) -> None:
+    settings = {"edges": "2", "limits.drain_s_max": "30"}
+    with Server(tmp_path / "data", **settings) as server:
+        stderr = server.data_dir / "stderr"
+        (server.data_dir / "mediator-keys.json").rename(server.data_dir / "away")
+        send(server.pids(EDGE)[0], signal.SIGKILL)
+
+        async def has_failed() -> bool:
+            return "the start failed" in stderr.read_text()
+
+        async with client(server.url) as mediator:
+            writer, reader = await newcomer(mediator, "writer"), await newcomer(mediator, "reader")
+            await befriend(writer, reader)
+            await until(has_failed)
+            (host,) = server.pids(HOST)
+            send(host, signal.SIGSTOP)
+            (command,) = await in_flight(mediator, [message(writer, reader, "last")])
+            send(server.pid, signal.SIGTERM)
+            # Longer than the edge that cannot start takes to end.
+            assert await asyncio.to_thread(server.exit_code, DRAINED_S_MAX) is None
+            send(host, signal.SIGCONT)
+            assert (await command)[0] == 200
+            assert await asyncio.to_thread(server.exit_code, DRAINED_S_MAX) == Exit.OK
 
 
 def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(tmp_path: Path) -> None:
