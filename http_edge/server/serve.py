@@ -101,6 +101,9 @@ def _served(
         settings.served_url_path.write_text(settings.url)
         mediator = _Mediator(settings, metrics, token, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
+    except Stop as stop:
+        code = stop.exit_code
+        raise
     finally:
         # The loop has given SIGINT its default action back, and so would Python at its end: another
         # Ctrl-C would end this before Ray has ended. (Ray itself gives SIGTERM its own back.)

@@ -110,6 +110,7 @@ async def test_who_does_not_agree_with_the_others_does_not_start(
     assert (other_keys[0], same_name[0], no_cluster[0]) == (Exit.UNSAFE, Exit.USAGE, Exit.USAGE)
     assert "the log belongs to the key" in other_keys[1]
     assert "Another node of the cluster has the same name" in same_name[1]
+    assert f'"event": "stopped", "exit_code": {Exit.USAGE:d}' in same_name[1]
     assert "cannot share a SQLite log" in no_cluster[1]
 
 
