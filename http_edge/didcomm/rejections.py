@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Final
 
 from actors.core.refusals import Refusal
 from http_edge.didcomm.envelopes.messages import UnpackRefusal
 from http_edge.didcomm.protocols.problems import Problem
+from http_edge.listener.routes import HttpReason
 
 
-class RejectionReason(Enum):
+class RejectionReason(HttpReason):
     """Why a message was rejected; the transport gives the reason if the sender is not proven."""
-
-    status: HTTPStatus
-    retry_after_s: int
-    """``Retry-After`` in seconds; 0 for none."""
-
-    def __new__(cls, reason: str, status: HTTPStatus, retry_after_s: int = 0) -> Self:
-        """A member, with its answer over HTTP beside the reason."""
-        member = object.__new__(cls)
-        member._value_ = reason
-        member.status, member.retry_after_s = status, retry_after_s
-        return member
 
     NOT_AN_ENVELOPE = "not-an-envelope", HTTPStatus.BAD_REQUEST
     UNDECRYPTABLE = "undecryptable", HTTPStatus.BAD_REQUEST

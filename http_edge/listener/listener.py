@@ -34,7 +34,6 @@ from http_edge.listener.request import Request, may_upgrade
 from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
-    RETRY_AFTER_S,
     BodyRoute,
     ErrorBody,
     Handler,
@@ -443,8 +442,8 @@ class HttpListener:
         response = self._written(rejection.status, rejection.value)
         if wait_s is not None:
             response.headers[hdrs.RETRY_AFTER] = str(retry_after_s(wait_s))
-        elif rejection in RETRY_AFTER_S:
-            response.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S[rejection])
+        elif rejection.retry_after_s:
+            response.headers[hdrs.RETRY_AFTER] = str(rejection.retry_after_s)
         return response
 
     def _written(self, status: int, code: str) -> web.Response:

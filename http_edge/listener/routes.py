@@ -27,17 +27,26 @@ ErrorBody: TypeAlias = Callable[[str], bytes]
 HTTP status that a handler raised."""
 
 
-class Rejection(Enum):
-    """Why the listener itself rejects a request; refusal counts use the values as reasons."""
+class HttpReason(Enum):
+    """A reason for which a request is rejected, with its answer over HTTP beside it."""
 
     status: HTTPStatus
+    retry_after_s: int
+    """``Retry-After`` in seconds, after which a retry may succeed; 0 for none."""
 
-    def __new__(cls, reason: str, status: HTTPStatus) -> Self:
-        """A member: its reason, and the status of the answer beside it."""
+    def __new__(cls, reason: str, status: HTTPStatus, retry_after_s: int = 0) -> Self:
+        """A member of a set of reasons."""
         member = object.__new__(cls)
         member._value_ = reason
-        member.status = status
+        member.status, member.retry_after_s = status, retry_after_s
         return member
+
+
+class Rejection(HttpReason):
+    """Why the listener itself rejects a request; refusal counts use the values as reasons.
+
+    A token bucket gives a more exact time for a retry.
+    """
 
     MALFORMED = "MALFORMED", HTTPStatus.BAD_REQUEST
     """Not HTTP, or a head that is too long."""
@@ -53,14 +62,10 @@ class Rejection(Enum):
     """``Expect`` has another value than ``100-continue``."""
     UPGRADE_REQUIRED = "UPGRADE_REQUIRED", HTTPStatus.UPGRADE_REQUIRED
     """The path of a WebSocket without an upgrade."""
-    RATE_LIMITED = "RATE_LIMITED", HTTPStatus.TOO_MANY_REQUESTS
-    TOO_BUSY = "TOO_BUSY", HTTPStatus.SERVICE_UNAVAILABLE
+    RATE_LIMITED = "RATE_LIMITED", HTTPStatus.TOO_MANY_REQUESTS, 1
+    TOO_BUSY = "TOO_BUSY", HTTPStatus.SERVICE_UNAVAILABLE, 1
     """The edge drains, or is at a limit of what it works on: no handler has seen the request."""
     INTERNAL_ERROR = "INTERNAL_ERROR", HTTPStatus.INTERNAL_SERVER_ERROR
-
-
-RETRY_AFTER_S: Final[dict[Rejection, int]] = {Rejection.RATE_LIMITED: 1, Rejection.TOO_BUSY: 1}
-"""Seconds after which a retry may succeed, unless a token bucket gives a more exact time."""
 
 
 def retry_after_s(wait_s: float) -> int:
