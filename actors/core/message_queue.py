@@ -14,7 +14,7 @@ from typing import Final
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs, exceeds
-from actors.core.identity import Depth, Identity
+from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
 from eventstore.log.events import (
@@ -187,14 +187,14 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
     """Answer with a page of waiting messages in arrival order and the exact total (8.7)."""
     page, sender = command.page, command.sender_did
     total = len(state.messages) - len(state.envelopes)
-    matching = iter(state.messages.values())
+    matching: Iterable[QueuedMessage] = state.messages.values()
+    if state.envelopes:
+        matching = (message for message in matching if not message.is_envelope)
     if sender is not None:
-        found = [m for m in matching if m.sender_did == sender and not m.is_envelope]
-        total, matching = len(found), iter(found)
-    elif state.envelopes:
-        found = [m for m in matching if not m.is_envelope]
-        total, matching = len(found), iter(found)
-    chosen = list(islice(matching, page.offset, page.offset + page.size))
+        total = state.by_sender.get(sender, _EMPTY).messages
+        matching = (message for message in matching if message.sender_did == sender)
+    # It stops at the last match: behind it may stand thousands of others.
+    chosen = list(islice(matching, page.offset, min(page.offset + page.size, total)))
     versions = [message.version for message in chosen]
     size_bytes = sum(message.size_bytes for message in chosen)
     if exceeds(page, len(chosen), size_bytes):

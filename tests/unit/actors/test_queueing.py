@@ -15,10 +15,12 @@ from actors.core.commands import (
     QueryQueue,
     QueueEnvelopes,
     QueueMessage,
+    SaveContract,
     SetQueuePolicy,
     UpdateKeylist,
 )
 from actors.core.decision import Accepted, MessageRefs
+from actors.core.identity import QueuedMessage
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeQueued, EnvelopesWaiting, Purged, QueuePolicy, Refused
@@ -39,6 +41,7 @@ from tests.unit.actors.didcomm import (
 from tests.unit.actors.given import (
     NOW_MS,
     content,
+    contract,
 )
 
 BASE: dict[str, Any] = {"at_ms": NOW_MS, "command": b"c" * 16}
@@ -165,6 +168,43 @@ def test_the_owners_own_rules_refuse_no_decentrl_message() -> None:
     both.do(SetQueuePolicy(will_queue=False, messages_max=1, message_bytes_max=1, bytes_max=1))
     for _ in range(2):
         assert isinstance(both.do(QueueMessage(FRIEND, b"1234")), Accepted)
+
+
+class _LookedAt(dict[str, QueuedMessage]):
+    """Counts how many of its values were looked at."""
+
+    count = 0
+
+    def values(self) -> Any:
+        for value in super().values():
+            self.count += 1
+            yield value
+
+
+@pytest.mark.parametrize(
+    ("page", "sender", "found", "total", "looked_at"),
+    [
+        (Page(0, 10), None, 10, 50, 11),
+        (Page(4, 10), None, 10, 50, 51),
+        (Page(0, 20), FRIEND, 10, 10, 11),
+        (Page(3, 10), "did:x:other", 10, 40, 51),
+        (Page(0, 10), "did:x:nobody", 0, 0, 0),
+    ],
+)
+def test_a_page_of_messages_looks_at_none_behind_its_last_one(
+    page: Page, sender: str | None, found: int, total: int, looked_at: int
+) -> None:
+    both = on_both_protocols()
+    both.do(SaveContract(contract("did:x:other", both.did)))
+    both.queue(b"envelope")
+    for number in range(50):
+        both.do(QueueMessage(FRIEND if number < 10 else "did:x:other", b"x"))
+    both.state.messages = looked = _LookedAt(both.state.messages)
+    asked = both.do(QueryMessages(page, sender))
+    assert isinstance(asked, Accepted)
+    assert isinstance(asked.reply, MessageRefs)
+    assert (len(asked.reply.versions), asked.reply.total) == (found, total)
+    assert looked.count == looked_at
 
 
 def test_decentrl_and_didcomm_never_see_or_remove_each_others_messages() -> None:
