@@ -1,4 +1,4 @@
-"""Routes: which host owns a partition, fixed or by the newest placement table.
+"""Routes: which host owns a partition, by the newest placement table.
 
 A gateway queries the routes for every submission, so they answer from memory; ``moved`` waits for a
 table that changes the answer.
@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
-
-from typing_extensions import override
+from typing import Final, Self
 
 from actors.core.partitioning import Placement, is_shard, shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable, goes_on
@@ -23,75 +21,24 @@ by the next probe."""
 
 
 class Routes:
-    """Which host owns which partition, as far as this edge knows: here by the placement, for ever.
+    """Which host owns which partition, by the newest table; without a placer, by the first one.
 
-    ``LiveRoutes`` follow a placer.
+    ``fixed`` makes those of a mediator without a placer.
     """
-
-    def __init__(self, placement: Placement) -> None:
-        """The routes of a placement with a fixed number of hosts."""
-        self.placement: Final = placement
-        """What names alone determine: shards, databases, and the partitions of nonces."""
-        self._hosts: Sequence[str] = placement.host_names
-        shards = map(shard_name, range(placement.shards))
-        self._host_of = {shard: placement.host_of(shard) for shard in shards}
-
-    def partition_of(self, did: str) -> str:
-        """The partition that holds the state of an identity now."""
-        return self.placement.partition_of(did)
-
-    def hosts(self) -> Sequence[str]:
-        """The live hosts of shards."""
-        return self._hosts
-
-    def dedicated_hosts(self) -> Sequence[str]:
-        """The live dedicated hosts that a placer has named."""
-        return ()
-
-    def host_of(self, partition: str) -> str | None:
-        """The host that owns a partition; None as long as no owner is known."""
-        return self._host_of[partition]
-
-    def unowned(self) -> int:
-        """How many shards have no known owner."""
-        return 0
-
-    def silent_s(self) -> float:
-        """Seconds since the last answer of the placer; 0 without a placer."""
-        return 0.0
-
-    def just_left(self, host: str) -> Collection[str]:
-        """The partitions that moved with their sessions from this host in the last seconds.
-
-        An edge that only now finds its connection to the host broken must not trust their sessions:
-        the handover did not contain what the host had lost before it.
-        """
-        del host
-        return ()
-
-    async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Wait until a change of owners makes ``is_so`` true; False if owners never change.
-
-        After ``seconds_max`` the result is True as well: a host may own the partition unnoticed.
-        """
-        del is_so, seconds_max
-        return False
-
-
-class LiveRoutes(Routes):
-    """Routes that follow the newest table."""
 
     def __init__(
         self, placement: Placement, *, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Routes that know no owner yet; ``placement.hosts`` does not matter."""
-        super().__init__(placement)
+        self.placement: Final = placement
+        """What names alone determine: shards, databases, and the partitions of nonces."""
+        self._has_placer = True
         self._clock_s = clock_s
         self._left: dict[str, tuple[str, float]] = {}
         self._owners: Mapping[str, PartitionOwner] = {}
         self._dedicated: Mapping[str, PartitionOwner | None] = {}
         self._returned: Mapping[str, str] = {}
-        self._hosts = []
+        self._hosts: Sequence[str] = []
         self._dedicated_hosts: Sequence[str] = []
         self._known: dict[str, PartitionOwner] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}
@@ -99,6 +46,16 @@ class LiveRoutes(Routes):
         self.lost_hosts: set[str] = set()
         """Hosts that are dead by the last table and whose partitions other hosts own without a
         handover: they will not answer calls in flight."""
+
+    @classmethod
+    def fixed(cls, placement: Placement) -> Self:
+        """The routes of a mediator without a placer: each shard has its host by the placement."""
+        shards = map(shard_name, range(placement.shards))
+        owners = {shard: PartitionOwner(placement.host_of(shard), "") for shard in shards}
+        routes = cls(placement)
+        routes.update(PlacementTable(0, owners, {}))
+        routes._hosts, routes._has_placer = placement.host_names, False
+        return routes
 
     def update(self, table: PlacementTable) -> Collection[str]:
         """Follow this table; return the partitions whose sessions were lost since the last one.
@@ -133,9 +90,9 @@ class LiveRoutes(Routes):
         """Note that the placer has answered just now."""
         self._answered_s = self._clock_s()
 
-    @override
     def silent_s(self) -> float:
-        return self._clock_s() - self._answered_s
+        """Seconds since the last answer of the placer; 0 without a placer."""
+        return self._clock_s() - self._answered_s if self._has_placer else 0.0
 
     @staticmethod
     def _owners_in(table: PlacementTable) -> Mapping[str, PartitionOwner]:
@@ -171,30 +128,43 @@ class LiveRoutes(Routes):
                 lost.add(did)
         return lost
 
-    @override
     def partition_of(self, did: str) -> str:
+        """The partition that holds the state of an identity now."""
         return did if did in self._dedicated else self.placement.partition_of(did)
 
-    @override
+    def hosts(self) -> Sequence[str]:
+        """The live hosts of shards."""
+        return self._hosts
+
     def dedicated_hosts(self) -> Sequence[str]:
+        """The live dedicated hosts that a placer has named."""
         return self._dedicated_hosts
 
-    @override
     def host_of(self, partition: str) -> str | None:
+        """The host that owns a partition; None as long as no owner is known."""
         owner = self._owners.get(partition) or self._dedicated.get(partition)
         return None if owner is None else owner.host
 
-    @override
     def unowned(self) -> int:
+        """How many shards have no known owner."""
         return self.placement.shards - len(self._owners)
 
-    @override
     def just_left(self, host: str) -> Collection[str]:
+        """The partitions that moved with their sessions from this host in the last seconds.
+
+        An edge that only now finds its connection to the host broken must not trust their sessions:
+        the handover did not contain what the host had lost before it.
+        """
         since = self._clock_s() - _NOTICED_S_MAX
         return [s for s, (left, at) in self._left.items() if left == host and at >= since]
 
-    @override
     async def moved(self, is_so: Callable[[], bool], *, seconds_max: float) -> bool:
+        """Wait until a change of owners makes ``is_so`` true; False if owners never change.
+
+        After ``seconds_max`` the result is True as well: a host may own the partition unnoticed.
+        """
+        if not self._has_placer:
+            return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
                 while not is_so():

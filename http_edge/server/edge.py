@@ -57,7 +57,7 @@ from http_edge.dids.resolver import Resolver
 from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.refusal_log import RefusalLog
-from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.dispatch.routes import Routes
 from http_edge.dispatch.whole_log import waiting_queues
 from http_edge.listener.address_charge import charge_bytes, paying_address
 from http_edge.listener.body_reads import read_apart
@@ -108,7 +108,7 @@ class Edge:
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
-            routes or Routes(placement_of(settings)),
+            routes or Routes.fixed(placement_of(settings)),
             ports,
             settings.limits,
             on_push=self.take_push,
@@ -337,10 +337,8 @@ class Edge:
         """Take over a new placement table; close sockets of partitions that lost their sessions.
 
         Connect to new hosts of shards, and to new dedicated hosts whose identity has a listener.
-        Only for an edge with ``LiveRoutes``.
         """
         routes = self._gateway.routes
-        assert isinstance(routes, LiveRoutes)
         known, known_dedicated = {*routes.hosts()}, {*routes.dedicated_hosts()}
         lost = routes.update(table)
         for host in routes.lost_hosts:
@@ -359,8 +357,7 @@ class Edge:
             self._hub.close_sessions_of(lost)
 
     def placer_answered(self) -> None:
-        """Note that the placer has answered. Only for an edge with ``LiveRoutes``."""
-        assert isinstance(self._gateway.routes, LiveRoutes)
+        """Note that the placer has answered."""
         self._gateway.routes.placer_answered()
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
@@ -379,7 +376,6 @@ class Edge:
         """Forget a host that has ended in order, after all its pushes.
 
         The sessions that it handed over are whole; the placement table says which others are lost.
-        Only for an edge with ``LiveRoutes``.
         """
         self._gateway.forget(host)
 

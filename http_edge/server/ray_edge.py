@@ -18,7 +18,7 @@ from actors.host.vital_thread import end_failed_start, end_process
 from actors.placement.placer_role import PlacerLink
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load
-from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
 
@@ -46,7 +46,7 @@ class RayEdge:
         placement = placement_of(settings)
         self._finder = host_finder(settings)
         has_placer = settings.has_placer
-        self._routes = LiveRoutes(placement) if has_placer else Routes(placement)
+        self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
         self._placer = PlacerLink(name, self._finder) if has_placer else None
         self._edge: Edge | None = None
         self._following: asyncio.Task[None] | None = None

@@ -89,7 +89,7 @@ class LocalHosts:
         ports: dict[str, HostPort] = {}
         find = self.ports_of(edge)
         return Gateway(
-            Routes(placement_of(self._settings)),
+            Routes.fixed(placement_of(self._settings)),
             lambda host: ports.setdefault(host, find(host)),
             self._settings.limits,
             on_push=on_push,

@@ -17,12 +17,12 @@ from actors.core.replies import BatchResult, Dedication
 from actors.core.submissions import Submission
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.port import AdoptPartitions, Expect, HandOut, ReleasePartitions, TakeIn
-from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import host_options, placement_of
 from tests.edge.mediator import Mediator
 
 
-class NotedRoutes(LiveRoutes):
+class NotedRoutes(Routes):
     """Routes that count how often a command had to wait for an owner."""
 
     waits = 0

@@ -42,7 +42,7 @@ class Setting:
     def __init__(self, *hosts: RecordingHost, databases: int = 1) -> None:
         self.hosts = hosts
         placement = Placement(shards=16, hosts=len(hosts) // databases, databases=databases)
-        self.routes = PlacerRoutes(placement)
+        self.routes = PlacerRoutes.fixed(placement)
         self._now_ms = 0
         ports = dict(zip(placement.host_names, hosts, strict=True))
         gateway = Gateway(

@@ -24,7 +24,7 @@ from actors.host.port import PAGE_TOO_LARGE, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter, SavedEventsFilter, SavedEventsPage
 from http_edge.dispatch import gateway, outbox
 from http_edge.dispatch.gateway import Gateway
-from http_edge.dispatch.routes import LiveRoutes, Routes
+from http_edge.dispatch.routes import Routes
 from http_edge.settings.settings import Limits
 from tests.unit.dispatch.recording_host import RecordingHost
 
@@ -45,7 +45,7 @@ class Setting:
         self.pushed: list[Push] = []
         self.restarted: list[str] = []
         self.gateway = Gateway(
-            routes or Routes(Placement(shards=16, hosts=hosts)),
+            routes or Routes.fixed(Placement(shards=16, hosts=hosts)),
             self.hosts.__getitem__,
             LIMITS,
             on_push=self.pushed.append,
@@ -242,9 +242,8 @@ async def test_beyond_the_bound_idle_outboxes_of_hosts_that_ended_are_closed_and
     living, busy, idle, new = (
         dedicated_host_name(f"did:a:{name}", "node") for name in ("living", "busy", "idle", "new")
     )
-    setting = Setting(1, LiveRoutes(Placement(shards=16, hosts=1)))
+    setting = Setting(1, Routes(Placement(shards=16, hosts=1)))
     routes = setting.gateway.routes
-    assert isinstance(routes, LiveRoutes)
     names = ("host-0", living, busy, idle, new)
     setting.hosts |= {name: RecordingHost() for name in names}
     dedicated = {identity_of_host(name)[0]: PartitionOwner(name, "own-1") for name in names[1:]}

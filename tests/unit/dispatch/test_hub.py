@@ -9,7 +9,7 @@ from actors.core.partitioning import Placement
 from actors.core.placement_table import PartitionOwner
 from actors.core.replies import ContractsUpdated, Notice
 from http_edge.dispatch.hub import GOING_AWAY, SERVICE_RESTART, Hub
-from http_edge.dispatch.routes import LiveRoutes
+from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.test_gateway import Setting, sender_and_target
 from tests.unit.dispatch.test_moving import DID, OWN, with_own
 
@@ -115,7 +115,7 @@ async def test_a_host_that_lost_its_sessions_closes_its_listeners_and_an_edge_th
 
 
 async def test_listeners_close_with_the_sessions_of_their_shard_or_their_identity() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     setting = Setting(1, routes)
     hub = Hub(EDGE, setting.gateway)
     in_shard, alone = Listening(), Listening()

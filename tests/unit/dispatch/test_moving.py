@@ -19,7 +19,7 @@ from actors.host.port import HostNotReached, HostUnavailable
 from eventstore.log.event_log import PublicEventsFilter
 from http_edge.dispatch import gateway
 from http_edge.dispatch.gateway import _ASK_AGAIN_S
-from http_edge.dispatch.routes import LiveRoutes
+from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.recording_host import RecordingHost
 from tests.unit.dispatch.test_gateway import Setting
 
@@ -37,10 +37,10 @@ def table(version: int, host: str | None, sessions: str = "1", **others: str) ->
 
 
 def live(
-    *, refusing: Callable[[str], bool] = lambda _: False, routes: LiveRoutes | None = None
-) -> tuple[Setting, LiveRoutes]:
+    *, refusing: Callable[[str], bool] = lambda _: False, routes: Routes | None = None
+) -> tuple[Setting, Routes]:
     """A gateway with live routes to two hosts, of which those that are ``refusing`` own nothing."""
-    routes = routes or LiveRoutes(Placement(shards=16, hosts=1))
+    routes = routes or Routes(Placement(shards=16, hosts=1))
     setting = Setting(2, routes)
 
     def reply_of(name: str) -> Callable[[Submission], Reply]:
@@ -144,7 +144,7 @@ async def test_no_more_wait_than_the_limit() -> None:
         routes.update(table(version + 1, None))
 
 
-class WatchedRoutes(LiveRoutes):
+class WatchedRoutes(Routes):
     """Routes that get their next table as soon as something waits for it."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ async def test_drained_waits_for_those_who_wait_for_an_owner(
 
 
 def test_sessions_are_lost_with_a_new_id_also_when_they_had_no_owner_between() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     assert not routes.update(table(1, "host-0", "1"))
     assert not routes.update(table(2, "host-1", "1"))
     assert not routes.update(table(3, None))
@@ -255,7 +255,7 @@ def without(table: PlacementTable, host: str) -> PlacementTable:
 
 
 def test_a_host_is_lost_when_others_own_what_it_had_and_did_not_hand_over() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     routes.update(table(1, "host-0", "1"))
     routes.update(without(table(2, None), "host-0"))
     assert routes.lost_hosts == set()  # it may still hand over
@@ -271,7 +271,7 @@ def test_a_host_is_lost_when_others_own_what_it_had_and_did_not_hand_over() -> N
 
 
 def test_a_dedicated_host_that_lives_is_not_lost_with_the_sessions_of_its_identity() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     for sessions, living in (("own-1", [OWN]), ("own-2", [OWN]), ("own-3", [])):
         own = with_own(1, {DID: PartitionOwner(OWN, sessions)})
         hosts = dict.fromkeys(living, "node")
@@ -282,7 +282,7 @@ def test_a_dedicated_host_that_lives_is_not_lost_with_the_sessions_of_its_identi
 
 def test_a_placer_is_silent_since_its_last_table_or_answer() -> None:
     now_s = 5.0
-    routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
+    routes = Routes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
     now_s = 7.0
     assert routes.silent_s() == 2
     routes.update(table(1, "host-0"))
@@ -313,7 +313,7 @@ async def test_who_waits_for_a_host_that_was_lost_is_answered_or_goes_to_the_nex
 
 def test_shards_that_left_a_host_are_remembered_until_a_broken_line_to_it_is_noticed() -> None:
     now_s = 0.0
-    routes = LiveRoutes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
+    routes = Routes(Placement(shards=16, hosts=1), clock_s=lambda: now_s)
     routes.update(table(1, "host-0"))
     routes.update(table(2, "host-0", shard_3="host-1"))
     assert list(routes.just_left("host-0")) == ["shard-3"]
@@ -395,7 +395,7 @@ async def test_a_nonce_alone_stays_with_its_shard_whatever_becomes_of_the_identi
 
 
 def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     assert not routes.update(with_own(1))
     assert not routes.update(with_own(2, {DID: PartitionOwner(OWN, "1/a")}))
     assert list(routes.just_left("host-0")) == [DID]
@@ -408,7 +408,7 @@ def test_sessions_go_with_an_identity_and_come_back_with_it() -> None:
 
 
 def test_sessions_that_an_identity_lost_on_its_way_are_reported() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     routes.update(with_own(1))
     assert set(routes.update(with_own(2, {DID: PartitionOwner(OWN, "own-1")}))) == {DID}
     assert set(routes.update(with_own(3, {DID: PartitionOwner(OWN, "own-2")}))) == {DID}
@@ -421,14 +421,14 @@ def test_sessions_that_an_identity_lost_on_its_way_are_reported() -> None:
 
 
 def test_a_placer_that_has_not_looked_yet_tells_nothing_of_identities() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
     assert not routes.update(with_own(2, None))
     assert routes.host_of(DID) == OWN
 
 
 def test_the_sessions_of_a_shard_are_lost_without_those_of_whom_has_left_it() -> None:
-    routes = LiveRoutes(Placement(shards=16, hosts=1))
+    routes = Routes(Placement(shards=16, hosts=1))
     routes.update(with_own(1, {DID: PartitionOwner(OWN, "1/a")}))
     lost = routes.update(with_own(2, {DID: PartitionOwner(OWN, "1/a")}, "2"))
     assert set(lost) == set(SHARDS)

@@ -52,7 +52,7 @@ class Scene:
         self.hosts = LocalHosts(self.settings, clock=self.clock, new_id=lambda: next(ids))
         self.port = LossyPort(self.hosts, EDGE, HOST)
         self.gateway = Gateway(
-            Routes(placement_of(self.settings)),
+            Routes.fixed(placement_of(self.settings)),
             self._port,
             LIMITS,
             on_push=lambda _: None,
