@@ -73,7 +73,7 @@ class ConnectedHostPort:
         self._is_cut_off = False
 
     async def submit(self, batch: bytes) -> bytes:
-        """Run a batch of submissions; see ``IdentityHost.submit``.
+        """Run a batch of submissions; see ``Writer.submit``.
 
         Raises:
             HostNotReached: nothing was sent.
@@ -83,7 +83,7 @@ class ConnectedHostPort:
         return await self._call(lambda client: client.submit(batch))
 
     async def ask(self, question: HostQuestion[A]) -> A:
-        """Ask a question and return its answer; see ``IdentityHost.ask``. Raises: as ``submit``.
+        """Ask a question and return its answer; see ``IdentityHost.answer``. Raises: as ``submit``.
 
         Pages may be large, so they have a connection of their own and no command waits behind one.
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeVar, assert_never, cast
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 
@@ -32,13 +32,11 @@ from actors.host.packed_page import pack_page
 from actors.host.pages import read_messages
 from actors.host.port import (
     PAGE_TOO_LARGE,
-    A,
     AdoptPartitions,
     AnyQuestion,
     EndHost,
     Expect,
     HandOut,
-    HostQuestion,
     HostUnavailable,
     Inspect,
     IsKnown,
@@ -191,16 +189,7 @@ class IdentityHost:
         """An id unlike that of any other host, even an earlier one of the same name."""
         return self._incarnation
 
-    def submit(self, edge: str, batch: bytes) -> bytes:
-        """Run a batch, msgpack of ``list[Submission]``, for the edge of this name.
-
-        Return the msgpack of ``BatchResult`` after the commit; the edge's pushes are in it.
-        """
-        answered: Future[bytes] = Future()
-        self._writer.submit(edge, batch, answered.set_result)
-        return answered.result()
-
-    def ask(self, question: HostQuestion[A]) -> A:
+    def answer(self, question: AnyQuestion) -> object:  # noqa: C901, PLR0912 - one arm per question
         """Answer a question with the type that the question names.
 
         Any thread may call this. Questions that touch the host's state wait for the writer's
@@ -210,10 +199,6 @@ class IdentityHost:
             LogError: the log cannot be read, or written where that is needed.
             msgspec.DecodeError: a question holds no valid handover.
         """
-        return cast("A", self.answer(cast("AnyQuestion", question)))
-
-    def answer(self, question: AnyQuestion) -> object:  # noqa: C901, PLR0912 - one arm per question
-        """As ``ask``, for a question of any type."""
         match question:
             case Ping():
                 return self.ping()

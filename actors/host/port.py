@@ -2,9 +2,9 @@
 
 Batches of commands have a call of their own, ``submit``, because they are the hot path. Everything
 else is a question of the family ``AnyQuestion``: its type determines the type of the answer,
-``IdentityHost.ask`` answers all of them in one place, and a port carries them all the same way. A
-question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings`` shows whether
-it was, and for identities the log does.
+``IdentityHost.answer`` answers all of them in one place, and a port carries them all the same way.
+A question that raised ``HostUnavailable`` may have been carried out: ``QueryHoldings`` shows
+whether it was, and for identities the log does.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from actors.core.limits import HostLimits
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from actors.host.measures import HostReport
 from actors.host.port import ListQueues, QueryStats
 from eventstore.log.event_log import Due, EventLog, QueueDepth
@@ -24,6 +24,7 @@ from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log, open_store
 from http_edge.server.metrics import Seen, exposition
 from tests.bench.report import Measurement, ProgressBar, Report, measured, report, timed
+from tests.called_host import CalledHost
 
 _AT_ONCE: Final = 2_000
 _FROM_MS: Final = 1_700_000_000_000
@@ -43,7 +44,7 @@ async def run(wanted: ScrapePlan, folder: Path, bar: ProgressBar) -> Report:
     dsn = wanted.dsn or f"sqlite:{folder / 'log.db'}"
     lines = [_fill(dsn, wanted.queues, bar)]
     options = HostOptions("host-0", dsn, ["shard-0"], HostLimits())
-    host = IdentityHost(options, lambda _edge, _pushes: None)
+    host = CalledHost(options, lambda _edge, _pushes: None)
     try:
         lines += [
             _questions("metrics", lambda: _scrape(host)),
@@ -87,7 +88,7 @@ def _search(log: EventLog, due: Due, until_ms: int) -> Measurement:
     return _questions(f"32 due by {due.value}", ask)
 
 
-def _scrape(host: IdentityHost) -> None:
+def _scrape(host: CalledHost) -> None:
     reported = msgspec.msgpack.decode(host.report(with_log=True), type=HostReport)
     seen = Seen(hosts={"host-0": reported}, edges={}, shards=1, exports=[], now_ms=_FROM_MS)
     exposition(seen, "")

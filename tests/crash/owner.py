@@ -24,12 +24,13 @@ import msgspec
 from actors.core.limits import HostLimits
 from actors.core.replies import BatchResult, Push, Reply
 from actors.core.submissions import Submission
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from eventstore.log.event_log import EventLog
 from eventstore.stores.recorder_log import RecorderLog
 from eventstore.stores.sqlite_connections import CHECKPOINT_BYTES
 from eventstore.stores.sqlite_erasure import WITHIN_S
 from eventstore.stores.sqlite_log import SqliteStore
+from tests.called_host import CalledHost
 from tests.forked import started
 
 PARTITION: Final = "shard-0"
@@ -160,21 +161,21 @@ def _forked(dsn: str, request: Any, answers: Any) -> None:
 
 
 @contextmanager
-def here(dsn: str, log: EventLog | None = None) -> Iterator[IdentityHost]:
+def here(dsn: str, log: EventLog | None = None) -> Iterator[CalledHost]:
     """The same host in this process.
 
     Raises:
         LogError: the log cannot be opened, or its partition not be claimed.
     """
     options = HostOptions("owner", dsn, [PARTITION], HostLimits())
-    host = IdentityHost(options, _no_other_edge, log=log)
+    host = CalledHost(options, _no_other_edge, log=log)
     try:
         yield host
     finally:
         host.stop()
 
 
-def ask(host: IdentityHost, *submissions: Submission) -> list[Reply]:
+def ask(host: CalledHost, *submissions: Submission) -> list[Reply]:
     """The replies of a host in this process to one batch."""
     return _RESULT.decode(host.submit("edge", _BATCH.encode(submissions))).replies
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from actors.core.partitioning import host_name
 from actors.core.replies import Push
 from actors.host.clock import Clock, NewId
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, NoteSockets
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
@@ -20,6 +20,7 @@ from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import host_options, placement_of
 from http_edge.settings.settings import Settings
+from tests.called_host import CalledHost
 
 _T = TypeVar("_T")
 
@@ -47,7 +48,7 @@ class LocalHosts:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down: set[str] = set()
         self._held: Held | None = None
-        self.running: dict[str, IdentityHost] = {}
+        self.running: dict[str, CalledHost] = {}
         self.is_placed = False
         """Is it said from outside what is whose, as in a cluster?"""
 
@@ -58,10 +59,10 @@ class LocalHosts:
         for option in options:
             self.run(option)
 
-    def run(self, options: HostOptions, log: EventLog | None = None) -> IdentityHost:
+    def run(self, options: HostOptions, log: EventLog | None = None) -> CalledHost:
         """Start one host, in place of the one that had its name."""
         options = msgspec.structs.replace(options, is_placed=self.is_placed)
-        host = IdentityHost(options, self._push, clock=self._clock, new_id=self._new_id, log=log)
+        host = CalledHost(options, self._push, clock=self._clock, new_id=self._new_id, log=log)
         self.running[options.name] = host
         return host
 
@@ -117,7 +118,7 @@ class LocalHosts:
             held.arrived.set()
             await held.released.wait()
 
-    def find(self, host: str) -> IdentityHost:
+    def find(self, host: str) -> CalledHost:
         """A host that can be reached.
 
         Raises:
@@ -161,7 +162,7 @@ class LocalHostPort(HostPort):
     async def ask(self, question: HostQuestion[A]) -> A:
         return await self._run(lambda host: host.ask(question))
 
-    async def _run(self, ask: Callable[[IdentityHost], _T]) -> _T:
+    async def _run(self, ask: Callable[[CalledHost], _T]) -> _T:
         host = self._hosts.find(self._host)
         try:
             return await asyncio.to_thread(ask, host)

@@ -15,10 +15,11 @@ from actors.core.partitioning import DEDICATED_HOST_PREFIX, dedicated_host_name,
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.core.replies import BatchResult, Dedication
 from actors.core.submissions import Submission
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from actors.host.port import AdoptPartitions, Expect, HandOut, ReleasePartitions, TakeIn
 from http_edge.dispatch.routes import Routes
 from http_edge.server.hosts import host_options, placement_of
+from tests.called_host import CalledHost
 from tests.edge.mediator import Mediator
 
 
@@ -141,7 +142,7 @@ class MovingMediator(Mediator):
         self.publish_table()
 
     @staticmethod
-    async def _ask(host: IdentityHost, did: str, partition: str, command: Command) -> None:
+    async def _ask(host: CalledHost, did: str, partition: str, command: Command) -> None:
         batch = msgspec.msgpack.encode([Submission(partition, did, b"", command=command)])
         said = await asyncio.to_thread(host.submit, "placer", batch)
         (reply,) = msgspec.msgpack.decode(said, type=BatchResult).replies

@@ -16,7 +16,7 @@ from actors.core.partitioning import (
     Placement,
     dedicated_host_name,
 )
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from actors.host.port import (
     A,
     AdoptPartitions,
@@ -36,6 +36,7 @@ from actors.host.port import (
 from actors.placement.dedication import DedicationRules
 from actors.placement.placer import Placer
 from eventstore.log.errors import LogError
+from tests.called_host import CalledHost
 
 SHARDS = [f"shard-{index}" for index in range(8)]
 _AT_ONCE = (QueryHoldings, SetDraining)
@@ -56,8 +57,8 @@ class LocalCluster:
         self.placement = Placement(len(SHARDS), hosts=1, databases=databases)
         self._dsns = [f"sqlite:{directory / f'log-{place}.db'}" for place in range(databases)]
         self._silent: dict[str, asyncio.Event] = {}
-        self._every: list[IdentityHost] = []
-        self.hosts: dict[str, IdentityHost] = {}
+        self._every: list[CalledHost] = []
+        self.hosts: dict[str, CalledHost] = {}
         self._asked: set[asyncio.Task[Any]] = set()
         self.steps: list[tuple[str, str, tuple[str, ...]]] = []
         self.released = asyncio.Event()
@@ -102,7 +103,7 @@ class LocalCluster:
         """A new host on this database, which owns nothing."""
         limits = HostLimits(dedicate_above_commands_per_s=ABOVE_PER_S)
         options = HostOptions(name, dsn, [], limits, node, is_placed=True)
-        self.hosts[name] = IdentityHost(options, lambda *_: None, clock=lambda: self.now_ms)
+        self.hosts[name] = CalledHost(options, lambda *_: None, clock=lambda: self.now_ms)
         self._every.append(self.hosts[name])
 
     def dsn_of(self, name: str) -> str:
@@ -187,7 +188,7 @@ class LocalCluster:
         """The way to a host, for the placer."""
         return _Port(self, name)
 
-    async def reach(self, name: str) -> IdentityHost:
+    async def reach(self, name: str) -> CalledHost:
         """A host that answers now. Raises: HostUnavailable."""
         while name in self._silent:
             await self._silent[name].wait()

@@ -14,10 +14,11 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Refused
 from actors.core.submissions import Submission
 from actors.host.host_term import HostTerm, LeaseKeeper
-from actors.host.identity_host import HostOptions, IdentityHost
+from actors.host.identity_host import HostOptions
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.stores.open_log import open_host_leases
+from tests.called_host import CalledHost
 
 LEASE_S = 4.0
 MINE = HostLease("host-a", "a", "first", "127.0.0.1", 7001, b"token")
@@ -98,7 +99,7 @@ def test_a_host_that_may_not_serve_sends_edges_to_the_next_owner_and_stores_noth
 ) -> None:
     options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", ["shard-0"], HostLimits())
     serving = [True]
-    host = IdentityHost(options, lambda *_: None, may_serve=lambda: serving[0])
+    host = CalledHost(options, lambda *_: None, may_serve=lambda: serving[0])
     batch = msgspec.msgpack.encode([Submission("shard-0", "did:x:me", b"key" * 8)] * 2)
     before = host.holdings()
     serving[0] = False
@@ -114,7 +115,7 @@ def test_a_host_that_may_not_serve_sends_edges_to_the_next_owner_and_stores_noth
 
 def test_a_host_records_the_format_of_its_log_before_it_serves(tmp_path: Path) -> None:
     options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", ["shard-0"], HostLimits())
-    host = IdentityHost(options, lambda *_: None)
+    host = CalledHost(options, lambda *_: None)
     with closing(options.open_log()) as log:
         assert log.settings()[FORMAT_NAME] == str(FORMAT)
     host.stop()
