@@ -294,9 +294,11 @@ class IdentityHost:
         if with_log and (log := self._log_watch.figures(_REPORT_S_MAX)) is not None:
             storage = self._log_watch.storage(_REPORT_S_MAX)
         growth = self._growth.bytes_per_day if with_log else None
-        stats = msgspec.structs.replace(stats, storage=storage, growth_bytes_per_day=growth)
+        stats = msgspec.structs.replace(
+            stats, log=log, storage=storage, growth_bytes_per_day=growth
+        )
         measured = families(self._host.measures.registry)
-        return msgspec.msgpack.encode(HostReport(stats=stats, families=measured, log=log))
+        return msgspec.msgpack.encode(HostReport(stats=stats, families=measured))
 
     def holdings(self) -> HostHoldings:
         """What this host owns, answered on the caller's thread.

@@ -311,11 +311,10 @@ class HostStats(msgspec.Struct):
 
 
 class HostReport(msgspec.Struct, kw_only=True):
-    """Everything about one host; ``log`` is None if it was not requested or did not answer."""
+    """Everything about one host; its log figures are None if not requested, or without answer."""
 
     stats: HostStats
     families: list[MetricFamily]
-    log: LogFigures | None = None
 
 
 _A = TypeVar("_A")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from eventstore.log.event_log import LogRow
-
-_STREAM_BYTES: Final = 16
+from eventstore.log.streams import STREAM_BYTES
 
 
 class Fault(Enum):
@@ -89,7 +88,7 @@ def finding(
     """A finding about a row, or about the rows from ``first_position`` to it."""
     stream: Any = row.stream
     if isinstance(stream, bytes):  # a column of SQLite takes any
-        stream = UUID(bytes=stream) if len(stream) == _STREAM_BYTES else stream.hex()
+        stream = UUID(bytes=stream) if len(stream) == STREAM_BYTES else stream.hex()
     return Finding(
         fault=fault,
         first_position=row.position if first_position is None else first_position,

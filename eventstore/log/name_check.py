@@ -24,8 +24,8 @@ from eventstore.log.events import (
     KeyReleased,
 )
 from eventstore.log.faults import Fault, Finding, finding
-from eventstore.log.redaction import STREAM_BYTES, erased_names
-from eventstore.log.streams import ERASED
+from eventstore.log.redaction import erased_names
+from eventstore.log.streams import ERASED, STREAM_BYTES
 
 ERASURE: Final = TOPIC_BY_TYPE[IdentityErased]
 """The topic of the rows that say that an identity was erased."""

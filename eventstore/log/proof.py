@@ -35,9 +35,8 @@ from eventstore.log.events import (
 )
 from eventstore.log.merkle import is_consistent, is_included
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
-from eventstore.log.redaction import STREAM_BYTES
 from eventstore.log.signed_note import NoteRefused
-from eventstore.log.streams import ERASED, identity_stream
+from eventstore.log.streams import ERASED, STREAM_BYTES, identity_stream
 from eventstore.log.tree_head import TreeHead, seal_leaf, verified_head
 from eventstore.log.verify import is_seal_of
 

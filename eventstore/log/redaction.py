@@ -21,12 +21,11 @@ import msgspec
 
 from eventstore.log.event_fields import NAME
 from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event, RefusalsCounted
-from eventstore.log.streams import ERASED, identity_stream
+from eventstore.log.streams import ERASED, STREAM_BYTES, identity_stream
 
 _CODE: Final = 1
 _BEGINS: Final = (b"\xd8\x01", b"\xc7\x20\x01")
 """Encoded digests of 16 and of 32 bytes begin with these; other bytes may, too."""
-STREAM_BYTES: Final = 16
 _NAMES_KEPT: Final = 65_536
 _KEPT_CHARS_MAX: Final = 256
 """Longer names are not kept, nor those that are not ASCII, which DIDs and encrypted tags are: a tag

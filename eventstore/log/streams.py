@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+STREAM_BYTES: Final = 16
 NAMESPACE: Final = uuid5(NAMESPACE_URL, "urn:poste-restante:stream")
 ERASED: Final = "erased:"
 """Prefix of the erased form of a name; the id of its stream follows, in hexadecimal."""

@@ -244,8 +244,6 @@ def covers_redacted(
     return has_digest_over(sealed, rows, are_redacted=True)
 
 
-__all__ = ["Fault", "Finding", "Head", "Progress", "Summary", "finding", "is_seal_of", "verify"]
-
 PAGE_ROWS: Final = 256
 
 Progress: TypeAlias = Callable[[int, int], None]

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import UNSET
 
-from eventstore.log.verify import Head
+from eventstore.log.faults import Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex

@@ -32,9 +32,9 @@ import rfc8785
 from msgspec import UNSET, UnsetType
 
 from eventstore.log.events import TYPE_BY_TOPIC
+from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey, read_public_key
 from eventstore.log.tiles import TiledTree
-from eventstore.log.verify import Head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import EVENTS, HEAD, MANIFESTS, ExportPlace
 from eventstore.parquet.schema import FORMAT, SCHEMA_VERSION, TABLE_FORMAT

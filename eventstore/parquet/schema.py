@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from eventstore.log.event_fields import ExportColumn, NoColumn
 from eventstore.log.events import TOPIC_BY_TYPE, Event, Seconds
+from eventstore.log.streams import STREAM_BYTES
 
 FORMAT: Final = 1
 """Version of the layout: names, manifests, ``export.json``."""
@@ -30,7 +31,6 @@ TABLE_FORMAT: Final = 2
 (``eventstore.parquet.table``); in earlier exports, manifests alone did."""
 SCHEMA_VERSION: Final = 1
 """Version of the columns."""
-STREAM_BYTES: Final = 16
 ROW_GROUP_ROWS: Final = 65_536
 SIZE: Final = "size_bytes"
 """The column with the size of content that only ``state`` has."""

@@ -17,7 +17,8 @@ from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow, Snapshot
 from eventstore.log.events import SEAL_TOPIC, TYPE_BY_TOPIC, Event, topics_of
-from eventstore.log.verify import Head, head_after, require_types
+from eventstore.log.faults import Head
+from eventstore.log.verify import head_after, require_types
 from eventstore.read_models.queue_depths import ENTRIES_MAX, FOLDED, QueueFold
 from eventstore.read_models.update import INDEXED
 from eventstore.stores.log_import import LogImport

@@ -33,6 +33,7 @@ from eventstore.log.event_log import (
 )
 from eventstore.log.events import Event
 from eventstore.log.session import FileDamaged, LogSession, Store, StoredPosting
+from eventstore.log.streams import STREAM_BYTES
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import INSERT
 from eventstore.read_models.saved_events_erasure import LastSteps
@@ -65,7 +66,6 @@ from eventstore.stores.sqlite_tables import (
 
 _OWN_TABLES: Final = ("stored_events", "contents", "content_keys", "erased", "archived_states")
 _FAULTS_MAX: Final = 20
-_STREAM_BYTES: Final = 16
 _ERASE: Final = (
     "INSERT OR IGNORE INTO erased SELECT e.rowid FROM json_each(?) CROSS JOIN stored_events AS e"
     " ON originator_id = json_extract(value, '$[0]')"
@@ -380,7 +380,7 @@ class _Session(LogSession):
                 size_bytes += len(state) + len(stored[1] or b"")
             except (TypeError, ValueError) as error:
                 raise CorruptRow(f"position {position}", str(error)) from error
-            if key.hex() != stream or len(key) != _STREAM_BYTES:
+            if key.hex() != stream or len(key) != STREAM_BYTES:
                 raise CorruptRow(
                     f"position {position}", "the stream is not in the form of this log"
                 )

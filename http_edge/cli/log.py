@@ -22,10 +22,11 @@ from eventstore.log.errors import (
     SeamRefused,
     UnknownTopic,
 )
+from eventstore.log.faults import Finding, Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import seam_of
 from eventstore.log.session import Store
-from eventstore.log.verify import Finding, Head, Summary
+from eventstore.log.verify import Summary
 from eventstore.parquet.errors import ExportError
 from eventstore.parquet.files import open_place
 from eventstore.parquet.verify.findings import ExportSummary

@@ -14,10 +14,10 @@ from msgspec import structs
 from actors.host.clock import system_clock
 from eventstore.log.databases import folder_name
 from eventstore.log.errors import LogError
+from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.tree_head import read_head
-from eventstore.log.verify import Head
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.databases import check_one_log, exports_in
 from eventstore.parquet.errors import ExportDamaged, ExportError, ExportRefused, ExportUnavailable

@@ -158,7 +158,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def log(self) -> LogFigures | None:
         """The figures of the whole log: the sum over one host of each database."""
-        return total(report.log for report in self.hosts.values() if report is not None)
+        return total(report.stats.log for report in self.hosts.values() if report is not None)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics (``prometheus_client.registry.Collector``)."""
@@ -246,7 +246,7 @@ class Scrape:
     def _exports(self, hosts: Mapping[str, HostReport | None]) -> Sequence[dict[str, Any]]:
         if self._settings.export.to is None:
             return []
-        known = {name: report.log for name, report in hosts.items() if report is not None}
+        known = {name: report.stats.log for name, report in hosts.items() if report is not None}
         logs = logs_by_database(self._placement, known.items())
         positions = [None if log is None else log.log_position for log in logs]
         return export_status.figures_by_database(self._settings.data_dir, positions, self._clock())

@@ -92,7 +92,7 @@ def _scrape(host: CalledHost) -> None:
     reported = msgspec.msgpack.decode(host.report(with_log=True), type=HostReport)
     seen = Seen(hosts={"host-0": reported}, edges={}, shards=1, exports=[], now_ms=_FROM_MS)
     exposition(seen, "")
-    assert reported.log is not None
+    assert reported.stats.log is not None
     assert reported.stats.storage is not None
 
 

@@ -17,8 +17,9 @@ from eventstore.log.event_log import (
     SavedEventsFilter,
 )
 from eventstore.log.events import Event
+from eventstore.log.faults import Fault, Finding
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault, Finding, Summary, verify
+from eventstore.log.verify import Summary, verify
 from tests.log.raw_sql import remove_erased, run_sql
 from tests.log.samples import (
     OTHER,

@@ -46,10 +46,10 @@ from eventstore.log.events import (
     SavedEventsErased,
     SavedEventsUnlisted,
 )
-from eventstore.log.faults import Fault
+from eventstore.log.faults import Fault, Finding
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Finding, verify
+from eventstore.log.verify import verify
 from eventstore.read_models.remake import Difference
 from eventstore.stores.open_log import open_store
 from eventstore.stores.recorder_log import wrong_read_models

@@ -50,11 +50,11 @@ from eventstore.log.events import (
     KeyReleased,
     MessageQueued,
 )
-from eventstore.log.faults import Fault
+from eventstore.log.faults import Fault, Finding
 from eventstore.log.name_erasure import NameErasure
 from eventstore.log.redaction import digest_of, erased_names, renamed_state
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Finding, Summary, verify
+from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from tests.contract.conftest import OpenLog
 from tests.contract.test_erasure_contract import (

@@ -37,8 +37,9 @@ from eventstore.log.events import (
     Event,
     MessagesRemoved,
 )
+from eventstore.log.faults import Finding
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Finding, verify
+from eventstore.log.verify import verify
 from tests.contract.conftest import OpenLog
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql

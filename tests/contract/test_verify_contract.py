@@ -10,7 +10,8 @@ from eventstore.log import content_check
 from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict
 from eventstore.log.event_log import EventLog
-from eventstore.log.verify import Fault, Finding, Summary, verify
+from eventstore.log.faults import Fault, Finding
+from eventstore.log.verify import Summary, verify
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OTHER, OWNER, SealedWriter, append, message, saved
 

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from eventstore.log.event_log import EventLog
-from eventstore.log.verify import Finding, verify
+from eventstore.log.faults import Finding
+from eventstore.log.verify import verify
 from http_edge.clients.decentrl import (
     Account,
     ClientError,

@@ -22,7 +22,8 @@ from typing import Final
 
 import aiohttp
 
-from eventstore.log.verify import Finding, verify
+from eventstore.log.faults import Finding
+from eventstore.log.verify import verify
 from http_edge.clients.didcomm import (
     Wallet,
     WalletError,

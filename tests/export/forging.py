@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
+from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tree_head import TreeHead, sign_head
-from eventstore.log.verify import Head
 from eventstore.parquet.catalog import Catalog, catalog_of
 from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.manifest import (
@@ -28,7 +28,8 @@ from eventstore.parquet.manifest import (
     Statement,
 )
 from eventstore.parquet.tree import CHECKPOINT
-from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.exporter import Exporter, ExportOwner
 from eventstore.parquet.write.step import Bounds

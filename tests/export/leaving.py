@@ -17,7 +17,8 @@ from actors.host.owned_partition import load
 from actors.host.state_cache import read_identity, wrong_snapshots
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.verify import Finding, Summary, verify
+from eventstore.log.faults import Finding
+from eventstore.log.verify import Summary, verify
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log, open_store

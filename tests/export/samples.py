@@ -34,7 +34,8 @@ from eventstore.parquet.manifest import (
 )
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
-from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.write.exporter import Exporter, ExportOwner, Kept
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import Clock

@@ -12,7 +12,8 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import HEAD, ExportPlace
 from eventstore.parquet.verify import beside
-from eventstore.parquet.verify.export import ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportSummary
 from tests.export.samples import SIGNED_BY, Growing, export_all, whole_log
 
 

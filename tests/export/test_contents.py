@@ -26,9 +26,9 @@ from eventstore.log.content import SALT_BYTES, without_content
 from eventstore.log.errors import NotAsSealed
 from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import MessagesRemoved
+from eventstore.log.faults import Fault
 from eventstore.log.session import Store
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.rows import exported_sections

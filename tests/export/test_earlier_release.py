@@ -15,7 +15,8 @@ from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import EVENTS, HEAD, INDEX, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.tree import TREE
-from eventstore.parquet.verify.export import ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.faults import Fault, Head
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Fault, Head
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.tree import CHECKPOINT, TREE
-from eventstore.parquet.verify.export import ExportSummary, StreamEnds, verify_export
-from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.export import StreamEnds, verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.manifests import ManifestPart
 from eventstore.parquet.verify.rows import Streams, check_part
 from eventstore.parquet.write.step import Bounds

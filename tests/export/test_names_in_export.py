@@ -34,7 +34,8 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write import compaction
 from eventstore.parquet.write.compaction import TakenOut

@@ -37,7 +37,8 @@ from eventstore.log.streams import erased_name, identity_stream, stream_of
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
-from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.erasing import GoneNames, names_erased, rows_naming
 from eventstore.stores.open_log import open_log

@@ -19,6 +19,7 @@ from eventstore.log.events import (
     MessagesDelivered,
     MessagesRemoved,
 )
+from eventstore.log.faults import Fault
 from eventstore.log.proof import (
     ProofRefused,
     ProvenConsistency,
@@ -30,7 +31,6 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.streams import identity_stream
 from eventstore.log.tree_head import TreeHead, read_head, sign_head
-from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import open_place
 from eventstore.parquet.proofs import NotConsistent, consistency_in, message_proof

@@ -24,7 +24,8 @@ from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import Signer, Statement
 from eventstore.parquet.opening import open_exports
 from eventstore.parquet.rows import read_table
-from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.compaction import Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in

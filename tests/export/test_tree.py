@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.faults import Fault
 from eventstore.log.merkle import Frontier
 from eventstore.log.streams import identity_stream
 from eventstore.log.tiles import Tile, tiles_of
 from eventstore.log.tree_head import TreeHead, sign_head
-from eventstore.log.verify import Fault, verify
+from eventstore.log.verify import verify
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree

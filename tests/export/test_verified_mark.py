@@ -14,14 +14,15 @@ import pytest
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
+from eventstore.log.faults import Fault
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tiles import TiledTree
-from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, Signer, heads_of, tree_said
 from eventstore.parquet.tree import CHECKPOINT, TREE, seal_leaves
-from eventstore.parquet.verify.export import ExportFinding, ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import RULES, VerifiedMarks
 from eventstore.parquet.verify.tree import TreeCheck
 from eventstore.parquet.write.commit import write_data

@@ -16,7 +16,8 @@ from eventstore.log.tree_head import read_head, sign_head
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
 from eventstore.parquet.verify.beside import compare_end
-from eventstore.parquet.verify.export import ExportSummary, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportSummary
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.crypto.mediator_keys import load_or_create, operators_token

@@ -18,14 +18,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from eventstore.log.events import SEAL_TOPIC
+from eventstore.log.faults import Fault, Head
 from eventstore.log.public_key import PublicKey
-from eventstore.log.verify import Fault, Head, Summary, verify
+from eventstore.log.verify import Summary, verify
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD, open_place
 from eventstore.parquet.manifest import is_data, is_manifest
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.tree import CHECKPOINT
-from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.versions import version_of
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
@@ -53,8 +55,7 @@ def named(findings: Sequence[ExportFinding], path: str, row: int | None = None) 
 
 
 def position_of(sample: SampleExport, path: str, row: int) -> int:
-    position: int = sample.tables[path]["position"][row].as_py()
-    return position
+    return int(sample.tables[path]["position"][row].as_py())
 
 
 def covered(findings: Sequence[ExportFinding], position: int) -> bool:

@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
-from eventstore.log.faults import Fault
-from eventstore.log.verify import Head
+from eventstore.log.faults import Fault, Head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import heads_of
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.verify.export import ExportFinding, verify_export
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
 from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.table import TableWriter

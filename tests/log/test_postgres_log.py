@@ -22,8 +22,9 @@ from eventstore.log.codec import encode
 from eventstore.log.errors import AppendConflict, AppendUnknown, LogUnavailable, UnsafeLog
 from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
 from eventstore.log.events import MessagesRemoved
+from eventstore.log.faults import Finding
 from eventstore.log.seal import GENESIS, seal
-from eventstore.log.verify import Finding, verify
+from eventstore.log.verify import verify
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import Posting, add, is_empty, on_lists
 from eventstore.stores.open_log import open_log

@@ -17,9 +17,10 @@ import pytest
 from eventstore.log.codec import decode, encode
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed, Event
+from eventstore.log.faults import Fault, Finding, Head
 from eventstore.log.seal import GENESIS
 from eventstore.log.streams import identity_stream, partition_stream
-from eventstore.log.verify import Fault, Finding, Head, Summary, verify
+from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_contents import keep
 from tests.log.samples import OWNER, SealedWriter, append, message, published, saved, tagged

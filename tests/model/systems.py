@@ -83,8 +83,9 @@ from eventstore.log.events import (
     EventSaved,
     MessageQueued,
 )
+from eventstore.log.faults import Finding
 from eventstore.log.streams import identity_stream
-from eventstore.log.verify import Finding, verify
+from eventstore.log.verify import verify
 from eventstore.stores.open_log import open_log
 from tests.log.faulty_log import FaultyLog, Plan, StoredButFailed
 from tests.log.raw_sql import run_sql

@@ -48,8 +48,8 @@ _NAME: Final = re.compile(r"poste_[a-z0-9_]+")
 
 
 def host(*partitions: str, log: LogFigures | None = None) -> HostReport:
-    stats = HostStats("host-0", partitions=list(partitions), leases=3)
-    return HostReport(stats=stats, families=families(HostMeasures().registry), log=log)
+    stats = HostStats("host-0", partitions=list(partitions), leases=3, log=log)
+    return HostReport(stats=stats, families=families(HostMeasures().registry))
 
 
 def edge() -> list[MetricFamily]:

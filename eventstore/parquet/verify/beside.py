@@ -9,7 +9,8 @@ from eventstore.log.codec import decode
 from eventstore.log.errors import CorruptRow
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.verify import Fault, heads_not_in
+from eventstore.log.faults import Fault
+from eventstore.log.verify import heads_not_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary

@@ -37,12 +37,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
+from eventstore.log.faults import Fault, Finding, Head
 from eventstore.log.name_check import ERASURE
 from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_key
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.streams import stream_of
 from eventstore.log.tree_head import TreeHead, verified_head
-from eventstore.log.verify import Fault, Finding, Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, MANIFESTS, ExportPlace
 from eventstore.parquet.rows import read_table
@@ -59,8 +59,6 @@ from eventstore.parquet.verify.rows import (
     require_part,
 )
 from eventstore.parquet.verify.tree import TreeCheck
-
-__all__ = ["ExportFinding", "ExportSummary", "Progress", "verify_export"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the rows checked and the rows in all."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from eventstore.log.verify import Fault
+from eventstore.log.faults import Fault
 from eventstore.parquet.columns import types_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace

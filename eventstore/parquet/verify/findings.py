@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from eventstore.log.verify import Fault, Head
+from eventstore.log.faults import Fault, Head
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.manifest import ManifestTree
 

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from eventstore.log.faults import Head
 from eventstore.log.public_key import PublicKeyRefused, read_public_key
-from eventstore.log.verify import Head
 from eventstore.parquet.catalog import check_continues, table_damage, widest_first
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import (

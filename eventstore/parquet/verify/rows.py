@@ -22,10 +22,11 @@ from eventstore.log.codec import content_fault, decode_or_none, decode_rows
 from eventstore.log.errors import CorruptRow, UnknownTopic
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, BatchSealed
+from eventstore.log.faults import Fault, Finding, Head, finding
 from eventstore.log.name_check import NameCheck, missing_name
 from eventstore.log.streams import is_same_name
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import Fault, Finding, Head, RowCheck, finding
+from eventstore.log.verify import RowCheck
 from eventstore.parquet.columns import identity_of, shards_of
 from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import ExportPlace, FileMissing

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import UNSET
 
+from eventstore.log.faults import Fault
 from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.public_key import PublicKey
 from eventstore.log.tiles import (
@@ -26,7 +27,6 @@ from eventstore.log.tiles import (
     tree_at,
 )
 from eventstore.log.tree_head import TreeHead, is_origin_of
-from eventstore.log.verify import Fault
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, ManifestTree, tree_said

@@ -30,14 +30,13 @@ from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
-    STREAM_BYTES,
     digest_of,
     erased_names,
     redacted_state,
     renamed_state,
 )
 from eventstore.log.seam import seam_position
-from eventstore.log.streams import ERASED, erased_name, stream_of
+from eventstore.log.streams import ERASED, STREAM_BYTES, erased_name, stream_of
 from eventstore.log.verify import covers_redacted
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.rows import log_rows

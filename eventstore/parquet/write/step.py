@@ -27,9 +27,10 @@ from eventstore.log.events import (
     IdentityRegistered,
     topics_of,
 )
+from eventstore.log.faults import Head
 from eventstore.log.streams import ERASED
 from eventstore.log.tree_head import seal_leaf
-from eventstore.log.verify import Head, head_after, require_types
+from eventstore.log.verify import head_after, require_types
 from eventstore.parquet.columns import identity_of, to_table, with_shards
 
 PAGE_ROWS: Final = 4_096

@@ -6,8 +6,9 @@ import json
 from contextlib import closing
 from pathlib import Path
 
+from eventstore.log.faults import Finding
 from eventstore.log.seam import SEAM
-from eventstore.log.verify import Finding, verify
+from eventstore.log.verify import verify
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
 from tests.contract.test_erasure_contract import GONE, STAYS, erase, settle
