@@ -28,11 +28,10 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import Signer
 from eventstore.parquet.tree import CHECKPOINT, head_in
 from eventstore.parquet.write.exporter import (
-    Completeness,
     Exported,
     Exporter,
     ExportOwner,
-    Kept,
+    ExportTimes,
 )
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.advisory_lock import advisory_lock
@@ -80,12 +79,13 @@ def exporter_of(
     key = PublicKey(keys.signing_public)
     bounds = Bounds(settings.export.rows_per_file_max, settings.export.bytes_per_step_max, until_ms)
     export = settings.export
-    kept = Kept(export.replaced_kept_s, export.versions_kept_s)
-    completeness = Completeness(export.settled_s, export.complete_every_s)
+    times = ExportTimes(
+        export.replaced_kept_s, export.versions_kept_s, export.settled_s, export.complete_every_s
+    )
     with _locked(settings, place) as own:
         exporter = Exporter(
             log, own, owner, Signer(key.text, keys.sign), bounds,
-            kept=kept, completeness=completeness, clock=system_clock,
+            times=times, clock=system_clock,
         )  # fmt: skip
         with contextlib.closing(exporter):
             yield exporter

@@ -36,7 +36,7 @@ from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
-from eventstore.parquet.write.exporter import Exporter, ExportOwner, Kept
+from eventstore.parquet.write.exporter import Exporter, ExportOwner, ExportTimes
 from eventstore.parquet.write.step import Bounds
 from eventstore.parquet.write.table import Clock
 from http_edge.crypto import signatures
@@ -57,7 +57,7 @@ SIGNED_BY = PublicKey(KEY)
 OWNER = ExportOwner("did:web:mediator.test", 16)
 DAY_MS = 86_400_000
 SMALL = Bounds(rows_max=10, bytes_max=1_000_000)
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = ExportTimes()
 
 
 def did(number: int) -> str:
@@ -106,10 +106,10 @@ def exporter(
     log: EventLog,
     place: ExportPlace,
     bounds: Bounds = SMALL,
-    kept: Kept = NOTHING_KEPT,
+    times: ExportTimes = NOTHING_KEPT,
     clock: Clock = system_clock,
 ) -> Exporter:
-    return Exporter(log, place, OWNER, SIGNER, bounds, kept=kept, clock=clock)
+    return Exporter(log, place, OWNER, SIGNER, bounds, times=times, clock=clock)
 
 
 def export_all(log: EventLog, place: ExportPlace, bounds: Bounds = SMALL) -> None:

@@ -22,12 +22,12 @@ from eventstore.log.content import with_content
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.write.exporter import Exporter, Kept
+from eventstore.parquet.write.exporter import Exporter, ExportTimes
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import VERIFY, Growing, export_all, exporter, findings, whole_log
 
 WAIT_S = 60
-KEPT = Kept(replaced_s=600.0)
+KEPT = ExportTimes(replaced_kept_s=600.0)
 """Who reads an older version finds its files."""
 COLUMNS = ("position", "type", "identity", "message_id", "state")
 Rows = list[tuple[object, ...]]

@@ -24,7 +24,7 @@ from eventstore.parquet.rows import read_table
 from eventstore.parquet.versions import commit_path
 from eventstore.parquet.write import erasing
 from eventstore.parquet.write.erasing import contents_in
-from eventstore.parquet.write.exporter import Exporter, Kept
+from eventstore.parquet.write.exporter import Exporter, ExportTimes
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import create
@@ -155,7 +155,7 @@ def test_erased_contents_leave_the_place_of_an_export_in_which_nothing_happens(
     """Replaced files stay for readers as long as they are to, and no longer."""
     _with_erased(log, place)
     export_all(log, place, STEPS)
-    kept, late_ms = Kept(replaced_s=60.0), 0
+    kept, late_ms = ExportTimes(replaced_kept_s=60.0), 0
 
     def exporting() -> closing[Exporter]:
         return closing(exporter(log, place, STEPS, kept, clock=lambda: system_clock() + late_ms))
@@ -243,7 +243,7 @@ def test_without_a_table_rewritten_steps_count_in_place_of_those_they_replaced(
     log: EventLog, place: ExportPlace
 ) -> None:
     _with_erased(log, place)
-    with closing(exporter(log, place, STEPS, Kept(replaced_s=60.0))) as export:
+    with closing(exporter(log, place, STEPS, ExportTimes(replaced_kept_s=60.0))) as export:
         assert export.take_out_erased().contents
     counting = [one.manifest.path for one in catalog_of(place).statements]
     without_table(place)

@@ -18,7 +18,7 @@ from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace, ope
 from eventstore.parquet.manifest import data_path
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.versions import SUMMARY_EVERY, commit_path
-from eventstore.parquet.write.exporter import Kept
+from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
     DAY_MS,
@@ -70,7 +70,9 @@ def test_a_version_stays_what_it_was_while_files_are_put_together(
     growing.grow(8)
     export_all(sqlite_log, place)
     before, rows = table_of(place), positions_of(sqlite_log)
-    with closing(exporter(sqlite_log, place, ALL_AT_ONCE, Kept(replaced_s=600.0))) as export:
+    with closing(
+        exporter(sqlite_log, place, ALL_AT_ONCE, ExportTimes(replaced_kept_s=600.0))
+    ) as export:
         assert export.compact(files_min=2) > 0
         version = catalog_of(place, VERIFY).version
         growing.grow(4)

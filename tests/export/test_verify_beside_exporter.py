@@ -14,7 +14,7 @@ from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import is_data, is_manifest
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.mark import VerifiedMarks
-from eventstore.parquet.write.exporter import Kept
+from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import SIGNED_BY, SIGNER, Growing, export_all, exporter, findings
 
@@ -38,7 +38,7 @@ def test_an_exporter_that_never_rests_does_not_keep_the_check_from_its_end(
                 steps += 1
             return found
 
-    kept = Kept(replaced_s=3_600)
+    kept = ExportTimes(replaced_kept_s=3_600)
     with closing(exporter(sqlite_log, place, Bounds(rows_max=20), kept)) as export:
         for _ in range(5):
             growing.grow(2)

@@ -83,26 +83,19 @@ class Exported(NamedTuple):
     """Whether the log may have more rows already."""
 
 
-class Kept(NamedTuple):
-    """How long the export keeps what later versions no longer need, in seconds.
+class ExportTimes(NamedTuple):
+    """The times that an exporter goes by, in seconds.
 
-    ``replaced_s``: files that a compaction replaced; ``versions_s``: the log of the table's older
-    versions, which are opened by their number.
+    For so long it keeps files that a compaction replaced (``replaced_kept_s``), and the log of the
+    table's older versions, which are opened by their number (``versions_kept_s``). All events
+    recorded ``settled_s`` ago are in the log: that is longer than an append takes and than clocks
+    differ. An idle exporter says every ``complete_every_s`` until when the export is complete.
     """
 
-    replaced_s: float = 0.0
-    versions_s: float = 86_400.0
-
-
-class Completeness(NamedTuple):
-    """How an exporter dates the completeness of the export, in seconds.
-
-    ``settled_s``: all events recorded this long ago are in the log; longer than an append takes and
-    than clocks differ. ``every_s``: how often an idle exporter writes a new time.
-    """
-
+    replaced_kept_s: float = 0.0
+    versions_kept_s: float = 86_400.0
     settled_s: float = 60.0
-    every_s: float = 60.0
+    complete_every_s: float = 60.0
 
 
 class Exporter:
@@ -119,8 +112,7 @@ class Exporter:
         signer: Signer,
         bounds: Bounds = Bounds(),  # noqa: B008 - a frozen value
         *,
-        kept: Kept = Kept(),  # noqa: B008 - a frozen value
-        completeness: Completeness = Completeness(),  # noqa: B008 - a frozen value
+        times: ExportTimes = ExportTimes(),  # noqa: B008 - a frozen value
         clock: Clock,
     ) -> None:
         """Claim the place, and remove the files that a killed exporter left.
@@ -141,10 +133,9 @@ class Exporter:
         self._signer = signer
         self._verify = signer.key.verify
         self._bounds = bounds
-        self._kept = kept
-        self._completeness = completeness
+        self._times = times
         self._clock = clock
-        self._table = TableWriter(place, signer, clock, versions_kept_s=kept.versions_s)
+        self._table = TableWriter(place, signer, clock, versions_kept_s=times.versions_kept_s)
         head = _claim(log, place, owner, signer)
         self._table.remove_torn()
         self._catalog = catalog_of(place, self._verify)
@@ -159,7 +150,7 @@ class Exporter:
         self._sweep_at_ms = inf
         """When files that do not count, and stay for readers, are to be removed."""
         self._is_certain = False
-        self._recover(kept.replaced_s)
+        self._recover(times.replaced_kept_s)
 
     def close(self) -> None:
         """Stop reading; call this before closing the log."""
@@ -192,7 +183,7 @@ class Exporter:
         self._place.check()
         if self._clock() >= self._sweep_at_ms:
             self._is_certain = False
-        self._recover(self._kept.replaced_s)
+        self._recover(self._times.replaced_kept_s)
         before = self._catalog
         step = self._steps.after(before.last, before.heads)
         if step is None:
@@ -236,10 +227,10 @@ class Exporter:
     def compact(self, *, files_min: int) -> int:
         """Merge small steps; return by how many their number fell.
 
-        This first removes files that an earlier compaction replaced ``Kept.replaced_s`` ago;
+        This first removes files replaced ``ExportTimes.replaced_kept_s`` ago by a compaction;
         another process may still read newer ones. Raises as ``step``.
         """
-        self.sweep(self._kept.replaced_s)
+        self.sweep(self._times.replaced_kept_s)
         before = self._catalog
         for run in runs(before.statements, files_min=files_min, bounds=self._bounds):
             self._replace(compact(self._rewriting(), run))
@@ -256,7 +247,7 @@ class Exporter:
 
         Raises as ``step``.
         """
-        self.sweep(self._kept.replaced_s)
+        self.sweep(self._times.replaced_kept_s)
         gone = self._take_names_out_of_log()
         taken = TakenOut()
         for statement in self._catalog.statements:
@@ -295,7 +286,7 @@ class Exporter:
 
         Raises as ``step``, and whatever ``plan`` raises.
         """
-        self.sweep(self._kept.replaced_s)
+        self.sweep(self._times.replaced_kept_s)
         statements, seam = self._catalog.statements, seam_position(self._log)
         old = old_part(self._place, statements, seam=seam, until_ms=until_ms)
         if old is None:
@@ -325,7 +316,7 @@ class Exporter:
                 self._catalog, statements, added=added, removed=removed, is_change=is_change
             )
         )
-        self._sweep_at_ms = self._clock() + self._kept.replaced_s * _MS
+        self._sweep_at_ms = self._clock() + self._times.replaced_kept_s * _MS
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
         """Remove files that do not count: replaced this long ago, or left by a kill.
@@ -352,7 +343,7 @@ class Exporter:
     def _say_complete(self) -> None:
         """Mark the export as complete, once the whole log is exported; not each time."""
         until_ms, said_ms = self._new_until_ms(self._catalog), self._catalog.complete_until_ms
-        every_ms = self._completeness.every_s * _MS
+        every_ms = self._times.complete_every_s * _MS
         if until_ms is None or (said_ms is not None and 0 <= until_ms - said_ms < every_ms):
             return
         self._is_certain = False
@@ -365,7 +356,7 @@ class Exporter:
         """Until when the export is complete; None if its mark may keep the time that it has."""
         began_ms, bound_ms = self._steps.began_ms, self._bounds.until_ms
         read_ms = began_ms if bound_ms is None else min(began_ms, bound_ms)
-        until_ms = max(1, read_ms - round(self._completeness.settled_s * _MS))
+        until_ms = max(1, read_ms - round(self._times.settled_s * _MS))
         said_ms = catalog.complete_until_ms or 0
         # A time that is still to come was said by a clock that was ahead.
         return until_ms if until_ms > said_ms or said_ms > began_ms else None
