@@ -89,23 +89,27 @@ takes a turn of the writer."""
 class HostOptions(msgspec.Struct, frozen=True):
     """What a host needs to start, as plain data.
 
-    ``partitions`` are those that it owns from the start; with a placer (``is_placed``) there are
-    none. ``node`` names the machine that it runs on, empty if there is only one. ``lease_s`` is the
-    time of its lease. It listens for edges at ``address``. ``shards`` is the number of shards of
-    the log; with 0 (unknown) the host does not look for due records by itself.
+    ``partitions`` are those that it owns from the start, None if a placer assigns them. ``node``
+    names the machine that it runs on, empty if there is only one. ``lease_s`` is the time of its
+    lease. It listens for edges at ``address``. ``shards`` is the number of shards of the log; with
+    0 (unknown) the host does not look for due records by itself.
     """
 
     name: str
     dsn: str
-    partitions: Sequence[str]
+    partitions: Sequence[str] | None
     limits: HostLimits
     node: str = ""
     postgres: PostgresBounds = PostgresBounds()
     allow_unsafe: bool = False
-    is_placed: bool = False
     lease_s: float = LEASE_S
     address: str = "127.0.0.1"
     shards: int = 0
+
+    @property
+    def is_placed(self) -> bool:
+        """Does a placer assign partitions to the host?"""
+        return self.partitions is None
 
     def open_leases(self) -> HostLeases:
         """Open the store of host leases."""
@@ -161,7 +165,7 @@ class IdentityHost:
             measure_disk=unknown_disk if file is None else disk_of(file.parent),
         )
         try:
-            self._host.assign(options.partitions)
+            self._host.assign(options.partitions or ())
         except (AppendConflict, AppendUnknown, LogUnavailable) as error:
             # The first command for each partition claims it. A host that gave up here would still
             # be missing when the log is back.

@@ -234,7 +234,7 @@ class RayIdentityHost(IdentityHost):
     def _start_dedicated(self, did: str) -> None:
         name = dedicated_host_name(did, self._options.node)
         _end_stale(name)
-        options = msgspec.structs.replace(self._options, name=name, partitions=[])
+        options = msgspec.structs.replace(self._options, name=name)
         # Ray does not restart it by itself.
         once: dict[str, Any] = {"get_if_exists": True, "lifetime": "detached", "max_restarts": 0}
         _start_actor(RayDedicatedHost, options, self._prepare, **once)

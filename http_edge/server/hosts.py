@@ -60,7 +60,7 @@ def host_leases(settings: Settings, database: int = 0) -> HostLeases:
 def host_options(settings: Settings, index: int) -> HostOptions:
     """The options of the host with this index in the node's ``Placement.host_names_on``.
 
-    They name no partitions if there is a placer: then the placer assigns them.
+    They name no partitions if there is a placer.
     """
     limits, placement = settings.limits, placement_of(settings)
     name = placement.host_names_on(settings.node or "")[index]
@@ -69,9 +69,8 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         dsn=settings.log_dsns[placement.database_of_host(name)],
         postgres=settings.postgres.bounds,
         allow_unsafe=settings.postgres.unsafe_ok,
-        partitions=[] if settings.has_placer else placement.partitions_of(index),
+        partitions=None if settings.has_placer else placement.partitions_of(index),
         node=settings.node or "",
-        is_placed=settings.has_placer,
         lease_s=limits.host_lease_s,
         address=settings.host_address,
         shards=settings.shards,

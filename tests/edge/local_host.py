@@ -61,7 +61,8 @@ class LocalHosts:
 
     def run(self, options: HostOptions, log: EventLog | None = None) -> CalledHost:
         """Start one host, in place of the one that had its name."""
-        options = msgspec.structs.replace(options, is_placed=self.is_placed)
+        if self.is_placed:
+            options = msgspec.structs.replace(options, partitions=None)
         host = CalledHost(options, self._push, clock=self._clock, new_id=self._new_id, log=log)
         self.running[options.name] = host
         return host

@@ -46,7 +46,7 @@ class MovingMediator(Mediator):
         self._versions = itertools.count(1)
 
     @override
-    def routes(self) -> Routes | None:
+    def routes(self) -> Routes:
         return NotedRoutes(placement_of(self.settings))
 
     @override
@@ -135,7 +135,7 @@ class MovingMediator(Mediator):
         name = dedicated_host_name(did, node)
         if name not in self.hosts.running:
             limits = host_options(self.settings, 0).limits
-            self.hosts.run(HostOptions(name, self.settings.log_dsn, [], limits, node))
+            self.hosts.run(HostOptions(name, self.settings.log_dsn, None, limits, node))
         host = self.hosts.running[name]
         ids = await asyncio.to_thread(host.ask, AdoptPartitions([did], handover))
         self.dedicated[did] = PartitionOwner(name, ids[did])

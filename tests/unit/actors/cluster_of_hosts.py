@@ -102,7 +102,7 @@ class LocalCluster:
     def start_on(self, dsn: str, name: str, node: str) -> None:
         """A new host on this database, which owns nothing."""
         limits = HostLimits(dedicate_above_commands_per_s=ABOVE_PER_S)
-        options = HostOptions(name, dsn, [], limits, node, is_placed=True)
+        options = HostOptions(name, dsn, None, limits, node)
         self.hosts[name] = CalledHost(options, lambda *_: None, clock=lambda: self.now_ms)
         self._every.append(self.hosts[name])
 

@@ -88,7 +88,7 @@ def nowhere(said: object) -> None:
 
 @pytest.fixture
 def options(tmp_path: Path) -> HostOptions:
-    return HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", [], HostLimits(), is_placed=True)
+    return HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", None, HostLimits())
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ async def test_the_next_placer_of_a_process_takes_the_place_of_the_last_at_each_
     tmp_path: Path,
 ) -> None:
     settings = Settings(data_dir=tmp_path)
-    options = HostOptions("host-0", settings.log_dsn, [], HostLimits(), is_placed=True)
+    options = HostOptions("host-0", settings.log_dsn, None, HostLimits())
     host = RayIdentityHost(options, lambda _name: None)
     node = ClusterNode(settings)
     for _ in range(3):
