@@ -66,7 +66,6 @@ from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen
 from http_edge.server.home_page import home_page
-from http_edge.server.hosts import placement_of
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_parts import status_parts
 from http_edge.settings.settings import Audit, DidWeb, Settings
@@ -93,13 +92,13 @@ class Edge:
         keys: MediatorKeys,
         ports: Ports,
         *,
-        routes: Routes | None = None,
+        routes: Routes,
         placer: PlacerPort | None = None,
         clock: Clock = system_clock,
     ) -> None:
         """An edge that reaches its hosts through ``ports``; see ``start``.
 
-        Without ``routes`` and ``placer`` the settings fix the owner of each partition for ever.
+        Without a ``placer`` the owners of partitions never change.
         """
         self._settings = settings
         self._incarnation = new_id()
@@ -108,7 +107,7 @@ class Edge:
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
         self._measures = EdgeMeasures()
         self._gateway = Gateway(
-            routes or Routes.fixed(placement_of(settings)),
+            routes,
             ports,
             settings.limits,
             on_push=self.take_push,

@@ -43,8 +43,10 @@ from actors.host.port import (
 )
 from http_edge.cli.settings import with_settings
 from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.dispatch.routes import Routes
 from http_edge.server.address import listen
 from http_edge.server.edge import Edge
+from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 
@@ -104,7 +106,9 @@ async def serve(settings: Settings) -> None:
     host = EchoHost()
     listener = listen(settings.listen)
     settings = settings.bound_to(listener.getsockname()[1])
-    edge = Edge("echo", settings, load_or_create(settings.keys_path), lambda _: host)
+    routes = Routes.fixed(placement_of(settings))
+    keys = load_or_create(settings.keys_path)
+    edge = Edge("echo", settings, keys, lambda _: host, routes=routes)
     await edge.start(listener)
     click.echo(f"ready {settings.url} {settings.mediator_did}")
     await stopped.wait()

@@ -22,6 +22,7 @@ from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import MediatorKeys, load_operators_token
 from http_edge.dispatch.routes import Routes
 from http_edge.server.edge import Edge
+from http_edge.server.hosts import placement_of
 from http_edge.settings.settings import Settings
 from tests.edge.identities import Identity, Json, public_event, registration, signed_contract
 from tests.edge.local_host import LocalHosts
@@ -120,9 +121,9 @@ class Mediator:
         self.token = load_operators_token(self.settings.operators_token_path)
         self._session = aiohttp.ClientSession(auto_decompress=False)
 
-    def routes(self) -> Routes | None:
-        """The routes of one edge; None for those that the settings fix."""
-        return None
+    def routes(self) -> Routes:
+        """The routes of one edge."""
+        return Routes.fixed(placement_of(self.settings))
 
     async def stop(self) -> None:
         """Stop everything; the log and the keys stay."""
