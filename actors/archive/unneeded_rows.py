@@ -37,6 +37,7 @@ from eventstore.log.events import (
     RefusalsCounted,
 )
 from eventstore.log.signs_of_life import is_sign_of_life
+from eventstore.parquet.write.pruning import Positions
 
 STREAMS_AT_ONCE: Final = 20_000
 """States in memory, usually some kilobytes each; the rows are read again for each such group."""
@@ -46,25 +47,6 @@ ReadRows: TypeAlias = Callable[[], Iterable[Sequence[LogRow]]]
 """Reads the same rows again from the start, in the order of the log."""
 
 
-class Unneeded:
-    """The positions of the rows that nothing needs, up to a last position."""
-
-    def __init__(self, last: int) -> None:
-        self._bits = bytearray((last >> 3) + 1)
-
-    def __len__(self) -> int:
-        """How many rows nothing needs."""
-        return int.from_bytes(self._bits, "big").bit_count()
-
-    def __contains__(self, position: int) -> bool:
-        """Whether nothing needs the row at this position."""
-        return bool(self._bits[position >> 3] & (1 << (position & 7)))
-
-    def add(self, position: int) -> None:
-        """Add the position of a row that nothing needs."""
-        self._bits[position >> 3] |= 1 << (position & 7)
-
-
 def not_needed(
     read: ReadRows,
     last: int,
@@ -72,7 +54,7 @@ def not_needed(
     *,
     window_ms: int = TIMESTAMP_WINDOW_MS_MAX,
     streams_at_once: int = STREAMS_AT_ONCE,
-) -> Unneeded:
+) -> Positions:
     """Find the rows up to the position ``last`` that nothing needs.
 
     Rows up to ``pruned_to`` may be missing already. Seals stay that are needed under ``window_ms``,
@@ -82,7 +64,7 @@ def not_needed(
         RowsStay: a row after ``pruned_to`` is missing.
         UnknownTopic, CorruptRow: a row cannot be understood.
     """
-    unneeded = Unneeded(last)
+    unneeded = Positions(last)
     ends: dict[bytes, int] = {}
     newest_ms: dict[bytes, int] = {}
     for row in _each(read):
@@ -127,7 +109,7 @@ def _seals(
     ends: dict[bytes, int],
     newest_ms: dict[bytes, int],
     window_ms: int,
-    unneeded: Unneeded,
+    unneeded: Positions,
 ) -> None:
     """Add all seals of each partition but the first, the newest, and those that an owner reads.
 

@@ -190,15 +190,8 @@ def _entries(keys: pa.Array, offsets: pa.Array) -> pa.Array:
     return pc.bit_wise_or(high, pc.cast(_flat(offsets), pa.uint64()))
 
 
-class EncodedIndex(NamedTuple):
-    """The content of an index file, and its root hash in hexadecimal."""
-
-    content: bytes
-    root: str
-
-
-def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
-    """Encode sorted entries, at least one, as an index file."""
+def encoded_index(entries: pa.UInt64Array) -> tuple[bytes, str]:
+    """Encode sorted entries, at least one: the content of an index file, and its root hash."""
     blocks = _words(entries).cast("B")
     size = BLOCK_ENTRIES * _ENTRY_BYTES
     children = [
@@ -217,7 +210,7 @@ def encoded_index(entries: pa.UInt64Array) -> EncodedIndex:
         parts += nodes
         digests = [hashlib.sha256(node).digest() for node in nodes]
         if len(nodes) == 1:
-            return EncodedIndex(b"".join(parts), digests[0].hex())
+            return b"".join(parts), digests[0].hex()
         children = [
             node[:_ENTRY_BYTES] + digest for node, digest in zip(nodes, digests, strict=True)
         ]

@@ -52,14 +52,6 @@ class TableFile(NamedTuple):
     rows: int
 
 
-class Described(NamedTuple):
-    """What the table says about the contents of a data file: its day, and its statistics."""
-
-    day: str
-    statistics: Mapping[str, Mapping[str, Any]]
-    """As ``statistics_of``."""
-
-
 def open_table(place: ExportPlace, version: int | None = None) -> DeltaTable | None:
     """Open the table of an export, at a version or the newest one; None if there is no table.
 
@@ -86,29 +78,34 @@ def read_table(place: ExportPlace, version: int | None = None) -> ReadTable:
 
 def files_of(place: ExportPlace, table: DeltaTable) -> dict[str, TableFile]:
     """The files of an opened table. Raises as ``open_table``."""
-    with table_errors(place):
-        # pa.table would import pandas, if installed, to check that this is not a data frame.
-        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+    actions = _actions_of(place, table)
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
     return {
         f"{EVENTS}/{path}": TableFile(size, rows) for path, size, rows in zip(*columns, strict=True)
     }
 
 
-def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, Described]:
-    """What an opened table says about the contents of its files. Raises as ``open_table``."""
+def _actions_of(place: ExportPlace, table: DeltaTable) -> pa.Table:
     with table_errors(place):
-        actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+        # pa.table would import pandas, if installed, to check that this is not a data frame.
+        return pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+
+
+def described_in(place: ExportPlace, table: DeltaTable) -> dict[str, tuple[str, Any]]:
+    """The day and the statistics (``statistics_of``) that an opened table has for each file.
+
+    Raises as ``open_table``.
+    """
     kinds = {"minValues": "min", "maxValues": "max", "nullCount": "null_count"}
     return {
-        f"{EVENTS}/{action['path']}": Described(
+        f"{EVENTS}/{action['path']}": (
             action["partition"][DATE].isoformat(),
             {
                 kind: {n: _as_json(v) for n, v in action[column].items() if v is not None}
                 for kind, column in kinds.items()
             },
         )
-        for action in actions.to_pylist()
+        for action in _actions_of(place, table).to_pylist()
     }
 
 

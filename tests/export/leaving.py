@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from actors.archive.departure import Archived, let_rows_leave
-from actors.archive.unneeded_rows import ReadRows, Unneeded, not_needed
+from actors.archive.unneeded_rows import ReadRows, not_needed
 from actors.core.evolve import to_snapshot
 from actors.host.owned_partition import load
 from actors.host.state_cache import read_identity, wrong_snapshots
@@ -20,6 +20,7 @@ from eventstore.log.events import SEAL_TOPIC
 from eventstore.log.faults import Finding
 from eventstore.log.verify import Summary, verify
 from eventstore.parquet.files import ExportPlace, open_place
+from eventstore.parquet.write.pruning import Positions
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import wrong_read_models
@@ -96,7 +97,7 @@ def leave_for(
     )
 
 
-def plan(read: ReadRows, last: int, pruned_to: int) -> Unneeded:
+def plan(read: ReadRows, last: int, pruned_to: int) -> Positions:
     """What nothing needs, under the window of these histories; states in several parts."""
     window_ms = LIMITS.timestamp_window_ms
     return not_needed(read, last, pruned_to, window_ms=window_ms, streams_at_once=7)

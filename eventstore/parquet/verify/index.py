@@ -141,10 +141,9 @@ class IndexCheck:
         entries = pa.Array.from_buffers(
             pa.uint64(), min(file.entries, len(content) // 8), [None, pa.py_buffer(content)]
         )
-        if len(entries) == file.entries > 0:
-            made = encoded_index(entries)
-            if (made.content, made.root) == (content, file.root):
-                return entries, None
+        is_whole = len(entries) == file.entries > 0
+        if is_whole and encoded_index(entries) == (content, file.root):
+            return entries, None
         return nothing, ExportDamaged(file.path, Damage.CHANGED, "not the file that was signed")
 
 

@@ -99,14 +99,6 @@ class Rewritten(NamedTuple):
     names_stay: bool = False
 
 
-class _ErasedNames(NamedTuple):
-    """New states of rows that lose a name, and the positions of all rows that change."""
-
-    states: Mapping[int, bytes]
-    positions: Sequence[int]
-    names_stay: bool = False
-
-
 def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneNames) -> Rewritten:
     """Rewrite the files of a step that have contents or names which were erased since.
 
@@ -139,20 +131,24 @@ def without_erased_of(rewriting: Rewriting, statement: Statement, gone: GoneName
 
 def _names_erased(
     place: ExportPlace, log: EventLog, manifest: Manifest, gone: GoneNames
-) -> _ErasedNames:
+) -> tuple[Mapping[int, bytes], Sequence[int], bool]:
+    """The new states of rows that lose a name, and the positions of all rows that change.
+
+    Also whether names stay (``Rewritten``).
+    """
     if not gone.identities:
-        return _ErasedNames({}, [])
+        return {}, [], False
     tables = [read_table(place, file, COLUMNS_OF_NAMES) for file in manifest.files]
     table = pa.concat_tables(tables).sort_by("position").combine_chunks()
     naming = rows_naming(table, gone)
     numbers = sorted(naming | rows_of(table, gone))
     if not numbers:
-        return _ErasedNames({}, [])
+        return {}, [], False
     states = names_erased(log, log_rows(table), numbers, gone, is_part=manifest.is_pruned)
     renamed = sorted({*states, *positions_named(table.take(numbers), gone)})
     positions = table["position"]
     stay = any(positions[number].as_py() not in states for number in naming)
-    return _ErasedNames(states, renamed, stay)
+    return states, renamed, stay
 
 
 def replaced(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,14 +38,23 @@ _EPOCH: Final = date(1970, 1, 1)
 _ROWS_AT_ONCE: Final = 16_384
 
 
-class Positions(Protocol):
-    """A set of positions of a log."""
+class Positions:
+    """A set of positions of a log up to a last one, with one bit for each."""
+
+    def __init__(self, last: int) -> None:
+        self._bits = bytearray((last >> 3) + 1)
 
     def __len__(self) -> int:
         """The number of positions."""
+        return int.from_bytes(self._bits, "big").bit_count()
 
-    def __contains__(self, position: int, /) -> bool:
+    def __contains__(self, position: int) -> bool:
         """Whether the set has this position."""
+        return bool(self._bits[position >> 3] & (1 << (position & 7)))
+
+    def add(self, position: int) -> None:
+        """Add a position."""
+        self._bits[position >> 3] |= 1 << (position & 7)
 
 
 Plan: TypeAlias = Callable[[Callable[[], Iterator[Sequence[LogRow]]], int, int], Positions]
