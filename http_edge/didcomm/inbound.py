@@ -51,7 +51,7 @@ from http_edge.didcomm.protocols.routing import FORWARDS, Forwarding
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import REPORTED, RejectionReason, reason_of, rejected_by
 from http_edge.didcomm.traffic import Traffic
-from http_edge.listener.address_charge import charge_answer, charge_unproven
+from http_edge.listener.address_charge import charge_answer, charge_opening, charge_unproven
 from http_edge.settings.settings import DidComm
 from http_edge.telemetry.edge_measures import DONE, UNKNOWN, EdgeMeasures
 from http_edge.telemetry.refusal_counts import DIDCOMM, RefusalCounts
@@ -140,6 +140,7 @@ class Inbound:
         command = blake2b(body, digest_size=_COMMAND_BYTES).digest()
         found = await self._reader.read(body, command)
         self._measures.decode.observe(self._times.now_s() - arrived_s)
+        charge_opening(found.work)
         match found:
             case NotTaken(reason, name):
                 if reason is not RejectionReason.TRY_AGAIN:

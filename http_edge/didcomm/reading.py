@@ -38,10 +38,15 @@ _DRAWN_BYTES: Final = 16
 
 
 class ForUs(msgspec.Struct, frozen=True):
-    """A message for the mediator itself, and the account that packed it, if proven."""
+    """A message for the mediator itself, and the account that packed it, if proven.
+
+    ``work``, here and below, is the number of key agreements and signature checks that opening it
+    took, all envelopes within one another together.
+    """
 
     message: Message
     sender: AgentAccount | None
+    work: int
 
 
 class ToForward(msgspec.Struct, frozen=True):
@@ -53,6 +58,7 @@ class ToForward(msgspec.Struct, frozen=True):
     recipients: Sequence[str]
     envelopes: QueueEnvelopes
     forward: Message | None = None
+    work: int = 0
 
 
 class NotTaken(msgspec.Struct, frozen=True):
@@ -60,6 +66,7 @@ class NotTaken(msgspec.Struct, frozen=True):
 
     reason: RejectionReason
     name: str = ""
+    work: int = 0
 
 
 _Read: TypeAlias = ForUs | ToForward | NotTaken
@@ -107,17 +114,18 @@ class MessageReader:
     def _open(self, body: bytes) -> _Read | UnknownSender:
         """Read a message with the DIDs known so far; may run in a thread."""
         depth_max = self._settings.forward_depth_max
-        name = ""
+        name, work = "", 0
         for depth in range(depth_max + 1):
             unpacked = self._envelopes.unpack(body)
             if not isinstance(unpacked, Unpacked):
-                return self._unopened(unpacked, body)
+                return self._unopened(unpacked, body, work)
+            work += unpacked.work
             version = self._envelopes.of(unpacked.version)
             message = version.read(unpacked)
             if message is None:
-                return NotTaken(RejectionReason.NOT_A_MESSAGE)
+                return NotTaken(RejectionReason.NOT_A_MESSAGE, work=work)
             if not message.is_forward:
-                return ForUs(message, unpacked.sender)
+                return ForUs(message, unpacked.sender, work)
             name = FORWARDS[version.generation]
             if depth == depth_max:
                 break
@@ -125,29 +133,30 @@ class MessageReader:
                 message, recipients_max=self._settings.forward_recipients_max
             )
             if forward is None:
-                return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
+                return NotTaken(RejectionReason.NOT_A_MESSAGE, name, work)
             if not any(version.is_own(name) for name in forward.recipients):
                 envelopes = self._to_queue(forward, version.generation, unpacked.plaintext)
-                return ToForward(forward.recipients, envelopes, message)
+                return ToForward(forward.recipients, envelopes, message, work)
             # Opening an envelope costs key agreements: a forward may make us open only one.
             if len(forward.recipients) > 1 or len(forward.payloads) > 1:
-                return NotTaken(RejectionReason.NOT_A_MESSAGE, name)
+                return NotTaken(RejectionReason.NOT_A_MESSAGE, name, work)
             (body,) = forward.payloads
-        return NotTaken(RejectionReason.TOO_DEEP, name)
+        return NotTaken(RejectionReason.TOO_DEEP, name, work)
 
     def _unopened(
-        self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes
+        self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes, work: int
     ) -> ToForward | NotTaken | UnknownSender:
         """Classify an envelope that was not opened."""
         match found:
             case ForOthers():
                 # Not encrypted to us, but to one or more recipients that we may hold messages for.
                 generation = self._envelopes.of(found.version).generation
-                return ToForward(found.recipients, QueueEnvelopes("", [body], generation))
+                queued = QueueEnvelopes("", [body], generation)
+                return ToForward(found.recipients, queued, work=work)
             case UnknownSender():
                 return found
             case _:
-                return NotTaken(UNPACK_REFUSALS[found])
+                return NotTaken(UNPACK_REFUSALS[found], work=work)
 
     def _to_queue(self, forward: Forward, generation: int, plaintext: bytes) -> QueueEnvelopes:
         """Return what a forward with this plaintext asks for, within the limits of the settings.

@@ -34,6 +34,8 @@ which is the work of one second that per_address_per_s allows."""
 KEY_TOKENS: Final = 2
 """Tokens for each key that a message adds to a keylist or removes from it: some commands to the
 owner of the key, of 0.1 ms of a host and of an edge each, and a row that stays."""
+ORDINARY_WORK: Final = 2
+"""Key agreements and signature checks that open a message which names its sender."""
 LARGE_ANSWERS_MAX: Final = 32
 """Large answers, or changes of many keys, for which requests of one address wait at once. At 2 MiB
 each the last one waits 8 s, and wallets wait 15 s; each holds one of ``commands_in_flight_max``
@@ -130,6 +132,14 @@ def charge_bytes(size_bytes: int) -> None:
     """Charge for reading so much for the current request: a proven sender's, or a document."""
     charge = _CHARGE.get()
     charge.take(charge.rates.unproven_tokens * size_bytes / UNPROVEN_BYTES)
+
+
+def charge_opening(work: int) -> None:
+    """Charge for opening a message by so many key agreements and signature checks.
+
+    A token each, about what one takes; those of an ordinary message are in the request's own token.
+    """
+    _CHARGE.get().take(max(0, work - ORDINARY_WORK))
 
 
 def registration_wait_s() -> float | None:

@@ -14,6 +14,7 @@ from http_edge.listener import address_charge
 from http_edge.listener.address_charge import (
     ANSWER_BYTES,
     LARGE_ANSWERS_MAX,
+    ORDINARY_WORK,
     PUBLIC_BYTES,
     UNPROVEN_BYTES,
     AddressCharge,
@@ -22,6 +23,7 @@ from http_edge.listener.address_charge import (
     charge_bytes,
     charge_keys,
     charge_message,
+    charge_opening,
     charge_public,
     charge_unproven,
     charged_to,
@@ -73,6 +75,9 @@ class Address:
         (charge_unproven, 0, 16),
         (charge_unproven, UNPROVEN_BYTES, 32),
         (charge_keys, 20, 40),
+        (charge_opening, 0, 0),
+        (charge_opening, ORDINARY_WORK, 0),
+        (charge_opening, ORDINARY_WORK + 5, 5),
     ],
 )
 def test_bytes_and_keys_have_their_price(charge: object, much: int, tokens: float) -> None:

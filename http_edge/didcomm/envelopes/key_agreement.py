@@ -59,13 +59,20 @@ class PrivateKey(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def agree(own: PrivateKey, theirs: PublicKey) -> bytes | None:
-    """Return the raw shared secret; None if the curves differ or an X25519 key has low order."""
+    """Return the raw shared secret.
+
+    None if the curves differ, an X25519 key has low order, or another key is no point of its curve.
+    """
     if own.public.curve is not theirs.curve:
         return None
     if theirs.curve is Curve.X25519:
         return x25519.shared_secret(own.secret, theirs.raw)
+    try:
+        point = elliptic(theirs)
+    except ValueError:
+        return None
     private = ec.derive_private_key(int.from_bytes(own.secret), WEIERSTRASS[theirs.curve])
-    return private.exchange(ec.ECDH(), elliptic(theirs))
+    return private.exchange(ec.ECDH(), point)
 
 
 class StaticSecrets:

@@ -328,12 +328,14 @@ class Unpacked(msgspec.Struct, frozen=True):
     """An opened envelope of one message version; ``sender`` is None if none is proven.
 
     ``addressed_to`` is the DID of ours that the envelope was made for, if the version has DIDs.
-    ``parsed`` is the message, None if it is no JSON object.
+    ``parsed`` is the message, None if it is no JSON object. ``work`` is the number of key
+    agreements and signature checks that opening it takes.
     """
 
     version: str
     plaintext: bytes
     sender: AgentAccount | None
+    work: int
     addressed_to: str = ""
     parsed: Json | None = None
 

@@ -2,8 +2,9 @@
 
 did:key and did:peer write a key in multibase with a multicodec prefix (W3C did:key 1.0); a JWE
 carries an ephemeral key as JWK (RFC 7517, RFC 8037). A key of a NIST curve or of secp256k1 is kept
-as its compressed point (SEC 1, section 2.3.3); this module checks once that the point is on its
-curve. Keys of Curve25519 are any 32 bytes.
+as its compressed point (SEC 1, section 2.3.3). Whether that is on its curve is found out where the
+key is used (``elliptic``): a stranger's DID may list dozens, and each takes as long as two key
+agreements. Keys of Curve25519 are any 32 bytes.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ _PREFIXES: Final[Mapping[Curve, bytes]] = {
 """Multicodec prefixes, as unsigned varints of two bytes."""
 _CURVES: Final = {prefix: curve for curve, prefix in _PREFIXES.items()}
 _PREFIX_BYTES: Final = 2
+_COMPRESSED: Final = (b"\2", b"\3")
 WEIERSTRASS: Final[Mapping[Curve, ec.EllipticCurve]] = {
     Curve.P256: ec.SECP256R1(),
     Curve.P384: ec.SECP384R1(),
@@ -79,8 +81,11 @@ def _from_multibase(text: str) -> PublicKey | None:
         decoded: bytes = b58decode(text[1:])
     except ValueError:
         return None
-    curve = _CURVES.get(decoded[:_PREFIX_BYTES])
-    return None if curve is None else _checked(curve, decoded[_PREFIX_BYTES:])
+    curve, raw = _CURVES.get(decoded[:_PREFIX_BYTES]), decoded[_PREFIX_BYTES:]
+    if curve in WEIERSTRASS and raw[:1] not in _COMPRESSED:
+        return None
+    size = 0 if curve is None else coordinate_bytes(curve) + (curve in WEIERSTRASS)
+    return PublicKey(curve, raw) if curve is not None and len(raw) == size else None
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -105,7 +110,14 @@ def read_jwk(jwk: object) -> PublicKey | None:
     if curve not in WEIERSTRASS:
         return PublicKey(curve, across) if kty == "OKP" else None
     up = b64decode_exactly(y, size) if kty == "EC" and isinstance(y, str) else None
-    return None if up is None else _checked(curve, b"\4" + across + up)
+    if up is None:
+        return None
+    point = b"\4" + across + up
+    try:
+        public = ec.EllipticCurvePublicKey.from_encoded_point(WEIERSTRASS[curve], point)
+    except ValueError:
+        return None
+    return compressed(curve, public)
 
 
 def write_jwk(key: PublicKey) -> Json:
@@ -144,6 +156,7 @@ def elliptic(key: PublicKey) -> ec.EllipticCurvePublicKey:
 
     Raises:
         KeyError: the key is of another curve.
+        ValueError: the key is no point of its curve.
     """
     return ec.EllipticCurvePublicKey.from_encoded_point(WEIERSTRASS[key.curve], key.raw)
 
@@ -151,17 +164,6 @@ def elliptic(key: PublicKey) -> ec.EllipticCurvePublicKey:
 def compressed(curve: Curve, public: ec.EllipticCurvePublicKey) -> PublicKey:
     """Return a key of the library as a ``PublicKey``, with its compressed point."""
     return PublicKey(curve, public.public_bytes(Encoding.X962, PublicFormat.CompressedPoint))
-
-
-def _checked(curve: Curve, raw: bytes) -> PublicKey | None:
-    """Return the key if it has the right size and, for a Weierstrass curve, is on it; else None."""
-    point = WEIERSTRASS.get(curve)
-    if point is None:
-        return PublicKey(curve, raw) if len(raw) == KEY_BYTES else None
-    try:
-        return compressed(curve, ec.EllipticCurvePublicKey.from_encoded_point(point, raw))
-    except ValueError:
-        return None
 
 
 def _base58(curve: Curve, text: str) -> PublicKey | None:

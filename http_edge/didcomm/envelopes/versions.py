@@ -142,5 +142,5 @@ def write_invitation(message: NewMessage, sender_did: str = "") -> Json:
 def read_invitation(value: Json) -> Message | None:
     """Read a parsed invitation of either version; None if it is not a message."""
     if "type" in value:
-        return plaintext_v2.read(value, "", None)
+        return plaintext_v2.read(value, "")
     return plaintext_v1.read(value)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 import pytest
 
 from actors.host.port import NoteSockets
@@ -17,6 +18,8 @@ from http_edge.didcomm.composition import pseudonym
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v2.forward import FORWARD
+from http_edge.didcomm.envelopes.v2.signed import write_signed
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from http_edge.listener.address_charge import LARGE_ANSWERS_MAX
 from http_edge.listener.body_reads import read_apart
@@ -34,6 +37,7 @@ from tests.edge.didcomm.wallet_network import (
     sealed,
 )
 from tests.edge.mediator import KEYS, WAIT_S, HandClock
+from tests.unit.didcomm.v2_agent import V2Agent, recipient
 
 PING = "trust_ping/1.0/ping"
 LARGE = 16_384
@@ -232,6 +236,25 @@ async def test_a_forward_of_v2_to_an_unknown_name_costs_its_address_as_much(
     body = forward_2([envelope], unknown.peer4, OwnDids(SERVICE).did_key)
     answers = [(await network.post(body, content_type=MEDIA_TYPE)).status for _ in range(7)]
     assert answers == [404] * 6 + [429]
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])
+async def test_envelopes_within_one_another_cost_their_address_by_what_opens_them(
+    network: WalletNetwork,
+) -> None:
+    """Of 100 tokens each takes its own, and five for key agreements and signatures beyond two."""
+    alice, ours = V2Agent(KeyPair.new()), recipient(OwnDids(SERVICE), OwnDids(SERVICE).did_key)
+    did = alice.dids.peer4
+    attached = [{"data": {"json": orjson.loads(Sender(network).sealed("x", alice.dids.did_key))}}]
+    forward = alice.plaintext(
+        did, to=[ours.kid], type=FORWARD, body={"next": did}, attachments=attached
+    )
+    kid = alice.named(did).signing_kid
+    signed: dict[str, Any] = write_signed(orjson.dumps(forward), kid, alice.dids.key)
+    signed["signatures"] *= 4
+    body = alice.pack(orjson.loads(alice.pack(signed, ours, did)), ours, None)
+    answers = [(await network.post(body, content_type=MEDIA_TYPE)).status for _ in range(18)]
+    assert answers == [202] * 17 + [429]
 
 
 MEGABYTES = [text + "x" * 250_000 for text in numbered(5)]

@@ -100,9 +100,9 @@ def test_a_plaintext_without_its_id_or_type_is_no_message(without: str) -> None:
     """The same, of plaintext; DIDComm v2.1 lets ``body`` be missing, and the envelope says what it
     is, so ``typ`` may be missing too."""
     head = {key: each for key, each in PLAINTEXT.items() if key != without}
-    assert read(head, "", None) is None
+    assert read(head, "") is None
     for other in ("typ", "body"):
-        assert read({key: each for key, each in PLAINTEXT.items() if key != other}, "", None)
+        assert read({key: each for key, each in PLAINTEXT.items() if key != other}, "")
 
 
 ATTACHED: Any = [
@@ -122,7 +122,7 @@ ATTACHED: Any = [
 def test_a_forward_with_an_attachment_that_is_none_is_not_followed(attached: object) -> None:
     """The attachments of those vectors; a mediator reads those of forwards alone."""
     head = {"id": "1", "type": NEW_PREFIX + "routing/2.0/forward", "body": {"next": "did:a:b"}}
-    message = read({**head, "attachments": attached}, "", None)
+    message = read({**head, "attachments": attached}, "")
     assert message is not None
     assert read_forward(message) is None
 

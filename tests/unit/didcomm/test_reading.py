@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
-from http_edge.didcomm.reading import MessageReader, ToForward
+from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.v1.envelope import pack
+from http_edge.didcomm.envelopes.v2.signed import write_signed
+from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
+from http_edge.didcomm.rejections import RejectionReason
 from http_edge.settings.settings import DidComm
 from tests.unit.didcomm.v2_agent import recipient
-from tests.unit.didcomm.v2_mediator import ALICE, ENVELOPES, FORWARD, JWE, OWN, PEER4
+from tests.unit.didcomm.v2_mediator import AGENT, ALICE, ENVELOPES, FORWARD, JWE, OURS, OWN, PEER4
 
 LEARNS_NOTHING: Any = None
 """A forward without a sender depends on no unknown DID."""
@@ -50,3 +55,87 @@ async def test_a_message_that_is_sent_again_draws_the_same_delay() -> None:
 @pytest.mark.parametrize(("wished_ms", "held_ms"), [(8_000, 8_000), (10**9, 60_000), (0, 0)])
 async def test_a_delay_is_at_most_that_of_the_settings(wished_ms: int, held_ms: int) -> None:
     assert await delay_ms(wished_ms) == held_ms
+
+
+TO_US = recipient(OWN, OWN.peer2)
+
+
+def forward(inner: object, following: str = PEER4, **members: Any) -> dict[str, Any]:
+    """The plaintext of a forward."""
+    attached = [{"data": {"json": inner}}]
+    return ALICE.plaintext(
+        PEER4,
+        to=[OWN.peer2],
+        type=FORWARD,
+        body={"next": following},
+        attachments=attached,
+        **members,
+    )
+
+
+def packed(message: object, sender: str | None) -> Any:
+    """An envelope for the mediator, as JSON."""
+    return orjson.loads(ALICE.pack(message, TO_US, sender))
+
+
+def signed(message: object, signatures: int) -> dict[str, Any]:
+    whole: dict[str, Any] = write_signed(orjson.dumps(message), f"{PEER4}#key-1", AGENT)
+    return {**whole, "signatures": whole["signatures"] * signatures}
+
+
+def within(inner: object, layers: int) -> Any:
+    """An envelope in so many forwards to the mediator itself."""
+    for _ in range(layers):
+        inner = packed(forward(inner, OWN.peer2), None)
+    return inner
+
+
+V1_FORWARD = orjson.dumps(
+    {"@type": "https://didcomm.org/routing/1.0/forward", "@id": "1", "to": "x", "msg": JWE}
+)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "work"),
+    [
+        (orjson.loads(pack(V1_FORWARD, [OURS.public], None)), 1),
+        (orjson.loads(pack(V1_FORWARD, [OURS.public], KeyPair.from_seed(b"1" * 32))), 2),
+        (packed(forward(JWE), None), 1),
+        (packed(forward(JWE), PEER4), 2),
+        (packed(packed(forward(JWE), PEER4), None), 3),
+        (packed(signed(forward(JWE), 1), None), 2),
+        (packed(packed(signed(forward(JWE), 4), PEER4), None), 7),
+        (within(packed(forward(JWE), PEER4), 2), 4),
+    ],
+)
+async def test_what_it_takes_to_open_a_forward_is_counted(envelope: object, work: int) -> None:
+    found = await READER.read(orjson.dumps(envelope), b"")
+    assert isinstance(found, ToForward)
+    assert found.work == work
+
+
+async def test_what_it_takes_to_open_a_message_is_counted_whatever_becomes_of_it() -> None:
+    mine = packed(packed(ALICE.plaintext(PEER4), PEER4), None)
+    found = await READER.read(orjson.dumps(within(mine, 3)), b"")
+    assert isinstance(found, ForUs)
+    assert found.work == 6
+    deep = await READER.read(orjson.dumps(within(mine, 4)), b"")
+    assert deep == NotTaken(RejectionReason.TOO_DEEP, "routing/2.0/forward", 4)
+    empty = await READER.read(orjson.dumps(within({**JWE, "ciphertext": ""}, 1)), b"")
+    assert empty == NotTaken(RejectionReason.NOT_A_MESSAGE, "routing/2.0/forward", 1)
+    others = await READER.read(orjson.dumps({**mine, "recipients": []}), b"")
+    assert others == NotTaken(RejectionReason.NOT_AN_ENVELOPE)
+
+
+async def test_a_change_of_did_is_not_verified_on_a_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verified: list[object] = []
+    monkeypatch.setattr(
+        "http_edge.didcomm.envelopes.v2.version.read_from_prior",
+        lambda text, *_: verified.append(text),
+    )
+    for sender in (PEER4, None):
+        body = orjson.dumps(packed(forward(JWE, from_prior="e30.e30.e30"), sender))
+        assert isinstance(await READER.read(body, b""), ToForward)
+    assert verified == []

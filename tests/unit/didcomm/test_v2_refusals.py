@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from http_edge.didcomm.envelopes.did_documents import (
     SeenDids,
     resolve_document,
 )
-from http_edge.didcomm.envelopes.key_agreement import PrivateKey
+from http_edge.didcomm.envelopes.key_agreement import PrivateKey, agree
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
@@ -36,6 +37,7 @@ from http_edge.didcomm.envelopes.public_keys import (
     Curve,
     PublicKey,
     compressed,
+    read_multibase,
     write_multibase,
 )
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
@@ -314,3 +316,35 @@ def test_keys_that_are_none_are_tried_as_often_as_keys_are_taken(
     did = "did:peer:2" + ".Ez1" * PEER_2_ELEMENTS_MAX
     assert resolve_document(did) is not None
     assert len(tried) == KEYS_MAX
+
+
+def test_the_curves_of_keys_that_a_stranger_lists_are_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nist = [PrivateKey.new(curve).public for curve in (Curve.P256, Curve.P384, Curve.P521)]
+    ours, its_key = recipient(OWN, OWN.peer2), PrivateKey.new(Curve.X25519)
+    did = "did:peer:2" + "".join(f".E{write_multibase(key)}" for key in [its_key.public, *nist])
+    body = seal(b"{}", [ours], Sender(f"{did}#key-1", its_key), ALICE.secrets)
+    monkeypatch.setattr("http_edge.didcomm.envelopes.public_keys.ec.EllipticCurvePublicKey", None)
+    assert unpacked(body).sender is not None
+
+
+def test_a_key_that_is_no_point_of_its_curve_agrees_on_nothing_and_signs_nothing() -> None:
+    nowhere = PublicKey(Curve.P256, b"\2" + bytes(31) + b"\1")
+    text = write_multibase(nowhere)
+    assert read_multibase(text) == nowhere
+    assert agree(PrivateKey.new(Curve.P256), nowhere) is None
+    with pytest.raises(ValueError, match="nothing can be packed"):
+        seal(b"{}", [Recipient("did:b#1", nowhere)], None, ALICE.secrets)
+    did = f"did:key:{text}"
+    protected = b64encode(orjson.dumps({"alg": "ES256", "kid": f"{did}#{text}"}))
+    signature = {"protected": protected, "signature": b64encode(bytes(63) + b"\1")}
+    assert SeenDids().resolve(did) is not None
+    assert read_signed({"payload": "e30", "signatures": [signature]}, SeenDids()) is None
+
+
+def test_a_key_of_a_nist_curve_has_one_form_in_multibase() -> None:
+    public = ec.generate_private_key(ec.SECP256R1()).public_key()
+    whole = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    assert read_multibase(write_multibase(compressed(Curve.P256, public))) is not None
+    assert read_multibase(write_multibase(PublicKey(Curve.P256, whole))) is None

@@ -62,7 +62,8 @@ class V1:
             return opened
         sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         found = object_in(opened.plaintext)
-        return Unpacked(self.name, opened.plaintext, sender, parsed=found)
+        work = 1 if sender is None else 2
+        return Unpacked(self.name, opened.plaintext, sender, work, parsed=found)
 
     def is_own(self, recipient: str) -> bool:
         """Say whether a forward with this recipient name is for the mediator itself."""

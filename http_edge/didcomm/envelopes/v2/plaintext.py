@@ -19,7 +19,6 @@ from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
     Answer,
     Attachment,
-    DidRotation,
     Json,
     Message,
     NewMessage,
@@ -45,11 +44,11 @@ _NAMES: Final = {"disclosures": "disclose"}
 _EMPTY: Final = NEW_PREFIX + "empty/1.0/empty"
 
 
-def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Message | None:
+def read(value: Json, addressed_to: str) -> Message | None:
     """Read a plaintext message; None if it has no type, no valid id or no valid body.
 
-    ``addressed_to`` is the DID of ours that the message was packed to; ``rotation`` is the DID
-    rotation that its ``from_prior`` proves. The caller checks that ``from`` is the packing sender.
+    ``addressed_to`` is the DID of ours that the message was packed to. The caller checks that
+    ``from`` is the packing sender, and reads ``from_prior``.
     """
     kind, message_id, sender = read_any_type(value.get("type")), value.get("id"), value.get("from")
     body = value.get("body")
@@ -94,7 +93,6 @@ def read(value: Json, addressed_to: str, rotation: DidRotation | None) -> Messag
         addressed_to=addressed_to,
         sender_did=sender or "",
         expires_at_s=_time_s(value.get("expires_time")),
-        rotation=rotation,
     )
 
 

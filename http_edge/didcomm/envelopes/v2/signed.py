@@ -45,11 +45,12 @@ last one, so a date in the future would refuse all rotations until then."""
 
 
 class SignedMessage(msgspec.Struct, frozen=True):
-    """A signed payload, the DID that signed it, and the signing key."""
+    """A signed payload, the DID that signed it, its signing key, and the number of signatures."""
 
     payload: bytes
     did: str
     key: PublicKey
+    signatures: int = 1
 
 
 class _Protected(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
         if found is None or (first is not None and found.did != first.did):
             return None
         first = first or found
-    return first
+    return first and msgspec.structs.replace(first, signatures=len(signed.signatures))
 
 
 def read_from_prior(
@@ -221,6 +222,6 @@ def _is_right(key: PublicKey, message: bytes, signature: bytes) -> bool:
     one, two = (int.from_bytes(half, "big") for half in halves)
     try:
         elliptic(key).verify(encode_dss_signature(one, two), message, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature:
+    except (InvalidSignature, ValueError):  # ValueError: the key is no point of its curve
         return False
     return True

@@ -87,12 +87,16 @@ class _Sender(msgspec.Struct, frozen=True):
 
 
 class _Opened(msgspec.Struct, frozen=True):
-    """One opened layer: its content, the DID of ours that it was for, and its sender."""
+    """What was opened: its content, the DID of ours that it was for, and its sender.
+
+    ``work`` is the number of key agreements and signature checks so far.
+    """
 
     value: Json
     plaintext: bytes
     own: OwnDid
     sender: _Sender | None
+    work: int
 
 
 class V2:
@@ -136,7 +140,7 @@ class V2:
             if not isinstance(inner, _Opened) or inner.sender is None:
                 # An inner envelope for others, or anonymous again, is not allowed.
                 return UnpackRefusal.UNDECRYPTABLE
-            opened = inner
+            opened = msgspec.structs.replace(inner, work=opened.work + inner.work)
         if is_signed(opened.value):
             signed = self._signed(opened)
             if signed is None:
@@ -145,29 +149,22 @@ class V2:
         if opened.sender is not None:
             self.seen.remember(opened.sender.keys)
         account = None if opened.sender is None else _account(opened.sender, opened.own.did)
-        return Unpacked(self.name, opened.plaintext, account, opened.own.did, opened.value)
+        return Unpacked(
+            self.name, opened.plaintext, account, opened.work, opened.own.did, opened.value
+        )
 
     def read(self, unpacked: Unpacked) -> Message | None:
         """Read an unpacked message; None if it is not a message, or names another sender."""
         value = unpacked.parsed
-        if value is None:
+        message = None if value is None else plaintext.read(value, unpacked.addressed_to)
+        if value is None or message is None:
             return None
-        # A ``from_prior`` that cannot be verified changes nothing: the agent repeats it until it is
-        # answered under its new DID, and its messages are valid anyway.
         from_prior = value.get("from_prior")
-        rotation = None
-        if from_prior is not None:
-            now_s = None if self._now_s is None else self._now_s()
-            rotation = read_from_prior(from_prior, self.seen, self._is_own_did, now_s)
-        message = plaintext.read(value, unpacked.addressed_to, rotation)
-        if message is None or not _is_consistent(message, unpacked.sender):
+        # Whose DID has changed does not matter for a forward.
+        if from_prior is not None and not message.is_forward:
+            message = self._rotated(message, from_prior)
+        if not _is_consistent(message, unpacked.sender):
             return None
-        if from_prior is not None and rotation is None:
-            prior = signer_of(from_prior)
-            unknown = prior if self.seen.is_to_learn(prior) else ""
-            message = msgspec.structs.replace(
-                message, is_prior_unproven=True, unknown_prior=unknown
-            )
         if self._names_another(value.get("to")):
             message = msgspec.structs.replace(message, names_another=True)
         if not is_short(message.sender_did):
@@ -175,6 +172,20 @@ class V2:
         known = self.seen.resolve(message.sender_did)
         whole_did = message.sender_did if known is None else known.did
         return msgspec.structs.replace(message, whole_did=whole_did)
+
+    def _rotated(self, message: Message, from_prior: object) -> Message:
+        """Return a message with what its ``from_prior`` proves.
+
+        One that cannot be verified changes nothing: the agent repeats it until it is answered under
+        its new DID, and its messages are valid anyway.
+        """
+        now_s = None if self._now_s is None else self._now_s()
+        rotation = read_from_prior(from_prior, self.seen, self._is_own_did, now_s)
+        if rotation is not None:
+            return msgspec.structs.replace(message, rotation=rotation)
+        prior = signer_of(from_prior)
+        unknown = prior if self.seen.is_to_learn(prior) else ""
+        return msgspec.structs.replace(message, is_prior_unproven=True, unknown_prior=unknown)
 
     def read_forward(self, message: Message, *, recipients_max: int) -> Forward | None:  # noqa: ARG002 - it names one
         """Read a forward; None if it cannot be followed."""
@@ -253,7 +264,9 @@ class V2:
         if opened is None:
             return UnpackRefusal.UNDECRYPTABLE
         found = object_in(opened, self._parse_content)
-        return UnpackRefusal.NOT_A_MESSAGE if found is None else _Opened(found, opened, own, sender)
+        if found is None:
+            return UnpackRefusal.NOT_A_MESSAGE
+        return _Opened(found, opened, own, sender, 1 if sender is None else 2)
 
     def _for_others(self, kids: Sequence[str]) -> ForOthers | UnpackRefusal:
         """Return whose envelope this is, if none of its key ids is one of ours.
@@ -286,7 +299,8 @@ class V2:
             return None
         if opened.sender is not None and not _is_same(signed.did, opened.sender.did):
             return None
-        return _Opened(value, signed.payload, opened.own, opened.sender)
+        work = opened.work + signed.signatures
+        return _Opened(value, signed.payload, opened.own, opened.sender, work)
 
 
 def agent_account(kid: str, keys: AgentDocument, own_did: str) -> AgentAccount | None:
