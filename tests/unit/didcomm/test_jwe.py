@@ -229,6 +229,17 @@ def test_a_point_that_is_not_on_its_curve_is_no_key() -> None:
     assert open_sealed(sealed, 0, own, None, SECRETS) is None
 
 
+@pytest.mark.parametrize("sender", [None, Sender("did:a#1", ALICE)])
+def test_what_is_to_be_authenticated_beside_the_header_is_not_passed_over(
+    sender: Sender | None,
+) -> None:
+    """RFC 7516, section 5.2, step 15; no agent of DIDComm writes this member."""
+    own = PrivateKey.new(Curve.X25519)
+    body = orjson.loads(seal(b"hello", [Recipient("did:b#1", own.public)], sender, SECRETS))
+    assert parsed(body) is not None
+    assert parsed({**body, "aad": to_b64(b"made up")}) is None
+
+
 def test_another_sender_or_another_recipient_opens_nothing() -> None:
     assert opened(packed()) == b"hello"
     assert opened(packed(), own=EVE) is None

@@ -72,6 +72,18 @@ def test_a_did_of_a_web_host_gives_no_account_of_its_key_away() -> None:
     assert rotation == DidRotation(did, PEER4, 1, [did])
 
 
+def test_a_prior_did_may_be_spelled_otherwise_than_in_the_id_of_its_key() -> None:
+    for iss, of_key in [(PRIOR.peer4_short, PRIOR.peer4), (PRIOR.peer4, PRIOR.peer4_short)]:
+        proof = write_from_prior(DidRotation(iss, PEER4, 1), f"{of_key}#key-1", OTHER)
+        seen = SeenDids()
+        seen.learn(PRIOR.peer4)
+        found = read_from_prior(proof, seen, lambda _: True, NOW_S)
+        assert found is not None
+        assert found.prior_accounts == [did_key(OTHER.public), PRIOR.peer4_short]
+    another = write_from_prior(DidRotation(PEER4, PEER4, 1), f"{PRIOR.peer4}#key-1", OTHER)
+    assert read_from_prior(another, SeenDids(), lambda _: True, NOW_S) is None
+
+
 def test_a_change_to_the_did_of_another_is_not_read() -> None:
     moved = DidRotation(PRIOR.peer4, "did:example:third", 1)
     whole = ALICE.plaintext(PEER4, from_prior=prior(moved))

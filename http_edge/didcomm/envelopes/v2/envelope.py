@@ -87,6 +87,7 @@ class _Envelope(msgspec.Struct, frozen=True):
     iv: str
     ciphertext: str
     tag: str
+    aad: object = None
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -119,7 +120,8 @@ def parsed(value: Json) -> Sealed | None:
     except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     kids = [one.header.kid for one in envelope.recipients]
-    if header.crit is not None or header.zip is not None:  # neither is supported
+    # None of these is supported.
+    if any(each is not None for each in (header.crit, header.zip, envelope.aad)):
         return None
     # An anonymous message needs no ``apu``, and the cached key derivation would be as long.
     if len(apu) > KID_CHARS_MAX:

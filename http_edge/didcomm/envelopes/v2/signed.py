@@ -134,7 +134,9 @@ def read_from_prior(
         prior = None if signed is None else msgspec.convert(parse(signed.payload), _Prior)
     except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
-    if signed is None or prior is None or prior.iss != signed.did or prior.sub == prior.iss:
+    if signed is None or prior is None or prior.sub == prior.iss:
+        return None
+    if account_did(prior.iss) != account_did(signed.did):
         return None
     if prior.iat < 0 or not prior.is_meant(is_own, now_s):
         return None
