@@ -351,6 +351,31 @@ def test_any_json_object_is_an_envelope_or_is_refused(value: Any) -> None:
         assert parsed({"ciphertext": "eA", "recipients": [], **value}) is None
 
 
+def test_who_gets_an_envelope_too_can_write_nothing_in_its_senders_name() -> None:
+    """The key that wraps the content's key depends on the tag, so also on the content."""
+    named = [Recipient("did:b#1", BOB.public), Recipient("did:e#1", EVE.public)]
+    body = orjson.loads(seal(b"hello", named, Sender("did:a#1", ALICE), SECRETS))
+    contents: list[bytes] = []
+
+    def with_known_key(_enc: str, key: bytes, *_: object) -> None:
+        contents.append(key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envelope, "decrypt", with_known_key)
+        sealed = parsed(body)
+        assert sealed is not None
+        open_sealed(sealed, 1, EVE, ALICE.public, SECRETS)
+    (key,) = contents
+    aad, iv = body["protected"].encode(), from_b64(body["iv"])
+    other = Cipher(AES(key[32:]), CBC(iv)).encryptor().update(b"forged" + b"\n" * 10)
+    tag = content_encryption._tag(key, aad, iv, other)
+    made = other, tag
+    assert content_encryption.decrypt(content_encryption.WRITTEN, key, iv, made, aad) == b"forged"
+    forged = parsed({**body, "ciphertext": to_b64(other), "tag": to_b64(tag)})
+    assert forged is not None
+    assert open_sealed(forged, 0, BOB, ALICE.public, SECRETS) is None
+
+
 def test_a_static_secret_is_made_once_and_kept_for_who_has_proven_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
