@@ -158,8 +158,8 @@ def watched(limits: HostLimits, log: EventLog, now_ms: int) -> HostLimits:
     While the setting is off, polls of agents leave no row, so earlier silence does not count. The
     first host that starts with an age writes the present time to the log, beside its constants. The
     time starts again when the age becomes shorter, since signs of life were recorded more coarsely
-    until then, and after the setting was off. If the log does not answer, that time is now; the
-    next start uses the time in the log again.
+    until then, after the setting was off, and if a clock that was ahead wrote a time still to come.
+    If the log does not answer, that time is now; the next start uses the time in the log again.
     """
     age_s = limits.identity.idle_agents_age_s_max
     try:
@@ -178,7 +178,7 @@ def _watched_since_ms(log: EventLog, age_s: int, now_ms: int) -> int:
             log.mark(MARK, None)
         return 0
     since_ms, longest_s = (now_ms, age_s) if known is None else map(int, known.split())
-    if age_s < longest_s:
+    if age_s < longest_s or since_ms > now_ms:
         since_ms = now_ms
     if known != (wanted := f"{since_ms} {age_s}"):
         log.mark(MARK, wanted)

@@ -136,7 +136,8 @@ class Health:
             figures["log_positions"] = [None if one is None else one.log_position for one in logs]
         oldest_ms = figures.pop("queue_oldest_at_ms", None)
         waiting = oldest_ms is not None
-        figures["queue_oldest_age_s"] = (self._clock() - oldest_ms) / 1000 if waiting else None
+        age_s = max(0.0, (self._clock() - oldest_ms) / 1000) if waiting else None
+        figures["queue_oldest_age_s"] = age_s
         takes = storage(routes.placement, stats)
         figures["storage"] = None if takes is None else msgspec.to_builtins(takes)
         figures["sockets"] = sum(max((s.sockets for s in stats), key=len, default={}).values())

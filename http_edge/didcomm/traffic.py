@@ -12,6 +12,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from actors.core.commands import SeeAgent
+from actors.core.idle_agents import seen_every_s
 from actors.core.refusals import Refusal
 from actors.core.replies import AgentNoted
 from actors.host.clock import Clock
@@ -37,6 +38,7 @@ class Traffic:
         """
         self._identities = identities
         self._is_wanted = bool(idle_agents_s)
+        self._longest_ms = max(_REFUSED_MS, seen_every_s(idle_agents_s) * 1000)
         self._clock = clock
         self._again_ms: LRUCache[tuple[str, str], int] = LRUCache(remembered_max)
 
@@ -47,10 +49,12 @@ class Traffic:
         it.
         """
         who = account, speaker()
-        if not self._is_wanted or self._clock() < self._again_ms.get(who, 0):
+        now_ms = self._clock()
+        # By more than the longest pause a time is from a clock that was ahead.
+        if not self._is_wanted or 0 < self._again_ms.get(who, 0) - now_ms <= self._longest_ms:
             return
         noted = await self._identities.ask(account, SeeAgent(), command, AgentNoted)
         if isinstance(noted, AgentNoted):
-            self._again_ms[who] = noted.again_ms
+            self._again_ms[who] = min(noted.again_ms, now_ms + self._longest_ms)
         elif noted in _REFUSED:
-            self._again_ms[who] = self._clock() + _REFUSED_MS
+            self._again_ms[who] = now_ms + _REFUSED_MS

@@ -247,7 +247,7 @@ class Limits(Section):
     active_bytes_max: int = Field(default=256 * MIB, ge=MIB, le=COUNT_MAX)
     """Bytes of identities that one host keeps in memory, about 0.4 KiB for each waiting message,
     and each name once; payloads stay in the log."""
-    identity_idle_s: float = Field(default=300, gt=0)
+    identity_idle_s: float = Field(default=300, gt=0, le=3_153_600_000)
     """An identity without commands leaves memory after this; its next command loads it from its
     snapshot."""
     snapshot_after_events: int = Field(default=200, ge=1, le=COUNT_MAX)

@@ -448,6 +448,8 @@ def test_silence_counts_from_when_the_age_was_set_or_shortened(log: EventLog) ->
     assert since_ms(150, 5_000) == 5_000
     assert since_ms(0, 6_000) == 0
     assert since_ms(100, 7_000) == 7_000
+    assert since_ms(100, 6_500) == 6_500  # the clock was ahead
+    assert since_ms(100, 7_000) == 6_500
 
 
 def test_an_agent_does_not_end_for_silence_of_before_the_setting(log: EventLog) -> None:

@@ -482,6 +482,8 @@ async def test_the_status_tells_how_much_waits_and_how_long_already(
     assert figures["storage"]["contents_bytes"] >= len("hello")
     assert figures["storage"]["used_bytes"] > figures["storage"]["facts_bytes"] > 0
     assert "storage" not in figures["hosts"][0]
+    clock.advance(-86_400)
+    assert (await mediator.operate("/status")).json["queue_oldest_age_s"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from contextlib import closing, suppress
 
 import pytest
@@ -9,6 +10,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, INDEX, ExportPlace
 from eventstore.parquet.tree import TREE
+from eventstore.parquet.write.exporter import Kept
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
     DAY_MS,
@@ -89,6 +91,29 @@ def test_replaced_files_stay_for_readers_as_long_as_they_are_to(
         export.sweep(600)
         assert written(place).items() > before.items()
         export.sweep(60)
+    assert catalog_of(place).strays == []
+    assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_files_that_were_replaced_while_the_clock_was_ahead_do_not_stay_until_that_time(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    growing.grow(20)
+    export_all(sqlite_log, place)
+    ahead_s = 2 * 365 * 86_400
+    with closing(
+        exporter(sqlite_log, place, LARGE, Kept(60), clock=lambda: system_clock() + 1_000 * ahead_s)
+    ) as export:
+        before = set(written(place))
+        export.compact(files_min=2)
+        for path in set(written(place)) - before:
+            at_s = system_clock() / 1_000 + ahead_s
+            os.utime(place.full_path(path), (at_s, at_s))
+        assert catalog_of(place).strays
+        ahead_s = 0
+        growing.grow(4)
+        assert export.step()
     assert catalog_of(place).strays == []
     assert exported_log(place) == list(whole_log(sqlite_log))
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,9 @@ from eventstore.parquet.manifest import (
     signed_manifest,
 )
 from eventstore.parquet.schema import PARQUET_OPTIONS
+
+_AHEAD_S_MAX: Final = 86_400
+"""More than the clocks of a store and of an exporter differ."""
 
 
 def by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -92,8 +96,8 @@ def removable(
     """Our files that do not count: replaced this long ago, or left by a kill.
 
     A file was replaced when the one that replaced it was written, by the clock of the store;
-    ``now_ms`` is Unix milliseconds. Manifests come before data files: a manifest never names a
-    removed file.
+    ``now_ms`` is Unix milliseconds. A time far in the future is from a clock that was ahead.
+    Manifests come before data files: a manifest never names a removed file.
 
     Raises:
         ExportUnavailable: the place cannot be read now.
@@ -104,8 +108,9 @@ def removable(
         return ours
     replacing = dict(_replacing(catalog, ours))
     written = dict(zip(replacing, place.written_s(list(replacing.values())), strict=True))
-    since_s = now_ms / 1000 - replaced_kept_s
-    return [path for path in ours if path not in written or written[path] <= since_s]
+    now_s = now_ms / 1000
+    since_s, until_s = now_s - replaced_kept_s, now_s + _AHEAD_S_MAX
+    return [path for path in ours if not since_s < written.get(path, since_s) <= until_s]
 
 
 def _is_beside(path: str) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -147,8 +146,9 @@ class Exporter:
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
         self._index = IndexWriter(place)
         self._nameless: dict[str, GoneNames] = {}
-        self._sweep_at_ms = inf
-        """When files that do not count, and stay for readers, are to be removed."""
+        self._unswept: tuple[int, float] | None = None
+        """Since when files that do not count stay for readers, and for how long, in milliseconds;
+        None if there are none."""
         self._is_certain = False
         self._recover(times.replaced_kept_s)
 
@@ -181,7 +181,7 @@ class Exporter:
             SeamRefused: the log's seam cannot be understood.
         """
         self._place.check()
-        if self._clock() >= self._sweep_at_ms:
+        if self._is_sweep_due():
             self._is_certain = False
         self._recover(self._times.replaced_kept_s)
         before = self._catalog
@@ -316,7 +316,7 @@ class Exporter:
                 self._catalog, statements, added=added, removed=removed, is_change=is_change
             )
         )
-        self._sweep_at_ms = self._clock() + self._times.replaced_kept_s * _MS
+        self._unswept = self._clock(), self._times.replaced_kept_s * _MS
 
     def sweep(self, replaced_kept_s: float = 0.0) -> None:
         """Remove files that do not count: replaced this long ago, or left by a kill.
@@ -382,8 +382,15 @@ class Exporter:
             catalog = self._table.mark(self._table.commit(catalog, catalog.statements, index=index))
         self._catalog = catalog
         is_kept = replaced_kept_s and strays > len(paths)
-        self._sweep_at_ms = now_ms + replaced_kept_s * _MS if is_kept else inf
+        self._unswept = (now_ms, replaced_kept_s * _MS) if is_kept else None
         self._is_certain = True
+
+    def _is_sweep_due(self) -> bool:
+        """Have files stayed long enough? A time still to come is from a clock that was ahead."""
+        if self._unswept is None:
+            return False
+        since_ms, kept_ms = self._unswept
+        return not 0 <= self._clock() - since_ms < kept_ms
 
     def _give_table(self) -> None:
         """Make the table of a new export, or of one that has only manifests."""

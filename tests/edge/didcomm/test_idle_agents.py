@@ -137,6 +137,20 @@ async def test_a_message_on_a_socket_keeps_an_agent_and_the_open_socket_does_not
         assert ended(mediator) == 1
 
 
+async def test_a_wallet_that_was_refused_while_the_clock_was_ahead_is_seen_once_it_is_right(
+    mediator: Mediator, network: WalletNetwork
+) -> None:
+    stranger = network.stranger()
+    mediator.clock.advance(730 * DAY_S)
+    await network.say(stranger.connection, "trust_ping/1.0/ping")
+    mediator.clock.advance(-730 * DAY_S)
+    wallet = await network.connect(key=stranger.connection.key)
+    for _ in range(AGE_DAYS // 5):
+        await pass_days(mediator, 10)
+        await network.say(wallet.connection, "messagepickup/2.0/status-request", **routed())
+    assert ended(mediator) == 0
+
+
 def one() -> Json:
     return {"@id": "once"}
 

@@ -73,6 +73,13 @@ def test_every_number_has_a_lower_bound_and_every_limit_a_unit() -> None:
             assert setting.field.endswith(_LIMIT_ENDS), setting.name
 
 
+def test_no_time_is_too_long_to_be_reckoned_with() -> None:
+    for setting in every_setting().values():
+        is_time = re.search(r"(?<!_per)_m?s(_max|_min)?$", setting.field)
+        if is_time and setting.kind["type"] in {"integer", "number"}:
+            assert setting.kind.get("maximum", inf) < 2**63 / 1000, setting.name
+
+
 def test_every_whole_number_that_fits_is_exact_in_the_json_of_an_answer() -> None:
     for setting in every_setting().values():
         if setting.kind["type"] == "integer":
