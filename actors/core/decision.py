@@ -36,7 +36,8 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     message, empty for the mediator itself. ``listed`` says where the target's saved events are
     listed; the host looks it up only for an erasure. ``saved`` are the ids, among those that the
     command names, of saved events that the target has. ``page_bytes_max`` is the size up to which
-    the transaction reads a delivery itself.
+    the transaction reads a delivery itself. ``ahead_ms`` is by how much the clock has gone ahead,
+    if nothing expires by that yet.
     """
 
     target: str
@@ -53,11 +54,22 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
     listed: Listed = Listed.NOT
     saved: Collection[str] = ()
     page_bytes_max: int = TOGETHER_BYTES_MAX
+    ahead_ms: int = 0
 
     @property
     def now_s(self) -> float:
         """Unix seconds, the unit of expiries."""
         return self.now_ms / 1000
+
+    @property
+    def expiring_ms(self) -> int:
+        """The time by which records expire and are removed for good, in Unix milliseconds."""
+        return self.now_ms - self.ahead_ms
+
+    @property
+    def expiring_s(self) -> float:
+        """The same in Unix seconds."""
+        return self.expiring_ms / 1000
 
     def content(self, data: bytes, number: int = 0) -> Content:
         """Make a content of the command; ``number`` tells several contents apart."""

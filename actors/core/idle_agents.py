@@ -65,7 +65,7 @@ def is_idle(state: Identity, context: DecisionContext) -> bool:
     after_ms, since_ms = ends_after_ms(context.limits), idle_from_ms(state)
     if not after_ms or since_ms is None:
         return False
-    return max(since_ms, context.limits.idle_agents_since_ms) + after_ms <= context.now_ms
+    return max(since_ms, context.limits.idle_agents_since_ms) + after_ms <= context.expiring_ms
 
 
 def end(state: Identity, context: DecisionContext) -> Accepted:

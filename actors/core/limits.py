@@ -49,9 +49,11 @@ class RetentionPace(msgspec.Struct, frozen=True, kw_only=True):
     """The pace at which a host removes due records by itself, in steps.
 
     A step takes ``identities_per_step_max`` identities and ``records_per_step_max`` records of
-    each. The next step comes ``pause_s`` later, or ``look_s`` later if nothing was left.
+    each. The next step comes ``pause_s`` later, or ``look_s`` later if nothing was left. After the
+    clock has stepped ahead, nothing expires by that until it has lasted ``clock_settles_s``.
     """
 
+    clock_settles_s: float = 3_600.0
     look_s: float = 10.0
     pause_s: float = 0.1
     identities_per_step_max: int = 32

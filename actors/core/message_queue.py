@@ -75,8 +75,8 @@ def due_messages(state: Identity, context: DecisionContext) -> list[str]:
     The owner's age and the sender's expiry apply to envelopes alone: Decentrl has neither.
     """
     ids = _too_old(state, context)
-    if state.expires_first_s and state.expires_first_s <= context.now_s:
-        passed = [i for i, at_s in state.expiring.items() if at_s <= context.now_s]
+    if state.expires_first_s and state.expires_first_s <= context.expiring_s:
+        passed = [i for i, at_s in state.expiring.items() if at_s <= context.expiring_s]
         ids = list(dict.fromkeys([*ids, *passed]))[:REMOVED_MAX]
     return ids
 
@@ -140,7 +140,7 @@ def _older(state: Identity, ids: Iterable[str], age_s: int, context: DecisionCon
     older: list[str] = []
     if not age_s:
         return older
-    before_ms = context.now_ms - age_s * 1000
+    before_ms = context.expiring_ms - age_s * 1000
     for message_id in ids:
         if state.messages[message_id].at_ms >= before_ms or len(older) == REMOVED_MAX:
             break

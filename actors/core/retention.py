@@ -159,7 +159,7 @@ def _is_unregistered(state: Identity, context: DecisionContext) -> bool:
     age_s, until_s = context.limits.unregistered_age_s_max, state.registered_until_s
     if not age_s or not until_s or state.connection is not None:
         return False
-    return until_s + age_s <= context.now_s
+    return until_s + age_s <= context.expiring_s
 
 
 def _old_requests(state: Identity, context: DecisionContext) -> list[str]:
@@ -180,7 +180,7 @@ def _old(
     records: Mapping[str, WaitingRequest | PublicEvent], age_s: int, context: DecisionContext
 ) -> Iterator[str]:
     """The ids of the first records, as far as they are older than ``age_s``; none if that is 0."""
-    before_ms = context.now_ms - age_s * 1000 if age_s else 0
+    before_ms = context.expiring_ms - age_s * 1000 if age_s else 0
     old = takewhile(lambda one: one[1].at_ms < before_ms, records.items())
     return (record_id for record_id, _ in old)
 
@@ -202,7 +202,7 @@ def _contracts_expired(
 ) -> list[Event]:
     """The events that remove expired contracts, or all contracts if ``is_over``."""
     age_s = context.limits.expired_contracts_age_s_max
-    until_s = context.now_s - age_s
+    until_s = context.expiring_s - age_s
     if not is_over and not (age_s and 0 < state.contracts_until_s <= until_s):
         return []
     due = (i for i, kept in state.contracts.items() if is_over or kept.expires_at_s <= until_s)

@@ -12,6 +12,9 @@ from typing import Final, TypeAlias
 Clock: TypeAlias = Callable[[], int]
 """Returns Unix milliseconds."""
 
+Ahead: TypeAlias = Callable[[], int]
+"""Returns by how many milliseconds the clock has gone ahead if that does not count yet, else 0."""
+
 NewId: TypeAlias = Callable[[], str]
 """Returns a fresh opaque, unguessable id (DCTRL-0004 12.6)."""
 
@@ -27,6 +30,11 @@ os.register_at_fork(after_in_child=_BITS.clear)
 def system_clock() -> int:
     """Unix milliseconds by the wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def uptime_s() -> float:
+    """Seconds since the machine started, those in which it slept included where it counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def new_id() -> str:

@@ -25,7 +25,7 @@ from actors.core.partitioning import shard_of
 from actors.core.replies import BatchResult, Expired
 from actors.core.retention import due_until_ms
 from actors.core.submissions import Submission
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Ahead, Clock, NewId
 from actors.host.log_outage import reason
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import Due, DuePlace, EventLog
@@ -59,6 +59,7 @@ class Expiry:
         submit: Submit,
         clock: Clock,
         new_id: NewId,
+        ahead_ms: Ahead = lambda: 0,
         on_look: Callable[[], None] = lambda: None,
         hand_over_keys: HandOverKeys = lambda _did, _keys: None,
     ) -> None:
@@ -69,7 +70,8 @@ class Expiry:
         """
         self._log, self._limits, self._pace = log, limits.identity, limits.retention
         self._shards, self._holdings, self._submit = shards, holdings, submit
-        self._clock, self._new_id, self._on_look = clock, new_id, on_look
+        self._clock, self._ahead_ms = clock, ahead_ms
+        self._new_id, self._on_look = new_id, on_look
         self._hand_over_keys = hand_over_keys
         self._places: dict[Due, DuePlace | None] = {}
         self._ended = threading.Event()
@@ -94,7 +96,8 @@ class Expiry:
         """
         found: dict[str, str] = {}
         is_all, limit = True, self._pace.identities_per_step_max
-        for time, until_ms in due_until_ms(self._limits, self._clock()).items():
+        now_ms = self._clock() - self._ahead_ms()
+        for time, until_ms in due_until_ms(self._limits, now_ms).items():
             page = self._log.due_identities(
                 time, until_ms=until_ms, after=self._places.get(time), limit=limit
             )

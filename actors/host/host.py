@@ -29,7 +29,7 @@ from actors.core.replies import Done, EnvelopesWaiting, Push, Refused, Reply
 from actors.core.sessions import Sessions
 from actors.core.submissions import Submission
 from actors.host import owned_partition as partitions
-from actors.host.clock import Clock, NewId
+from actors.host.clock import Ahead, Clock, NewId
 from actors.host.disk_floor import DiskFloor, MeasureDisk, unknown_disk
 from actors.host.log_outage import LogOutage, reason
 from actors.host.measures import CommandRates, HostMeasures, HostStats
@@ -65,6 +65,7 @@ class Host:
         secret: bytes,
         is_placed: bool = False,
         measure_disk: MeasureDisk = unknown_disk,
+        ahead_ms: Ahead = lambda: 0,
     ) -> None:
         """A host that owns nothing yet; see ``assign``.
 
@@ -75,7 +76,7 @@ class Host:
         """
         self._log = log
         self._limits = limits
-        self._clock = clock
+        self._clock, self._ahead_ms = clock, ahead_ms
         self._new_id, self._secret = new_id, secret
         self.cache = StateCache(log, limits)
         self._registry = SessionRegistry()
@@ -174,6 +175,7 @@ class Host:
         self._registry.expire(now_ms)
         transaction = Transaction(items, now_ms, self._limits.timestamp_window_ms)
         transaction.is_short_of_disk = self.disk.look(now_ms)
+        transaction.ahead_ms = self._ahead_ms()
         owned = self._ownership.owned
         self.cache.read_ahead(self._nonces.identities(items, owned), owned, now_ms)
         outcomes = [self._run(transaction, submission) for _, submission in items]
@@ -363,6 +365,7 @@ class Host:
             cached.listed(self._log),
             cached.saved(submission.command, self._log),
             transaction.page_bytes_max,
+            transaction.ahead_ms,
         )
         decision = cached.run(submission.command, context, part.record)
         if submission.claim is not None and shard is not None:

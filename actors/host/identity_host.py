@@ -21,7 +21,7 @@ from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, MessagesPage, Push
 from actors.core.submissions import Read, WaitingAt
-from actors.host.clock import Clock, NewId, new_id, new_secret, system_clock
+from actors.host.clock import Ahead, Clock, NewId, new_id, new_secret, system_clock
 from actors.host.disk_floor import disk_of, unknown_disk
 from actors.host.expiry import Expiry, watched
 from actors.host.host import Host
@@ -127,7 +127,7 @@ class HostOptions(msgspec.Struct, frozen=True):
 class IdentityHost:
     """Owner of partitions: batches run on its writer thread, reads on the caller's thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a host works with, each part by itself
         self,
         options: HostOptions,
         push_out: PushOut,
@@ -136,10 +136,12 @@ class IdentityHost:
         new_id: NewId = new_id,
         log: EventLog | None = None,
         may_serve: MayServe = always,
+        ahead_ms: Ahead = lambda: 0,
     ) -> None:
         """Open the log (unless ``log`` is already open), claim the partitions and start.
 
-        The writer calls ``may_serve`` before each transaction.
+        The writer calls ``may_serve`` before each transaction. Nothing expires by what the clock is
+        ahead according to ``ahead_ms``.
 
         Raises:
             LogUnavailable: the log cannot be opened, or its format not be recorded.
@@ -163,13 +165,9 @@ class IdentityHost:
             secret=new_secret(),
             is_placed=options.is_placed,
             measure_disk=unknown_disk if file is None else disk_of(file.parent),
+            ahead_ms=ahead_ms,
         )
-        try:
-            self._host.assign(options.partitions or ())
-        except (AppendConflict, AppendUnknown, LogUnavailable) as error:
-            # The first command for each partition claims it. A host that gave up here would still
-            # be missing when the log is back.
-            _LOG.error("partitions could not be claimed yet: %s", reason(error))
+        self._claim(options.partitions or ())
         self._writer = Writer(
             self._host,
             self._log,
@@ -183,7 +181,7 @@ class IdentityHost:
         self._inspector = Inspector(self._host, self._log, self._on_writer)
         self._sockets: dict[str, int] = {}
         self._push_out = push_out
-        self._expiry = self._expiry_of(limits, options.shards, clock, new_id)
+        self._expiry = self._expiry_of(limits, options.shards, clock, ahead_ms, new_id)
         self._writer.start()
         if options.shards:
             self._expiry.start()
@@ -327,7 +325,17 @@ class IdentityHost:
         self._log_watch.close()
         self._log.close()
 
-    def _expiry_of(self, limits: HostLimits, shards: int, clock: Clock, new_id: NewId) -> Expiry:
+    def _claim(self, partitions: Sequence[str]) -> None:
+        try:
+            self._host.assign(partitions)
+        except (AppendConflict, AppendUnknown, LogUnavailable) as error:
+            # The first command for each partition claims it. A host that gave up here would still
+            # be missing when the log is back.
+            _LOG.error("partitions could not be claimed yet: %s", reason(error))
+
+    def _expiry_of(
+        self, limits: HostLimits, shards: int, clock: Clock, ahead_ms: Ahead, new_id: NewId
+    ) -> Expiry:
         return Expiry(
             self._log,
             limits,
@@ -335,6 +343,7 @@ class IdentityHost:
             holdings=lambda: self._host.holdings,
             submit=self._writer.submit,
             clock=clock,
+            ahead_ms=ahead_ms,
             new_id=new_id,
             on_look=self._growth.look,
             hand_over_keys=self._hand_over_keys,

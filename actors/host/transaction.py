@@ -84,6 +84,7 @@ class Transaction:
             each question may take as long as the log's time-out, and all clients wait for the sum.
         has_claimed: Has it claimed a partition, which is an append of its own?
         is_short_of_disk: Does it accept only commands that store next to nothing?
+        ahead_ms: By how much the clock has gone ahead, if nothing expires by that yet.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Transaction:
         self.log_failed = False
         self.has_claimed = False
         self.is_short_of_disk = False
+        self.ahead_ms = 0
         self._page_bytes_left = TOGETHER_BYTES_MAX
         self.misplaced: set[str] = set()
         """Identities that belong to another owner once the transaction is committed."""

@@ -28,6 +28,8 @@ from ray import exceptions as ray_errors
 from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
+from actors.host.clock import system_clock
+from actors.host.clock_steps import ClockSteps
 from actors.host.host_connection import Answer, HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
@@ -203,6 +205,7 @@ class RayIdentityHost(IdentityHost):
             log=_opened(options),
             # Without a placer no other host replaces it, so it need not stop.
             may_serve=term.is_running if options.is_placed else always,
+            ahead_ms=ClockSteps(system_clock, options.limits.retention.clock_settles_s).ahead_ms,
         )
         self._lease = LeaseKeeper(
             self._server.listen(options.address, options.name, options.node, self.incarnation),

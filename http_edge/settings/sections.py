@@ -270,6 +270,11 @@ class Retention(Section):
     row and the last message is recorded only that exactly. Silence before this was set or shortened
     does not count. An endpoint that accepts a delivery is also a sign of life, and so is a
     registration of the same DID."""
+    clock_settles_s: float = Field(default=3_600, ge=0, le=86_400)
+    """If the clock of the machine goes ahead by a minute or more at once, nothing expires by that
+    until it has lasted this long, because what is removed does not come back; 0 is at once. An hour
+    is time for a time service to correct it, and no one misses the hour if the clock was behind
+    before."""
     look_s: float = Field(default=10, gt=0, le=3_600)
     """Time between two searches, by an index, for items whose time is over. An item is removed at
     most this much late, or earlier by a command for its identity."""

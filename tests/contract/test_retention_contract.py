@@ -12,10 +12,12 @@ import pytest
 
 from actors.core.commands import (
     ClaimedKey,
+    ExpireRecords,
     GrantMediation,
     PublishPublicEvent,
     QueryContractRequests,
     QueryContracts,
+    QueryQueue,
     QueueEnvelopes,
     QueueMessage,
     RequestContract,
@@ -84,13 +86,20 @@ class Mediator:
         snapshot_after_events: int = 200,
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
-        self.clock, self.log = HandClock(), log
+        self.clock, self.log, self.ahead_ms = HandClock(), log, 0
         bounds = HostLimits(
             snapshot_after_events=snapshot_after_events,
             identity=limits,
             retention=pace or RetentionPace(),
         )
-        self.host: Host = host(log, clock=self.clock, limits=bounds, shards=shards, name=name)
+        self.host: Host = host(
+            log,
+            clock=self.clock,
+            limits=bounds,
+            shards=shards,
+            name=name,
+            ahead_ms=lambda: self.ahead_ms,
+        )
         self.transactions: list[int] = []
         self.keys_over: dict[str, list[ClaimedKey]] = {}
         """What agents that ended by themselves had registered."""
@@ -102,6 +111,7 @@ class Mediator:
             submit=self._submit,
             clock=self.clock,
             new_id=lambda: f"{name} expiry {len(self.transactions)}",
+            ahead_ms=lambda: self.ahead_ms,
             on_look=on_look,
             hand_over_keys=lambda did, keys: self.keys_over.update({did: list(keys)}),
         )
@@ -206,6 +216,38 @@ def test_a_sender_and_an_owner_may_name_an_earlier_time(log: EventLog) -> None:
         mediator.pass_s(seconds)
         mediator.expiry.step()
         assert (log.figures().queue_messages, len(mediator.transactions)) == (messages, visits)
+
+
+def test_nothing_leaves_by_a_clock_that_has_just_gone_ahead(log: EventLog) -> None:
+    ages = {"unregistered_age_s_max": 400, "public_events_age_s_max": 50}
+    limits = msgspec.structs.replace(LIMITS, idle_agents_age_s_max=3_600, **ages)
+    mediator = Mediator(log, limits=limits)
+    one, two, *_, agent = PEOPLE
+    mediator.settle(one)
+    mediator.settle(two, until_s=NOW_S + 60)
+    public = PublishPublicEvent("channel", "event", [], 1, "signature", signature_valid=True)
+    run(
+        mediator.host,
+        submission(one, public),
+        unclaimed(agent, GrantMediation(connection(), [])),
+        unclaimed(agent, UpdateKeylist(claimed(KEY), [])),
+        unclaimed(agent, QueueEnvelopes(KEY, [b"short-lived"], expires_at_s=NOW_S + 30)),
+    )
+    rows, ahead_s = log.position(), 3 * 365 * DAY_S
+    mediator.pass_s(ahead_s)
+    mediator.ahead_ms = ahead_s * 1000
+    assert not mediator.expiry.step()
+    assert mediator.transactions == []
+    run(mediator.host, *[unclaimed(did, ExpireRecords(100)) for did in (one, two, agent)])
+    run(mediator.host, unclaimed(agent, QueryQueue()))
+    assert log.position() == rows
+    mediator.ahead_ms = 0
+    while mediator.expiry.step():
+        pass
+    gone = {getattr(event, "reason", "") for did in PEOPLE for event in mediator.events(did)}
+    assert gone == {"", "expired", "unregistered", "idle"}
+    assert log.figures().queue_messages == 0
+    assert is_sound(log)
 
 
 def test_a_contract_in_force_stays_when_another_record_leaves(log: EventLog) -> None:

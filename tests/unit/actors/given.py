@@ -24,6 +24,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import Push, Reply
 from actors.core.sessions import LiveMode
 from actors.core.submissions import Submission
+from actors.host.clock import Ahead
 from actors.host.host import Host
 from eventstore.log.content import Content
 from eventstore.log.event_log import EventLog
@@ -138,6 +139,7 @@ def host(
     limits: HostLimits | None = None,
     name: str = "host-0",
     shards: Sequence[str] = ("shard-0", "shard-1"),
+    ahead_ms: Ahead = lambda: 0,
 ) -> Host:
     """A host that owns all shards."""
     ids = itertools.count(1)
@@ -148,6 +150,7 @@ def host(
         secret=SECRET,
         clock=clock or HandClock(),
         new_id=lambda: f"{name}-{next(ids)}",
+        ahead_ms=ahead_ms,
     )
     made.assign(shards)
     return made

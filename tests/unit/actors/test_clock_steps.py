@@ -1,0 +1,151 @@
+"""A clock that is ahead for a while lets nothing expire; all that lasts counts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.core.limits import HostLimits
+from actors.host.clock import system_clock, uptime_s
+from actors.host.clock_steps import ClockSteps
+from actors.host.identity_host import HostOptions
+from actors.ray import processes
+
+HOUR_S: Final = 3_600
+DAY_S: Final = 86_400
+YEARS_S: Final = 730 * DAY_S
+
+
+class Machine:
+    """A machine whose wall clock shows the true time, or is off."""
+
+    def __init__(self, settles_s: float = HOUR_S) -> None:
+        self.true_s, self.off_s = 1_800_000_000, 0
+        self.steps = ClockSteps(self.clock, settles_s, lambda: self.true_s - 1_700_000_000)
+
+    def clock(self) -> int:
+        return (self.true_s + self.off_s) * 1000
+
+    def expiring_s(self) -> float:
+        """The time by which things expire, compared with the true one."""
+        ahead_ms = self.steps.ahead_ms()
+        return (self.clock() - ahead_ms) / 1000 - self.true_s
+
+
+@pytest.mark.parametrize("step_s", [600, 3 * DAY_S, YEARS_S])
+def test_nothing_expires_by_a_step_ahead_that_is_corrected_in_time(step_s: int) -> None:
+    machine = Machine()
+    machine.off_s = step_s
+    for _ in range(HOUR_S // 10):
+        assert machine.expiring_s() == 0
+        machine.true_s += 10
+    machine.true_s -= 1
+    machine.off_s = 0
+    assert machine.expiring_s() == 0
+
+
+@pytest.mark.parametrize("step_s", [600, 3 * DAY_S, YEARS_S])
+def test_a_step_ahead_that_lasts_counts_in_the_end(step_s: int) -> None:
+    machine = Machine()
+    machine.off_s = step_s
+    assert machine.expiring_s() == 0
+    machine.true_s += HOUR_S
+    assert machine.expiring_s() == step_s
+    machine.true_s += 1
+    assert machine.expiring_s() == step_s
+
+
+@pytest.mark.parametrize("step_s", [-600, -3 * DAY_S, -YEARS_S])
+def test_what_expires_follows_a_clock_that_is_set_back_at_once(step_s: int) -> None:
+    machine = Machine()
+    machine.off_s = step_s
+    assert machine.expiring_s() == step_s
+
+
+@pytest.mark.parametrize("slept_s", [1, HOUR_S, 30 * DAY_S])
+def test_time_that_passed_while_the_process_or_the_machine_slept_is_no_step(slept_s: int) -> None:
+    machine = Machine()
+    machine.true_s += slept_s
+    assert machine.expiring_s() == 0
+
+
+def test_without_the_wait_every_step_counts_at_once() -> None:
+    machine = Machine(settles_s=0)
+    machine.off_s = YEARS_S
+    assert machine.expiring_s() == YEARS_S
+
+
+def test_another_step_begins_the_wait_anew_and_is_no_reason_to_stand_still() -> None:
+    machine = Machine()
+    machine.off_s = 600
+    assert machine.expiring_s() == 0
+    machine.true_s += HOUR_S - 1
+    machine.off_s = YEARS_S
+    assert machine.expiring_s() == 0
+    machine.true_s += HOUR_S - 1
+    assert machine.expiring_s() == 0
+    machine.true_s += 1
+    assert machine.expiring_s() == YEARS_S
+
+
+_MOVES: Final = st.lists(
+    st.tuples(st.integers(0, 30), st.sampled_from([0, 600, HOUR_S, 3 * DAY_S, YEARS_S])),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_MOVES)
+def test_things_expire_early_only_by_a_clock_that_was_ahead_for_an_hour(
+    moves: list[tuple[int, int]],
+) -> None:
+    machine, ahead_since_s = Machine(), None
+    for minutes, off_s in moves:
+        machine.off_s = off_s
+        ahead_since_s = (ahead_since_s or machine.true_s) if off_s else None
+        assert machine.expiring_s() <= 0 or (
+            ahead_since_s is not None and machine.true_s - ahead_since_s >= HOUR_S
+        )
+        machine.true_s += minutes * 60
+
+
+def test_each_step_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    with caplog.at_level(logging.WARNING):
+        for off_s in (0, 59, 0, 7_200, 7_200, 0, -120, -120, 0, 0):
+            machine.off_s = off_s
+            machine.steps.ahead_ms()
+            machine.true_s += 60
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the clock of this machine went ahead by 7200 s",
+        "the clock of this machine is back from its step ahead",
+        "the clock of this machine was set back by 120 s",
+        "the clock of this machine went ahead by 120 s",
+    ]
+
+
+def test_a_host_watches_the_clock_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off_ms = [0]
+    monkeypatch.setattr(processes, "system_clock", lambda: system_clock() + off_ms[0])
+    options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", [], HostLimits())
+    host = processes.RayIdentityHost(options, lambda _name: None)
+    try:
+        assert host._host._ahead_ms() == host._expiry._ahead_ms() == 0
+        off_ms[0] = 2 * HOUR_S * 1000
+        assert host._host._ahead_ms() == pytest.approx(off_ms[0], abs=60_000)
+        assert host._expiry._ahead_ms() == pytest.approx(off_ms[0], abs=60_000)
+    finally:
+        host.stop()
+
+
+def test_the_uptime_of_a_machine_passes() -> None:
+    before_s = uptime_s()
+    assert 0 < before_s <= uptime_s()
