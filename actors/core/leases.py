@@ -16,6 +16,9 @@ import msgspec
 HELD_BACK: Final = "held back"
 """The session in the lease of a message that its sender delays."""
 
+LEASE_MS_MAX: Final = 3_600_000
+"""No setting allows a longer lease."""
+
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """The lease of a message: ``session`` holds it until ``until_ms`` (Unix)."""
@@ -47,10 +50,12 @@ class Leases:
         """End all leases of an identity and return them for another host."""
         return self._held.pop(did, _NONE)
 
-    def put(self, did: str, taken: Mapping[str, Lease]) -> None:
-        """Continue leases that another host has handed over."""
+    def put(self, did: str, taken: Mapping[str, Lease], now_ms: int) -> None:
+        """Continue leases that another host has handed over; its clock may be ahead by years."""
+        latest_ms = now_ms + LEASE_MS_MAX
         for message_id, lease in taken.items():
-            self.grant(did, [message_id], lease)
+            ends = Lease(lease.session, min(lease.until_ms, latest_ms))
+            self.grant(did, [message_id], ends)
 
     def grant(self, did: str, message_ids: Iterable[str], lease: Lease) -> None:
         """Lease messages, replacing the leases that they already have."""

@@ -189,18 +189,18 @@ class SessionRegistry:
         self._take(did, part)
         return msgspec.msgpack.encode({did: part})
 
-    def take_over(self, names: Sequence[str], handover: Handover) -> None:
+    def take_over(self, names: Sequence[str], handover: Handover, now_ms: int) -> None:
         """Continue the sessions and leases that were handed over for these partitions."""
         for name in names:
             part = handover.parts.get(name)
             if part is not None:
-                self._put(part, name)
+                self._put(part, name, now_ms)
 
-    def take_in(self, did: str, partition: str, handover: Handover) -> None:
+    def take_in(self, did: str, partition: str, handover: Handover, now_ms: int) -> None:
         """Continue what was handed over for an identity that returns to this partition."""
         part = handover.parts.get(did)
         if part is not None:
-            self._put(part, partition)
+            self._put(part, partition, now_ms)
 
     def lose(self, names: Sequence[str]) -> None:
         """Drop the sessions and leases of these partitions."""
@@ -217,11 +217,11 @@ class SessionRegistry:
             self._offered_again.discard(did)
             part.offered_again.append(did)
 
-    def _put(self, part: _Part, partition: str) -> None:
+    def _put(self, part: _Part, partition: str, now_ms: int) -> None:
         for did, sessions in part.sessions.items():
             self.sessions.put(did, sessions)
         for did, leases in part.leases.items():
-            self.leases.put(did, leases)
+            self.leases.put(did, leases, now_ms)
         self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], partition))
         self._offered_again.update(part.offered_again)
 

@@ -16,11 +16,13 @@ from actors.core.commands import (
     SaveContract,
     StartLive,
 )
+from actors.core.leases import LEASE_MS_MAX
 from actors.core.partitioning import shard_of
 from actors.core.refusals import Refusal
 from actors.core.replies import EnvelopeDelivered, MessageAccepted, Refused
 from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
+from http_edge.settings.reference import every_setting
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
 from tests.unit.actors.didcomm import KEY, ME
 from tests.unit.actors.given import (
@@ -70,6 +72,28 @@ def test_a_session_without_a_lease_goes_with_its_shard_however_old_it_is(log: Ev
     new = host(log, name="new", shards=[], clock=clock)
     new.adopt([MINE], former.release([MINE]))
     assert pushed(new, ENVELOPE) == [("edge-1", WAITING)]
+
+
+def test_a_lease_from_a_host_whose_clock_is_ahead_ends_within_the_longest_lease(
+    log: EventLog,
+) -> None:
+    ahead, clock = HandClock(), HandClock()
+    ahead.now_ms += 3 * 86_400_000
+    former = host(log, name="former", clock=ahead)
+    (waiting,) = queue(former, b"1")
+    take(former, delivery("phone"))
+    new = host(log, name="new", shards=[], clock=clock)
+    new.adopt([MINE], former.release([MINE]))
+    assert take(new, delivery("laptop")) == [[]]
+    clock.now_ms += LEASE_MS_MAX
+    assert take(new, delivery("laptop"))[0][0] == waiting
+
+
+def test_no_setting_allows_a_longer_lease_than_a_host_takes_over() -> None:
+    for name in ("didcomm.lease_s", "didcomm.forward_delay_s_max"):
+        assert every_setting()[name].kind["maximum"] * 1000 <= LEASE_MS_MAX
+    longest_s = every_setting()["outbound.timeout_s"].kind["maximum"]
+    assert 2 * longest_s * 1000 < LEASE_MS_MAX
 
 
 def test_what_goes_with_a_shard_is_not_kept(log: EventLog) -> None:
