@@ -136,8 +136,11 @@ class NonceWindow:
                 share.nonces -= 1
                 if not share.nonces:
                     del self._shares[share.sender]
-            until_ms = (bucket + 1) * BUCKET_MS - window_ms
-            self.forgotten_before_ms = max(self.forgotten_before_ms, until_ms)
+            self.forget_before((bucket + 1) * BUCKET_MS - window_ms)
+
+    def forget_before(self, stamp_ms: int) -> None:
+        """Note that nonces of commands stamped before this may be missing (Unix milliseconds)."""
+        self.forgotten_before_ms = max(self.forgotten_before_ms, stamp_ms)
 
     def _share_of(self, sender: bytes) -> _Share:
         if sender not in self._shares and len(self._shares) >= SENDERS_MAX:

@@ -34,7 +34,8 @@ behind: reading all seals would take minutes, and keeping all nonces gigabytes."
 class OwnedPartition:
     """The owner's view of a partition; made by ``load``, dropped after any failed append.
 
-    ``former_window_ms`` is the timestamp window of the newest seal before the owner's own.
+    ``at_ms`` is the time of the newest seal, in Unix milliseconds; ``former_window_ms`` is the
+    timestamp window of the newest seal before the owner's own.
     """
 
     def __init__(self, name: str, last: BatchSealed | None, version: int) -> None:
@@ -45,7 +46,7 @@ class OwnedPartition:
         self.version = version
         self.digest = seal.GENESIS if last is None else last.digest
         self.former_window_ms = 0 if last is None else last.window_ms
-        self._at_ms = 0 if last is None else last.at_ms
+        self.at_ms = 0 if last is None else last.at_ms
         self.nonces = NonceWindow()
         self._seals_to_read = 0
 
@@ -63,13 +64,13 @@ class OwnedPartition:
         The times of seals never go back, whatever the clock does, because ``load`` stops at the
         first seal that is too old to matter, compared with the newest.
         """
-        self._at_ms = max(self._at_ms, at_ms)
+        self.at_ms = max(self.at_ms, at_ms)
         sealed = seal.seal(
             rows,
             events,
             partition=self.name,
             epoch=self.epoch,
-            at_ms=self._at_ms,
+            at_ms=self.at_ms,
             window_ms=window_ms,
             nonces=seal.pack_nonces(nonces),
             previous=self.digest,

@@ -137,19 +137,21 @@ class Ownership:
     def _claim(self, names: Sequence[str]) -> None:
         """Read partitions from the log and claim them; give up those with another owner."""
         now_ms = self._clock()
-        window_ms, until_ms = self._former_window_ms(now_ms)
+        window_ms, until_ms, stamped_before_ms = self._former_window_ms(now_ms)
         claimed: list[OwnedPartition] = []
         for name in names:
             partition = partitions.load(self._log, name, now_ms=now_ms, window_ms=window_ms)
             if self._is_others(partition):
                 self.give_up(name)
             else:
+                partition.nonces.forget_before(stamped_before_ms)
                 claimed.append(partition)
         if not claimed:
             return
         found_ms = max(p.former_window_ms for p in claimed)
         if found_ms > self._window_ms:
-            until_ms = max(until_ms, now_ms + 2 * found_ms)
+            sealed_ms = max(p.at_ms for p in claimed)
+            until_ms = max(until_ms, max(now_ms, sealed_ms) + 2 * found_ms)
             self._log.mark(_WINDOW, f"{max(window_ms, found_ms)} {until_ms}")
         seals = [p.seal([], [], [], at_ms=now_ms, window_ms=self._window_ms) for p in claimed]
         self._claims_tried.update((p.name, p.digest) for p in claimed)
@@ -160,8 +162,11 @@ class Ownership:
             self._sessions.setdefault(partition.name, first_id(partition.name, partition.epoch))
         self._tell()
 
-    def _former_window_ms(self, now_ms: int) -> tuple[int, int]:
+    def _former_window_ms(self, now_ms: int) -> tuple[int, int, int]:
         """The widest timestamp window whose nonces may matter, and until when; or the own one.
+
+        The third is the time before which all commands were stamped whose nonces matter no more.
+        That refuses nothing that is in time, unless the clock is ahead and its time is yet to come.
 
         A command may be stamped a window ahead and is in time for one more. So after the window has
         become narrower, the former one counts for twice its length: seals under the narrower one,
@@ -171,8 +176,9 @@ class Ownership:
         """
         widest_ms, until_ms = map(int, self._log.settings().get(_WINDOW, "0 0").split())
         if until_ms < now_ms:
-            return self._window_ms, 0
-        return max(widest_ms, self._window_ms), until_ms
+            is_narrower = self._window_ms < widest_ms
+            return self._window_ms, 0, until_ms - widest_ms + 1 if is_narrower else 0
+        return max(widest_ms, self._window_ms), until_ms, 0
 
     def _is_others(self, loaded: OwnedPartition) -> bool:
         """Has another host claimed a partition since this host owned it?

@@ -46,6 +46,7 @@ from eventstore.log.events import BatchSealed
 from eventstore.log.streams import identity_stream, partition_stream
 from tests.unit.actors.given import (
     EDGE,
+    NOW_MS,
     NOW_S,
     SHARDS,
     HandClock,
@@ -364,6 +365,36 @@ def test_a_host_that_starts_a_day_ahead_refuses_nothing_once_the_clock_is_right(
     again = host(log, clock=clock)
     assert run(again, sent) == [Refused(Refusal.DUPLICATE_NONCE)]
     assert run(again, submission(ME, QueryMessages(ALL))) == [MessagesPage([], 0)]
+
+
+@pytest.mark.parametrize("narrowed_ms", [0, -730 * 86_400_000])
+@pytest.mark.parametrize("starts_ahead", [1, 2])
+def test_starts_by_a_wrong_clock_after_the_window_became_narrower_let_no_nonce_in_again(
+    log: EventLog, narrowed_ms: int, starts_ahead: int
+) -> None:
+    clock, minute_ms = HandClock(), 60_000
+    wide, narrow = (HostLimits(timestamp_window_ms=n * minute_ms) for n in (60, 5))
+    first = host(log, clock=clock, limits=wide)
+    run(first, submission(ME, registration(ME, NOW_S + 100_000)))
+    stamped_ms = NOW_MS + 60 * minute_ms
+    sent = submission(ME, QueryMessages(ALL), timestamp_ms=stamped_ms)
+    assert run(first, sent) == [MessagesPage([], 0)]
+    clock.now_ms += narrowed_ms
+    owner = host(log, clock=clock, limits=narrow)
+    for minutes in (10, 20, 30):
+        clock.now_ms = NOW_MS + minutes * minute_ms
+        run(owner, submission(ME, QueryMessages(ALL), timestamp_ms=clock.now_ms))
+    for _ in range(starts_ahead):
+        clock.now_ms = NOW_MS + 300 * minute_ms
+        owner = host(log, clock=clock, limits=narrow)
+        run(owner, submission(ME, QueryMessages(ALL), timestamp_ms=clock.now_ms))
+    clock.now_ms = NOW_MS + 58 * minute_ms
+    assert run(owner, sent) == [Refused(Refusal.TIMESTAMP_OUT_OF_RANGE)]
+    # Once the clock is right at a start, all is known again.
+    again = host(log, clock=clock, limits=narrow)
+    assert run(again, sent) == [Refused(Refusal.DUPLICATE_NONCE)]
+    later = submission(ME, QueryMessages(ALL), timestamp_ms=clock.now_ms)
+    assert run(again, later) == [MessagesPage([], 0)]
 
 
 def test_a_host_measures_and_forgets_on_after_its_clock_was_set_back(
