@@ -11,29 +11,54 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from actors.host.clock import Clock, uptime_s
+from eventstore.log.codec import decode
+from eventstore.log.errors import LogError
+from eventstore.log.event_log import EventLog
+from eventstore.log.events import SEAL_TOPIC
 
 _LOG = logging.getLogger(__name__)
 _STEP_MS: Final = 60_000
 """A time service corrects less than this without a step; nothing that expires is that exact."""
+_PAGE_ROWS: Final = 256
+_PAGE_BYTES: Final = 1024 * 1024
+_PAGES_MAX: Final = 16
+"""A start writes a seal for each shard, and there may be several without a record between them."""
 
 
 class ClockSteps:
     """The steps of one wall clock since this was made; any thread may ask."""
 
     def __init__(
-        self, clock: Clock, settles_s: float, uptime_s: Callable[[], float] = uptime_s
+        self,
+        clock: Clock,
+        settles_s: float,
+        *,
+        newest_ms: int | None = None,
+        uptime_s: Callable[[], float] = uptime_s,
     ) -> None:
         """A step ahead counts once it has lasted ``settles_s``; 0 is at once.
 
         ``clock`` tells Unix milliseconds, ``uptime_s`` seconds that pass whatever the clock does.
+        ``newest_ms`` is the time of the newest record, if there is one: a clock that shows a later
+        time at the start may be ahead, so the time since then is such a step.
         """
         self._clock, self._uptime_s, self._settles_s = clock, uptime_s, settles_s
         self._turn = threading.Lock()
-        self._started_ms = self._look()[1]
         self._step: tuple[int, float] | None = None
+        now_s, self._started_ms = self._look()
+        since_ms = 0 if newest_ms is None else clock() - newest_ms
+        if settles_s and since_ms >= _STEP_MS:
+            self._started_ms -= since_ms
+            self._step = since_ms, now_s
+            _LOG.info(
+                "the newest record is %s s old: nothing expires by the time since then for %s s",
+                round(since_ms / 1000),
+                round(settles_s),
+            )
 
     def ahead_ms(self) -> int:
         """By how many milliseconds the clock has stepped ahead if that does not count yet, else 0.
@@ -57,7 +82,7 @@ class ClockSteps:
                 )
             if now_s - self._step[1] < self._settles_s:
                 return ahead_ms
-            _LOG.warning("what expires follows the clock of this machine again")
+            _LOG.info("what expires follows the clock of this machine again")
             self._started_ms, self._step = started_ms, None
             return 0
 
@@ -71,3 +96,20 @@ class ClockSteps:
             _LOG.warning("the clock of this machine is back from its step ahead")
         elif ahead_ms <= -_STEP_MS:
             _LOG.warning("the clock of this machine was set back by %s s", round(-ahead_ms / 1000))
+
+
+def newest_ms(log: EventLog) -> int | None:
+    """When the newest record of a log was made, in Unix milliseconds; None if that is unknown.
+
+    Seals do not count: after a clock that was ahead their times stay there until it has caught up.
+    """
+    with suppress(LogError):
+        until = log.position()
+        for _ in range(_PAGES_MAX):
+            after = max(0, until - _PAGE_ROWS)
+            rows = log.read_rows(after=after, rows_max=_PAGE_ROWS, bytes_max=_PAGE_BYTES)
+            records = [row for row in rows if row.topic != SEAL_TOPIC]
+            if records or not after:
+                return decode(records[-1].topic, records[-1].state).at_ms if records else None
+            until = after
+    return None

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from actors.core.partitioning import dedicated_host_name
 from actors.host.clock import system_clock
-from actors.host.clock_steps import ClockSteps
+from actors.host.clock_steps import ClockSteps, newest_ms
 from actors.host.host_connection import Answer, HostServer
 from actors.host.host_term import HostTerm, LeaseKeeper
 from actors.host.identity_host import HostOptions, IdentityHost
@@ -199,13 +199,15 @@ class RayIdentityHost(IdentityHost):
         term = HostTerm(options.lease_s)
         self._questions = QuestionThreads(self.answer)
         self._server = HostServer(self._take, self._questions.ask, self.forget_edge)
+        log, settles_s = _opened(options), options.limits.retention.clock_settles_s
+        newest = newest_ms(log)
         super().__init__(
             options,
             self._server.push,
-            log=_opened(options),
+            log=log,
             # Without a placer no other host replaces it, so it need not stop.
             may_serve=term.is_running if options.is_placed else always,
-            ahead_ms=ClockSteps(system_clock, options.limits.retention.clock_settles_s).ahead_ms,
+            ahead_ms=ClockSteps(system_clock, settles_s, newest_ms=newest).ahead_ms,
         )
         self._lease = LeaseKeeper(
             self._server.listen(options.address, options.name, options.node, self.incarnation),

@@ -272,9 +272,9 @@ class Retention(Section):
     registration of the same DID."""
     clock_settles_s: float = Field(default=3_600, ge=0, le=86_400)
     """If the clock of the machine goes ahead by a minute or more at once, nothing expires by that
-    until it has lasted this long, because what is removed does not come back; 0 is at once. An hour
-    is time for a time service to correct it, and no one misses the hour if the clock was behind
-    before."""
+    until it has lasted this long, because what is removed does not come back; 0 is at once. The
+    time between the newest record and a start counts as well. An hour is time for a time service to
+    correct the clock, and no one misses the hour if it was right."""
     look_s: float = Field(default=10, gt=0, le=3_600)
     """Time between two searches, by an index, for items whose time is over. An item is removed at
     most this much late, or earlier by a command for its identity."""

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.core.limits import HostLimits
+from actors.core.replies import Registered
 from actors.host.clock import system_clock, uptime_s
-from actors.host.clock_steps import ClockSteps
+from actors.host.clock_steps import ClockSteps, newest_ms
 from actors.host.identity_host import HostOptions
 from actors.ray import processes
+from eventstore.stores.open_log import open_log
+from tests.unit.actors.didcomm import ME
+from tests.unit.actors.given import NOW_S, HandClock, host, registration, run, submission
 
 HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
@@ -24,9 +28,16 @@ YEARS_S: Final = 730 * DAY_S
 class Machine:
     """A machine whose wall clock shows the true time, or is off."""
 
-    def __init__(self, settles_s: float = HOUR_S) -> None:
-        self.true_s, self.off_s = 1_800_000_000, 0
-        self.steps = ClockSteps(self.clock, settles_s, lambda: self.true_s - 1_700_000_000)
+    def __init__(
+        self, settles_s: float = HOUR_S, *, off_s: int = 0, idle_s: int | None = None
+    ) -> None:
+        self.true_s, self.off_s = 1_800_000_000, off_s
+        self.steps = ClockSteps(
+            self.clock,
+            settles_s,
+            newest_ms=None if idle_s is None else (self.true_s - idle_s) * 1000,
+            uptime_s=lambda: self.true_s - 1_700_000_000,
+        )
 
     def clock(self) -> int:
         return (self.true_s + self.off_s) * 1000
@@ -71,6 +82,27 @@ def test_what_expires_follows_a_clock_that_is_set_back_at_once(step_s: int) -> N
 def test_time_that_passed_while_the_process_or_the_machine_slept_is_no_step(slept_s: int) -> None:
     machine = Machine()
     machine.true_s += slept_s
+    assert machine.expiring_s() == 0
+
+
+@pytest.mark.parametrize("off_s", [600, 3 * DAY_S, YEARS_S])
+def test_nothing_expires_by_a_clock_that_is_ahead_at_the_start_and_corrected_in_time(
+    off_s: int,
+) -> None:
+    machine = Machine(off_s=off_s, idle_s=30)
+    for _ in range(HOUR_S // 10):
+        assert machine.expiring_s() <= 0
+        machine.true_s += 10
+    machine.true_s -= 1
+    machine.off_s = 0
+    assert machine.expiring_s() == 0
+
+
+@pytest.mark.parametrize("idle_s", [None, -YEARS_S, 0, 59, 60, DAY_S, YEARS_S])
+def test_after_an_hour_the_time_before_the_start_counts_too(idle_s: int | None) -> None:
+    machine = Machine(idle_s=idle_s)
+    assert machine.expiring_s() == -(idle_s if idle_s and idle_s >= 60 else 0)
+    machine.true_s += HOUR_S
     assert machine.expiring_s() == 0
 
 
@@ -130,20 +162,50 @@ def test_each_step_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_host_watches_the_clock_of_its_machine(
+def _with_a_record(dsn: str) -> None:
+    """A log with a record of now and, behind it, seals by a clock that was ahead."""
+    clock = HandClock()
+    clock.now_ms = system_clock()
+    log = open_log(dsn)
+    register = submission(ME, registration(ME, NOW_S * 2), timestamp_ms=clock.now_ms)
+    assert run(host(log, clock=clock), register) == [Registered(NOW_S * 2)]
+    clock.now_ms += YEARS_S * 1000
+    host(log, clock=clock)
+    log.close()
+
+
+def test_the_newest_record_is_found_behind_any_seals_of_starts(tmp_path: Path) -> None:
+    dsn = f"sqlite:{tmp_path / 'log.db'}"
+    log = open_log(dsn)
+    assert newest_ms(log) is None
+    host(log)
+    assert newest_ms(log) is None
+    _with_a_record(dsn)
+    for _ in range(200):
+        host(log)
+    found_ms = newest_ms(log)
+    assert found_ms is not None
+    assert 0 <= system_clock() - found_ms < DAY_S * 1000
+    log.close()
+
+
+def test_a_host_watches_the_clock_of_its_machine_from_the_newest_record_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    off_ms = [0]
+    dsn = f"sqlite:{tmp_path / 'log.db'}"
+    _with_a_record(dsn)
+    off_ms = [3 * DAY_S * 1000]
     monkeypatch.setattr(processes, "system_clock", lambda: system_clock() + off_ms[0])
-    options = HostOptions("host", f"sqlite:{tmp_path / 'log.db'}", [], HostLimits())
-    host = processes.RayIdentityHost(options, lambda _name: None)
+    watching = processes.RayIdentityHost(
+        HostOptions("host", dsn, [], HostLimits()), lambda _name: None
+    )
     try:
-        assert host._host._ahead_ms() == host._expiry._ahead_ms() == 0
-        off_ms[0] = 2 * HOUR_S * 1000
-        assert host._host._ahead_ms() == pytest.approx(off_ms[0], abs=60_000)
-        assert host._expiry._ahead_ms() == pytest.approx(off_ms[0], abs=60_000)
+        for _ in range(2):
+            for ahead_ms in (watching._host._ahead_ms, watching._expiry._ahead_ms):
+                assert ahead_ms() == pytest.approx(off_ms[0], abs=3_600_000)
+            off_ms[0] *= 2
     finally:
-        host.stop()
+        watching.stop()
 
 
 def test_the_uptime_of_a_machine_passes() -> None:
