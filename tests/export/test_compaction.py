@@ -10,7 +10,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, INDEX, ExportPlace
 from eventstore.parquet.tree import TREE
-from eventstore.parquet.write.exporter import Kept
+from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.step import Bounds
 from tests.export.samples import (
     DAY_MS,
@@ -103,7 +103,13 @@ def test_files_that_were_replaced_while_the_clock_was_ahead_do_not_stay_until_th
     export_all(sqlite_log, place)
     ahead_s = 2 * 365 * 86_400
     with closing(
-        exporter(sqlite_log, place, LARGE, Kept(60), clock=lambda: system_clock() + 1_000 * ahead_s)
+        exporter(
+            sqlite_log,
+            place,
+            LARGE,
+            ExportTimes(60),
+            clock=lambda: system_clock() + 1_000 * ahead_s,
+        )
     ) as export:
         before = set(written(place))
         export.compact(files_min=2)
