@@ -43,6 +43,7 @@ from eventstore.stores.postgres_tables import (
     make_tables,
     require_log,
     require_read_models,
+    require_whole,
 )
 from eventstore.stores.sql_recorder import SqlRecorder
 
@@ -89,6 +90,7 @@ class PostgresStore(Store):
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
             with self._connections.connection() as connection:
+                require_whole(connection)
                 if to_read:
                     require_log(connection)
                 if not makes_missing:

@@ -25,7 +25,14 @@ _TRIGGERS: Final = (
     " AND tgrelid = to_regclass('queue_depths'))"
 )
 """Tests the table that is there now: a table that was made anew has no triggers."""
-IS_MADE: Final = f"to_regclass('queue_totals_place_seq') IS NOT NULL AND {_TRIGGERS}"
+_MAY_BE_PUBLISHED: Final = (
+    "EXISTS (SELECT 1 FROM pg_class WHERE oid = to_regclass('queue_totals') AND relreplident = 'f')"
+)
+"""Without an identity of its rows, the server refuses each merge if the table is in a publication:
+logical replication of all tables, which an upgrade of PostgreSQL can use, would fail appends."""
+IS_MADE: Final = (
+    f"to_regclass('queue_totals_place_seq') IS NOT NULL AND {_TRIGGERS} AND {_MAY_BE_PUBLISHED}"
+)
 """The table of an earlier release, and its function, are replaced under the same triggers: between
 two appends, and not while a dump reads the table. The old table is right until then, and the next
 start tries again."""
@@ -42,6 +49,7 @@ MAKE: Final = (
         CREATE TABLE queue_totals (
             place bigserial, queues bigint NOT NULL, messages bigint NOT NULL, bytes bigint NOT NULL
         );
+        ALTER TABLE queue_totals REPLICA IDENTITY FULL;
         {_ADD} SELECT count(*), {_SUMS} queue_depths;
         CREATE OR REPLACE FUNCTION poste_queue_totals_1() RETURNS trigger LANGUAGE plpgsql AS $$
         DECLARE

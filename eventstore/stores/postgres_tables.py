@@ -9,10 +9,11 @@ from psycopg import Connection
 from psycopg.rows import tuple_row
 
 from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
+from eventstore.log.log_format import FORMAT_NAME
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES, MADE_LAST
 from eventstore.read_models.update import MADE
 from eventstore.stores import postgres_queue_totals as queue_totals
-from eventstore.stores.postgres_append import FUNCTION
+from eventstore.stores.postgres_append import FUNCTION, TURN
 from eventstore.stores.postgres_connections import BoundedConnection
 
 _CREATION_LOCK: Final = int.from_bytes(b"poste", "big")
@@ -109,6 +110,20 @@ _TABLES: Final = (
     END IF; END $$
     """,
     FUNCTION,
+    # Logical replication copies rows and no sequences. A row at a position behind which readers are
+    # already would never be read.
+    f"""
+    DO $$ DECLARE
+        positions regclass := pg_get_serial_sequence('public.stored_events', 'notification_id');
+    BEGIN
+        IF (SELECT max(notification_id) FROM public.stored_events)
+            > coalesce(pg_sequence_last_value(positions), 0)
+        THEN
+            PERFORM pg_advisory_xact_lock({TURN});
+            PERFORM setval(positions, max(notification_id)) FROM public.stored_events;
+        END IF;
+    END $$
+    """,  # noqa: S608 - own text
 )
 
 LATER_COLUMNS: Final = (
@@ -127,8 +142,17 @@ _LATER: Final = (
 )
 """What the first logs lack. Done only if it is missing: looking for it takes no lock, but doing it
 waits for every reader and keeps out every writer."""
+_IN_ITS_SCHEMA: Final = (
+    "SELECT set_config('search_path',"
+    " quote_ident(nspname) || ', ' || current_setting('search_path'), true)"
+    " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+    " WHERE pg_class.oid = to_regclass('queue_depths')"
+)
+"""Makes what is missing where the log's other tables are. IF NOT EXISTS looks only in the first
+schema: if that is new, empty tables there would hide those of the log."""
 _ROWS: Final = "public.stored_events"
 _OF_READERS: Final = ("contents", "archived_states")
+_HAS_FORMAT: Final = f"SELECT 1 FROM settings WHERE name = '{FORMAT_NAME}'"  # noqa: S608 - own text
 _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
 )
@@ -146,6 +170,7 @@ def make_tables(connection: BoundedConnection) -> None:
     connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
     try:
         with connection.transaction():
+            connection.execute(_IN_ITS_SCHEMA)
             for statement in _TABLES:
                 connection.execute(statement)
             _require_search_path(connection)
@@ -154,7 +179,9 @@ def make_tables(connection: BoundedConnection) -> None:
             for statement in () if is_made else later:
                 # An index takes as long as its table is large.
                 connection.answer_s_max = None
-                connection.execute(statement)
+                with connection.transaction():
+                    connection.execute(_IN_ITS_SCHEMA)
+                    connection.execute(statement)
     finally:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
 
@@ -190,6 +217,23 @@ def require_read_models(connection: Connection[Any]) -> None:
     missing = _missing(connection, [_ROWS, *MADE])
     if missing and _ROWS not in missing:
         raise ReadModelsMissing(missing)
+
+
+def require_whole(connection: Connection[Any]) -> None:
+    """Refuse a log that lacks a table which nothing can make anew, and an empty one would replace.
+
+    Raises:
+        LogUnavailable: the log has its table of rows and lacks another one.
+    """
+    missing = _missing(connection, [_ROWS, "settings", *_OF_READERS])
+    if _ROWS in missing or not missing:
+        return
+    if "settings" not in missing and not connection.execute(_HAS_FORMAT).fetchone():
+        return  # of an early build, which had no other tables
+    raise LogUnavailable(
+        f"PostgreSQL: the log's tables {', '.join(missing)} are missing: it was restored in part,"
+        " or the search_path lacks their schema"
+    )
 
 
 def _missing(connection: Connection[Any], tables: Sequence[str]) -> list[str]:

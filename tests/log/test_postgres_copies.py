@@ -1,0 +1,94 @@
+"""A log in PostgreSQL that was copied or restored in part, or stands behind a new schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from eventstore.log.codec import encode
+from eventstore.log.errors import LogUnavailable
+from eventstore.log.event_log import EventLog, QueueDepth
+from eventstore.log.log_format import record_format
+from eventstore.read_models import queue_depths
+from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_log import PostgresStore
+from eventstore.stores.postgres_queue_totals import TOGETHER
+from eventstore.stores.recorder_log import rebuild_read_models
+from tests.database_server import DatabaseServer
+from tests.log.raw_sql import run_sql
+from tests.log.samples import OWNER, OWNER_DID, append, message
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def log(postgres_url: str) -> Iterator[EventLog]:
+    with closing(open_log(postgres_url)) as opened:
+        yield opened
+
+
+def test_a_new_schema_in_front_of_that_of_the_log_gets_no_tables(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)) as log:
+        assert log.setting("shards", "7") == "7"
+    # As those who keep roles out of public do: the role's own schema is the first of the path.
+    run_sql(postgres_url, "CREATE SCHEMA AUTHORIZATION CURRENT_USER")
+    run_sql(postgres_url, "DROP TABLE heartbeat, queue_totals")
+    with closing(open_log(postgres_url)) as log:
+        log.check_writable()
+        assert log.settings() == {"shards": "7"}
+    schemas = "SELECT DISTINCT schemaname FROM pg_tables WHERE tableowner = CURRENT_USER"
+    found = run_sql(
+        postgres_url, f"{schemas} AND schemaname NOT IN ('pg_catalog', 'information_schema')"
+    )
+    assert found == [("public",)]
+
+
+@pytest.mark.parametrize("table", ["settings", "contents", "archived_states"])
+@pytest.mark.parametrize("to_read", [False, True])
+def test_a_log_that_was_restored_in_part_is_refused(
+    postgres_url: str, table: str, *, to_read: bool
+) -> None:
+    with closing(open_log(postgres_url)) as log:
+        record_format(log)
+    run_sql(postgres_url, f"DROP TABLE {table}")
+    with pytest.raises(LogUnavailable, match=f"tables {table} are missing"):
+        open_log(postgres_url, to_read=to_read)
+
+
+@pytest.mark.parametrize("lost", ["notification_id < 3", "false"])
+def test_no_row_stands_before_others_after_a_copy_without_the_sequence(
+    postgres_url: str, lost: str
+) -> None:
+    with closing(open_log(postgres_url)) as log:
+        append(log, OWNER, message(), message(), message())
+    # Rows that have left for the archive leave positions free.
+    run_sql(postgres_url, "DELETE FROM contents")
+    run_sql(postgres_url, f"DELETE FROM stored_events WHERE {lost}")
+    # Logical replication copies rows, and no sequences.
+    run_sql(postgres_url, "ALTER SEQUENCE stored_events_notification_id_seq RESTART")
+    with closing(open_log(postgres_url)) as copied:
+        for version in (4, 5):
+            copied.append([encode(OWNER, version, message())], [message()])
+        assert [(row.originator_version, row.id) for row in copied.read_log(after=2)] == [
+            (3, 3),
+            (4, 4),
+            (5, 5),
+        ]
+
+
+def test_appends_go_on_while_every_table_is_replicated(server_of_its_own: DatabaseServer) -> None:
+    database = server_of_its_own
+    database.run("ALTER SYSTEM SET wal_level = logical")
+    database.stop()
+    database.start()
+    open_log(database.url).close()
+    database.run("ALTER TABLE queue_totals REPLICA IDENTITY DEFAULT")  # as earlier builds made it
+    database.run("CREATE PUBLICATION every FOR ALL TABLES")
+    with closing(PostgresStore(database.url)) as store:
+        with store.writing() as session:
+            for number in range(1, 2 * TOGETHER):
+                depth = QueueDepth(OWNER, number, 7 * number, 5, OWNER_DID)
+                queue_depths.save(session, [depth])
+        rebuild_read_models(store)
