@@ -82,6 +82,10 @@ _SET: Final = (
     " WHERE current_setting(name, true) IS NOT NULL"
 )
 """Skips what the server is too old to know."""
+_STAYS_SYNCHRONOUS: Final = SQL(
+    "SELECT set_config('synchronous_commit', found, false)"
+    " FROM current_setting('synchronous_commit') AS found WHERE found = ANY({})"
+).format(list(_REPLICATED))
 _SETTINGS: Final = SQL(
     "SELECT current_setting('fsync') AS fsync,"
     " current_setting('full_page_writes') AS full_page_writes,"
@@ -313,7 +317,9 @@ def _is_shared(connection: BoundedConnection, parameters: Mapping[str, Any]) -> 
     if session == connection.info.backend_pid:
         return False  # no pooler
     with BoundedConnection.connect(**parameters) as other:
-        return _session(other) == session
+        # A pooler whose sessions are all taken lets a client connect, and keeps it waiting.
+        other.answer_s_max = connection.answer_s_max
+        return _session(other) == session or _session(connection) != session
 
 
 def _session(connection: Connection[Any]) -> int:
@@ -357,9 +363,12 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
         "idle_session_timeout": "0",
         # An append that waited for its turn must see what the one before it stored.
         "default_transaction_isolation": "read committed",
+        # Only a warning tells of a commit that did not wait for its standby.
+        "client_min_messages": "warning",
     }
     connection.execute(_SET, [list(settings), list(settings.values())])
-
+    # Else a later reload of the server's settings could weaken the commits of this session.
+    connection.execute(_STAYS_SYNCHRONOUS)
     # Otherwise an abandoned statement would go on beside the next one. An old server does not know
     # the setting; on some systems a server cannot do it.
     with suppress(UndefinedObject, InvalidParameterValue):

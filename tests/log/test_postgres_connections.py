@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import closing
 
+import psycopg
 import pytest
 from eventsourcing.persistence import PersistenceError
 
@@ -76,6 +77,20 @@ def test_who_waited_for_its_turn_sees_what_was_stored_whatever_the_database_isol
         assert session.rows(find) == []
         log.check_writable()
         assert session.rows(find) == [(1,)]
+
+
+def test_no_reload_of_its_settings_weakens_the_commits_of_a_session(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    shown, database = "SHOW synchronous_commit", server_of_its_own
+    with closing(PostgresStore(database.url)) as store, store.asking() as session:
+        for value in ("off", "local"):
+            database.run(f"ALTER SYSTEM SET synchronous_commit = {value}")
+            with psycopg.connect(database.url) as other:
+                assert other.execute("SELECT pg_reload_conf()").fetchone()
+                while other.execute(shown).fetchone() != (value,):
+                    other.execute("SELECT pg_sleep(0.01)")
+            assert session.rows(shown) == [("on",)]
 
 
 def test_a_log_is_refused_whose_rows_would_not_be_found(postgres_url: str) -> None:
@@ -216,6 +231,17 @@ def test_a_pooler_that_shares_sessions_between_transactions_is_refused(
 ) -> None:
     with pooled(server_of_its_own.url) as url, pytest.raises(UnsafeLog, match="pooler"):
         open_log(url)
+
+
+def test_a_pooler_that_has_no_session_left_is_given_up_in_time(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    bounds = PostgresBounds(answer_s_max=1, lock_s_max=1)
+    with (
+        pooled(server_of_its_own.url, is_whole=True) as url,
+        pytest.raises(LogUnavailable, match="in time"),
+    ):
+        open_log(url, postgres=bounds)
 
 
 def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:

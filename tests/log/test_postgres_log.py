@@ -272,6 +272,8 @@ def test_a_commit_that_did_not_wait_for_its_standby_is_unknown(
     server_of_its_own: DatabaseServer,
 ) -> None:
     database = server_of_its_own
+    # A role that wants to hear of nothing hears of this.
+    database.run("ALTER ROLE postgres SET client_min_messages = error")
     with closing(open_log(database.url)) as log, ThreadPoolExecutor(1) as thread:
         append(log, OWNER, message())
         # The standby never comes: the commit waits, until it is cancelled.
