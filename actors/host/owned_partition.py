@@ -6,6 +6,7 @@ append of the former owner collides with that seal, whatever Ray believes: the l
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import BatchSealed, Event
 from eventstore.log.streams import partition_stream
 
+_LOG = logging.getLogger(__name__)
 NONCES_FOLD = 2
 """Version of the snapshot's layout; with another version the seals are read instead."""
 
@@ -180,6 +182,21 @@ def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
     for _, sealed in _seals_newest_first(log, partition_stream(name)):
         return sealed
     return None
+
+
+def log_loss(log: EventLog, partition: OwnedPartition, *, confirmed: int) -> None:
+    """Log an error if the owner's seal with this version, which it has confirmed, is not there."""
+    if log.read_stream(partition.stream, after=confirmed - 1, limit=1):
+        return
+    newest = log.read_stream(partition.stream, newest_first=True, limit=1)
+    _LOG.error(
+        "the log has lost transactions that were confirmed, as in a fail-over to a standby that"
+        " lacked them, or after a restore under a running mediator",
+        extra={
+            "stream": str(partition.stream),
+            "seals_lost": confirmed - max((row.originator_version for row in newest), default=0),
+        },
+    )
 
 
 def is_newest(log: EventLog, partition: OwnedPartition) -> bool:

@@ -349,8 +349,8 @@ def test_a_server_that_stands_still_is_given_up_in_time(server_of_its_own: Datab
         assert stored == [*range(1, len(stored) + 1)]
 
 
-def test_after_a_fail_over_that_lost_commits_an_owner_goes_on_with_what_the_log_has(
-    log: EventLog, postgres_url: str
+def test_after_a_fail_over_that_lost_commits_an_owner_says_so_and_goes_on_with_what_the_log_has(
+    log: EventLog, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     me, friend = "did:x:me", "did:x:friend"
     owner, contracts = host(log), QueryContracts(Page(0, 9))
@@ -364,10 +364,18 @@ def test_after_a_fail_over_that_lost_commits_an_owner_goes_on_with_what_the_log_
         (done,) = run(owner, submission(me, SaveContract(contract(friend, me))))
         assert done == Done()
         run_sql(postgres_url, f"DELETE FROM stored_events WHERE notification_id > {kept}")
+        caplog.clear()
         (refused,) = run(owner, command)
         assert refused == Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+        (said,) = [record for record in caplog.records if "has lost" in record.getMessage()]
+        assert said.__dict__["seals_lost"] == 1
         (page,) = run(owner, submission(me, contracts))
         assert page == ContractsPage([], 0)
+    caplog.clear()
+    run(host(log), submission(me, contracts))  # as another owner, which has claimed the partition
+    (refused,) = run(owner, submission(me, SaveContract(contract(friend, me))))
+    assert refused == Refused(Refusal.NOT_OWNER)
+    assert "has lost" not in caplog.text
     assert not [found for found in verify(log) if isinstance(found, Finding)]
 
 
