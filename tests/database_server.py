@@ -29,6 +29,8 @@ GONE_S_MAX: Final = 30.0
 SYNCHRONOUS_S_MAX: Final = 30.0
 STANDBY: Final = "standby"
 _PAUSE_S: Final = 0.02
+_NUMBERS: Final = 2**31
+_SEGMENT_BYTES: Final = 32 * 8192
 _USER: Final = "embedded_postgres"
 
 
@@ -122,6 +124,16 @@ class DatabaseServer:
     def resume(self) -> None:
         """Let a paused server go on."""
         self._send(signal.SIGCONT)
+
+    def use_up_numbers(self, left: int) -> None:
+        """Let this server, which is stopped, have only so many numbers of transactions left."""
+        number = _NUMBERS - left
+        _run("pg_resetwal", "-x", str(number), "-D", str(self._directory))
+        segment = self._directory / "pg_xact" / f"{number // (_SEGMENT_BYTES * 4):04X}"
+        segment.write_bytes(bytes(_SEGMENT_BYTES))
+        shutil.copystat(self._directory / "PG_VERSION", segment)
+        if os.geteuid() == 0:
+            shutil.chown(segment, _USER)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """Run SQL as the superuser: the rows, if it has any."""

@@ -75,6 +75,9 @@ _DURABLE: Final[Mapping[str, str]] = {
     "synchronous_commit": "on local remote_write remote_apply",
 }
 _REPLICATED: Final = ("on", "remote_write", "remote_apply")
+_OF_NUMBERS: Final = ("GetNewTransactionId", "GetNewMultiXactId")
+"""The server's functions that warn at each transaction, long before its numbers of transactions run
+out, because of any of its databases. That says nothing about the commit."""
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 _SET: Final = (
@@ -104,7 +107,8 @@ class BoundedConnection(Connection[Any]):
     Attributes:
         answer_s_max: Seconds for the answer to one statement; None waits for ever.
         answered_s: When the server answered last, monotonic.
-        warned: Whether the server has warned of anything since this was last set to False.
+        warned: Whether the server has warned since this was last set to False, of anything but its
+            numbers of transactions.
     """
 
     answer_s_max: float | None = None
@@ -375,7 +379,9 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
         connection.execute(_ENDS_ABANDONED)
 
     def note(diagnostic: Diagnostic) -> None:
-        if diagnostic.severity_nonlocalized == "WARNING":
+        if diagnostic.severity_nonlocalized != "WARNING":
+            return
+        if diagnostic.source_function not in _OF_NUMBERS:
             connection.warned = True
 
     connection.add_notice_handler(note)

@@ -203,6 +203,23 @@ def _end_sessions(url: str, database: str | None = None) -> None:
     assert all(ended(pid, 10) for pid, _ in closed)
 
 
+def test_appends_go_on_while_the_server_warns_that_its_numbers_of_transactions_run_out(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    open_log(server_of_its_own.url).close()
+    server_of_its_own.stop()
+    server_of_its_own.use_up_numbers(left=39_000_000)
+    # Autovacuum would free numbers; then the server warns no more.
+    server_of_its_own.start(["-cautovacuum_naptime=100000"])
+    warnings: list[str | None] = []
+    with closing(open_log(server_of_its_own.url)) as log:
+        append(log, OWNER, message())
+        with psycopg.connect(server_of_its_own.url) as other:
+            other.add_notice_handler(lambda said: warnings.append(said.message_primary))
+            other.execute("INSERT INTO heartbeat VALUES (1, 1)")
+    assert any("must be vacuumed" in str(warning) for warning in warnings)
+
+
 def test_a_question_that_was_given_up_ends_on_the_server_too(postgres_url: str) -> None:
     bounds = PostgresBounds(connections_kept=1, connections_max=1, answer_s_max=0.2)
     running = (
