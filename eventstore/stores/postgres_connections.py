@@ -153,7 +153,7 @@ class PostgresConnections:
         self._bounds = bounds
         self._allow_unsafe = allow_unsafe
         parameters = _parameters(dsn, bounds)
-        servers = str(parameters.get("host", "")).count(",") + 1
+        servers = _servers(parameters)
         self._is_one_of_several = servers > 1
         self._refused = ""
         self._try(parameters)
@@ -346,10 +346,15 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
     if "@" in str(parameters.get("host", "")):
         # The host begins behind the first @, so this is the end of a password.
         raise LogUnavailable(f"PostgreSQL: {_ENCODED}")
-    if "," in str(parameters.get("host", "")):
+    if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")
     return {**parameters, "row_factory": dict_row}
+
+
+def _servers(parameters: Mapping[str, Any]) -> int:
+    """How many servers the DSN names, by their names or by their addresses alone."""
+    return 1 + max(str(parameters.get(each, "")).count(",") for each in ("host", "hostaddr"))
 
 
 def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:

@@ -19,7 +19,7 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
 from tests.cluster.server import ended
-from tests.database_server import DatabaseServer
+from tests.database_server import DatabaseServer, database_directory
 from tests.log.forgetful_link import linked
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OWNER, append, message
@@ -259,6 +259,18 @@ def test_a_pooler_that_has_no_session_left_is_given_up_in_time(
         pytest.raises(LogUnavailable, match="in time"),
     ):
         open_log(url, postgres=bounds)
+
+
+@pytest.mark.parametrize("named_by", ["host", "hostaddr"])
+def test_of_several_servers_the_primary_is_used(
+    server_of_its_own: DatabaseServer, named_by: str
+) -> None:
+    with database_directory() as directory:
+        standby = server_of_its_own.standby(directory / "two")
+        standby.start()
+        places = f"{named_by}=127.0.0.1,127.0.0.1&port={standby.port},{server_of_its_own.port}"
+        with closing(open_log(f"postgresql://postgres@/postgres?{places}")) as log:
+            append(log, OWNER, message())
 
 
 def test_all_parameters_of_the_url_reach_the_server(postgres_url: str) -> None:
