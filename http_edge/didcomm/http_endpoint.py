@@ -22,7 +22,7 @@ from http_edge.didcomm.envelopes.messages import OpenReport
 from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.protocol import Request
+from http_edge.didcomm.protocols.protocol import Request, hand_over
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_unproven
 from http_edge.listener.outgoing import all_sent
@@ -128,6 +128,6 @@ class DidCommEndpoint:
         except ConnectionError:
             arrived = False
         if arrived:
-            await request.handed_over(message_ids)
+            await hand_over(request.identities, request.sender.did, request.command, message_ids)
         else:
             await request.ask(request.sender.did, ReleaseLeases(request.session), Done)

@@ -21,7 +21,13 @@ from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
 from http_edge.didcomm.protocols.pickup import opens_route
-from http_edge.didcomm.protocols.protocol import LiveModeChange, Outcome, PeerState, Request
+from http_edge.didcomm.protocols.protocol import (
+    LiveModeChange,
+    Outcome,
+    PeerState,
+    Request,
+    hand_over,
+)
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.outgoing import Outgoing
 from http_edge.listener.peer import Peer
@@ -190,8 +196,9 @@ class InboundSocket(InboundTransport):
             return
         if received.back is not None:
             self._outgoing.put(received.back)
-            if received.outcome.handed_over:
-                _ = self._spawn(self._hand_over(received.request, received.outcome.handed_over))
+            if ids := received.outcome.handed_over:
+                request = received.request
+                _ = self._spawn(self._hand_over(request.sender.did, request.command, ids))
         await self._follow(received.request, received.outcome)
 
     def _reject(self, rejection: MessageRejection) -> None:
@@ -234,9 +241,13 @@ class InboundSocket(InboundTransport):
         peer.live_since = since = live.version if since is None else since
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
 
-    async def _hand_over(self, request: Request, message_ids: Sequence[str]) -> None:
+    async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
+        """Remove messages once the peer has read them.
+
+        Many may wait for its pongs, so none keeps its request: nothing counts those bytes any more.
+        """
         if await self._arrived():
-            await request.handed_over(message_ids)
+            await hand_over(self._dependencies.identities, did, command, message_ids)
 
     def _peer_of(self, agent: AgentAccount) -> _Peer:
         pump = Pump(

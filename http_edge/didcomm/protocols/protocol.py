@@ -75,12 +75,16 @@ class Request(msgspec.Struct, frozen=True):
             self.sender.did, command, self.command, reply, can_linger=can_linger, by_owner=True
         )
 
-    async def handed_over(self, message_ids: Sequence[str]) -> None:
-        """Remove messages from the sender's queue after they were written.
 
-        If the removal fails, their lease ends in time and they are offered again.
-        """
-        await self.ask(self.sender.did, RemoveMessages([*message_ids], DELIVERED), QueueState)
+async def hand_over(
+    identities: Identities, did: str, command: bytes, message_ids: Sequence[str]
+) -> None:
+    """Remove messages from the queue of ``did`` after they were written.
+
+    ``command`` is the key in the log of the message that asked for them. If the removal fails,
+    their lease ends in time and they are offered again.
+    """
+    await identities.ask(did, RemoveMessages([*message_ids], DELIVERED), command, QueueState)
 
 
 class Outcome(msgspec.Struct, frozen=True):

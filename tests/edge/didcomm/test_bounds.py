@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 import pytest
+from aiohttp import WSMsgType
 
 from actors.host.port import NoteSockets
 from http_edge.clients.didcomm import NoAnswer, WalletError, forward_2
@@ -40,7 +42,9 @@ from tests.edge.mediator import KEYS, WAIT_S, HandClock
 from tests.unit.didcomm.v2_agent import V2Agent, recipient
 
 PING = "trust_ping/1.0/ping"
+PICKUP_1 = "messagepickup/1.0/"
 LARGE = 16_384
+_PICKED = 16
 
 
 async def test_a_message_that_this_mediator_sent_out_is_not_taken_in_again(
@@ -454,3 +458,32 @@ async def test_an_address_changes_many_keys_in_one_message_at_a_time_and_none_wh
     await _take_turns(updating, clock)
     for results in [await task for task in updating]:
         assert {each.result for each in results} == {"success"}
+
+
+async def test_a_request_for_messages_is_not_kept_until_its_sender_has_read_the_answer(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    (edge,) = network.mediator.edges
+    await network.write(bob, *numbered(_PICKED))
+    async with network.socket(autoping=False) as socket:  # it sends no pong: it reads nothing
+        await _pick_one(bob, socket)
+        tracemalloc.start()
+        try:
+            for _ in range(_PICKED - 1):
+                await _pick_one(bob, socket)
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert not edge._in_flight.bodies.size_bytes
+        assert kept_bytes < _PICKED * LARGE
+
+
+async def _pick_one(bob: Bob, socket: RawSocket) -> None:
+    """Have one message handed over, by a request that is long."""
+    request = sealed(
+        bob.connection, PICKUP_1 + "batch-pickup", batch_size=1, more="x" * 4 * LARGE, **routed()
+    )
+    await socket.say(request)
+    while (frame := await socket.raw.receive(WAIT_S)).type is WSMsgType.PING:
+        pass
+    assert len(opened(bob.connection, frame.data)["messages~attach"]) == 1
