@@ -28,6 +28,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 _NONE: Final[Mapping[str, Lease]] = {}
+_LEFT_MAX: Final = 64
+"""Times without leases that a heap keeps besides one for each identity that has leases."""
 
 
 class Leases:
@@ -35,8 +37,11 @@ class Leases:
 
     def __init__(self) -> None:
         self._held: dict[str, dict[str, Lease]] = {}
+        self._looks: dict[str, int] = {}
+        """When to look for ended leases of an identity that has any: no later than its first end
+        (Unix ms)."""
         self._due: list[tuple[int, str]] = []
-        self._noted: dict[str, int] = {}
+        """A heap of these times, and of earlier ones that do not count any more."""
 
     def __len__(self) -> int:
         """How many messages are leased."""
@@ -48,6 +53,7 @@ class Leases:
 
     def take(self, did: str) -> Mapping[str, Lease]:
         """End all leases of an identity and return them for another host."""
+        self._looks.pop(did, None)
         return self._held.pop(did, _NONE)
 
     def put(self, did: str, taken: Mapping[str, Lease], now_ms: int) -> None:
@@ -61,17 +67,16 @@ class Leases:
         """Lease messages, replacing the leases that they already have."""
         held = self._held.setdefault(did, {})
         held.update((message_id, lease) for message_id in message_ids)
-        if self._noted.get(did) != lease.until_ms:
-            self._noted[did] = lease.until_ms
-            heapq.heappush(self._due, (lease.until_ms, did))
+        if lease.until_ms < self._looks.get(did, lease.until_ms + 1):
+            self._look_at(did, lease.until_ms)
 
     def set_back(self, back_ms: int) -> None:
         """Have all leases last as long as before after the clock was set back by ``back_ms``."""
         for held in self._held.values():
             for message_id, lease in held.items():
                 held[message_id] = Lease(lease.session, lease.until_ms - back_ms)
-        self._due = [(until_ms - back_ms, did) for until_ms, did in self._due]
-        self._noted.clear()
+        self._looks = {did: at_ms - back_ms for did, at_ms in self._looks.items()}
+        self._tidy()
 
     def end(self, did: str, message_ids: Iterable[str]) -> None:
         """End the leases of messages that are removed or were not handed out after all."""
@@ -80,7 +85,7 @@ class Leases:
             for message_id in message_ids:
                 held.pop(message_id, None)
             if not held:
-                del self._held[did]
+                self.take(did)
 
     def release(self, did: str, session: str) -> bool:
         """End the leases of a session; were there any?"""
@@ -90,16 +95,27 @@ class Leases:
 
     def expire(self, now_ms: int) -> set[str]:
         """End the leases whose time is over; return the identities that had such leases."""
-        due: set[str] = set()
-        while self._due and self._due[0][0] <= now_ms:
-            until_ms, did = heapq.heappop(self._due)
-            due.add(did)
-            if self._noted.get(did) == until_ms:
-                del self._noted[did]
         expired: set[str] = set()
-        for did in due:
-            ended = [i for i, lease in self.of(did).items() if lease.until_ms <= now_ms]
+        while self._due and self._due[0][0] <= now_ms:
+            at_ms, did = heapq.heappop(self._due)
+            if self._looks.get(did) != at_ms:
+                continue
+            held = self._held[did]
+            ended = [i for i, lease in held.items() if lease.until_ms <= now_ms]
             if ended:
-                self.end(did, ended)
                 expired.add(did)
+                self.end(did, ended)
+            if held:
+                self._look_at(did, min(lease.until_ms for lease in held.values()))
         return expired
+
+    def _look_at(self, did: str, at_ms: int) -> None:
+        self._looks[did] = at_ms
+        heapq.heappush(self._due, (at_ms, did))
+        # Of an identity whose leases came and went, or ended ever earlier, many times are left.
+        if len(self._due) > _LEFT_MAX + 2 * len(self._looks):
+            self._tidy()
+
+    def _tidy(self) -> None:
+        self._due = [(at_ms, did) for did, at_ms in self._looks.items()]
+        heapq.heapify(self._due)

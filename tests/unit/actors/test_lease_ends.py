@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from actors.core.commands import (
@@ -64,3 +66,42 @@ def test_every_lease_of_an_identity_ends_in_its_time_and_leaves_nothing() -> Non
     leases.grant(ME, ["b"], Lease("phone", 30))
     assert [leases.expire(now_ms) for now_ms in (19, 20, 29, 30)] == [set(), {ME}] * 2
     assert vars(leases) == vars(Leases())
+
+
+@pytest.mark.parametrize("later_ms", [1, -1], ids=["ever later", "ever earlier"])
+@pytest.mark.parametrize("is_another_held", [False, True])
+def test_leases_that_come_and_go_take_no_memory_until_they_would_have_ended(
+    later_ms: int, *, is_another_held: bool
+) -> None:
+    leases = Leases()
+    if is_another_held:
+        leases.grant(ME, ["held"], Lease("phone", 10**9))
+    for number in range(10_000):
+        leases.grant(ME, ["a"], Lease("phone", 10**6 + later_ms * number))
+        leases.end(ME, ["a"])
+    assert sum(map(len, vars(leases).values())) < 100
+
+
+def test_every_lease_ends_in_its_time_whatever_others_do() -> None:
+    choose, leases = random.Random(5), Leases()  # noqa: S311 - chosen, not secret
+    held: dict[str, dict[str, int]] = {did: {} for did in "xyz"}
+    for now_ms in range(3_000):
+        did, message_id = choose.choice("xyz"), choose.choice("abcdefgh")
+        match choose.randrange(8):
+            case 0:
+                leases.end(did, [message_id])
+                held[did].pop(message_id, None)
+            case 1 if now_ms % 10 == 0:
+                leases.put(did, dict(leases.take(did)))
+            case 2 if now_ms % 10 == 0:
+                leases.set_back(5)
+                held = {d: {i: end - 5 for i, end in of.items()} for d, of in held.items()}
+            case 3 | 4:
+                held[did][message_id] = until_ms = now_ms + choose.randrange(1, 60)
+                leases.grant(did, [message_id], Lease("phone", until_ms))
+            case _:
+                pass
+        over = {d for d, of in held.items() if any(end <= now_ms for end in of.values())}
+        assert leases.expire(now_ms) == over
+        held = {d: {i: end for i, end in of.items() if end > now_ms} for d, of in held.items()}
+        assert {d: {i: one.until_ms for i, one in leases.of(d).items()} for d in held} == held
