@@ -48,6 +48,14 @@ _EDGE_REFUSAL: Final = "EdgeRefusal"
 """Names of submissions without a command: a nonce alone, and what the edge has refused."""
 _UNANSWERED: Final = Done()
 _NOT_OWNER: Final = Refused(Refusal.NOT_OWNER)
+_UNAVAILABLE: Final = Refused(Refusal.TEMPORARILY_UNAVAILABLE)
+UNANSWERED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes of the batches of one edge that wait for their answers. An edge has six calls in flight,
+each with one command of 16 MiB at most (``limits.body_bytes_max``) or a smaller batch. While an
+append hangs, for example because a standby of PostgreSQL is gone, the edge gives these up and sends
+more."""
+_SUBMISSION_BYTES: Final = 1_024
+"""Bytes that a submission counts besides those of its message."""
 
 SUBMISSIONS_DECODER: Final = msgspec.msgpack.Decoder(list[Submission])
 _RESULT_ENCODER: Final = msgspec.msgpack.Encoder()
@@ -59,9 +67,12 @@ MayServe: TypeAlias = Callable[[], bool]
 
 
 class _Batch(msgspec.Struct):
+    """A batch. ``held_bytes`` is what it counts for its edge until it is answered."""
+
     edge: str
     submissions: list[Submission]
     size_bytes: int
+    held_bytes: int
     answer: Answer
     incarnation: str
     arrived_s: float
@@ -77,6 +88,34 @@ class _Call(msgspec.Struct):
     run: Callable[[], None]
 
 
+class _Unanswered:
+    """The bytes that each edge's unanswered batches hold; any thread may add one."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def take(self, batch: _Batch) -> bool:
+        """Hold a batch until its release; False if its edge holds too much besides."""
+        size_bytes = batch.size_bytes + _SUBMISSION_BYTES * len(batch.submissions)
+        with self._lock:
+            held_bytes = self._held.get(batch.edge, 0)
+            if held_bytes and held_bytes + size_bytes > self._bytes_max:
+                return False
+            batch.held_bytes = size_bytes
+            self._held[batch.edge] = held_bytes + size_bytes
+        return True
+
+    def release(self, batch: _Batch) -> None:
+        """Hold a batch no longer, if it was taken."""
+        with self._lock:
+            if batch.held_bytes:
+                self._held[batch.edge] -= batch.held_bytes
+                if not self._held[batch.edge]:
+                    del self._held[batch.edge]
+
+
 def always() -> bool:
     """The ``MayServe`` of a host that no other host can replace."""
     return True
@@ -85,7 +124,7 @@ def always() -> bool:
 class Writer:
     """The thread that owns a ``Host``; everything that touches the host runs here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last one is for tests
         self,
         host: Host,
         log: EventLog,
@@ -94,11 +133,13 @@ class Writer:
         push_out: PushOut,
         limits: HostLimits,
         may_serve: MayServe = always,
+        unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
     ) -> None:
         """A writer that does not run yet; see ``start``.
 
         While ``may_serve`` is False, all commands are refused with ``Refusal.NOT_OWNER``, even if
-        the log hangs, so that edges ask the new owner.
+        the log hangs, so that edges ask the new owner. Commands of an edge beyond
+        ``unanswered_bytes_max`` are refused with ``Refusal.TEMPORARILY_UNAVAILABLE``.
         """
         self._may_serve = may_serve
         self._host = host
@@ -111,6 +152,7 @@ class Writer:
         self._costly: Turns[_Item] = Turns()
         self._costly_from_s = 0.0
         self._inbox: queue.SimpleQueue[_Batch | _Call | None] = queue.SimpleQueue()
+        self._unanswered = _Unanswered(unanswered_bytes_max)
         self._thread = vital_thread("writer", self._serve)
         self._snapshots: queue.SimpleQueue[list[tuple[UUID, Snapshot]] | None] = queue.SimpleQueue()
         self._saver = threading.Thread(target=self._save, name="snapshots", daemon=True)
@@ -134,12 +176,15 @@ class Writer:
         count = len(submissions)
         replies: list[Reply] = [_UNANSWERED] * count
         arrived_s = perf_counter()
-        taken = _Batch(edge, submissions, len(batch), answer, named, arrived_s, replies, count)
-        if self._may_serve():
-            self._inbox.put(taken)
-        else:
+        taken = _Batch(edge, submissions, len(batch), 0, answer, named, arrived_s, replies, count)
+        if not self._may_serve():
             taken.replies = [_NOT_OWNER] * count
             self._answer(taken, [])
+        elif not self._unanswered.take(taken):
+            taken.replies = [_UNAVAILABLE] * count
+            self._answer(taken, [])
+        else:
+            self._inbox.put(taken)
 
     def call(self, run: Callable[[], None]) -> None:
         """Run a function on the writer's thread, between transactions."""
@@ -175,7 +220,8 @@ class Writer:
     def _gather(self) -> tuple[list[_Call], bool]:
         """Wait for work, then take all of it, because turns depend on what waits.
 
-        Each edge bounds the amount by its number of pending calls.
+        Each edge bounds the amount by its number of pending calls, and ``submit`` by its bytes:
+        an edge stops waiting for a call after a time, and sends the next one.
         """
         try:
             waits = self._cheap or self._costly
@@ -249,8 +295,8 @@ class Writer:
             return [_NOT_OWNER] * len(items), []
         return self._host.execute(items)
 
-    @staticmethod
-    def _answer(batch: _Batch, pushes: list[Push]) -> None:
+    def _answer(self, batch: _Batch, pushes: list[Push]) -> None:
+        self._unanswered.release(batch)
         result = BatchResult(batch.incarnation, batch.replies, pushes)
         batch.answer(_RESULT_ENCODER.encode(result))
 

@@ -28,7 +28,7 @@ from actors.core.refusals import Refusal
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push, Refused, Registered
 from actors.core.submissions import Submission
 from actors.host.host import Host
-from actors.host.writer import Writer
+from actors.host.writer import UNANSWERED_BYTES_MAX, Writer
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import FaultyLog
@@ -59,6 +59,7 @@ class Running:
         work_max: float = 100,
         gather_s_max: float = 0.0,
         costly_max: float = 300,
+        unanswered_bytes_max: int = UNANSWERED_BYTES_MAX,
     ) -> None:
         self.pushed_out: list[tuple[str, list[Push]]] = []
         self.writer = Writer(
@@ -71,6 +72,7 @@ class Running:
                 costly_work_max=costly_max,
                 gather_s_max=gather_s_max,
             ),
+            unanswered_bytes_max=unanswered_bytes_max,
         )
 
     def submit(self, *items: Submission, edge: str = "edge-0") -> Future[bytes]:
@@ -226,6 +228,39 @@ def test_stopping_answers_what_was_taken(log: EventLog, owner: Host) -> None:
     running.writer.start()
     running.writer.stop()
     assert all(answered.done() for answered in answers)
+
+
+def test_while_an_append_hangs_each_edge_has_a_bound_and_what_is_beyond_it_is_refused_at_once(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log, unanswered_bytes_max=10_000)
+
+    def one() -> Submission:
+        return submission(ME, registration(ME))
+
+    answers = [running.submit(one()) for _ in range(50)]  # no transaction begins yet
+    waiting = [answered for answered in answers if not answered.done()]
+    assert 1 < len(waiting) < 10
+    beyond = [result(answered).replies for answered in answers if answered.done()]
+    assert beyond == [[Refused(Refusal.TEMPORARILY_UNAVAILABLE)]] * (50 - len(waiting))
+    waiting.append(running.submit(one(), edge="edge-1"))
+    assert not waiting[-1].done()
+    running.writer.start()
+    done = [[Registered(NOW_S + 60)]]
+    assert [result(answered).replies for answered in waiting] == done * len(waiting)
+    assert [running.ask(one()).replies for _ in range(50)] == done * 50
+    running.writer.stop()
+
+
+def test_a_batch_of_any_size_is_taken_if_its_edge_waits_for_no_other(
+    log: EventLog, owner: Host
+) -> None:
+    running = Running(owner, log, unanswered_bytes_max=1)
+    running.writer.start()
+    assert [running.ask(submission(ME, registration(ME))).replies for _ in range(3)] == [
+        [Registered(NOW_S + 60)]
+    ] * 3
+    running.writer.stop()
 
 
 def test_work_on_the_host_runs_on_its_own_thread_between_batches(
