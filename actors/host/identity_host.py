@@ -127,6 +127,9 @@ class HostOptions(msgspec.Struct, frozen=True):
 class IdentityHost:
     """Owner of partitions: batches run on its writer thread, reads on the caller's thread."""
 
+    _reporting: Future[HostStats] | None = None
+    """The question of the last report to the writer."""
+
     def __init__(  # noqa: PLR0913 - what a host works with, each part by itself
         self,
         options: HostOptions,
@@ -288,8 +291,11 @@ class IdentityHost:
 
     def report(self, *, with_log: bool) -> bytes:
         """The msgpack of ``actors.host.measures.HostReport``, even if writer or log hang."""
+        # A question that timed out is still under way: wait for its answer instead of asking again.
+        if self._reporting is None or self._reporting.done():
+            self._reporting = self._begun_on_writer(self._host.snapshot_stats)
         try:
-            stats = self._on_writer(self._host.snapshot_stats, seconds_max=_REPORT_S_MAX)
+            stats = self._reporting.result(_REPORT_S_MAX)
         except TimeoutError:
             stats = self._host.stats  # the counters are current, the rest is from the last time
         log = storage = None
@@ -398,7 +404,10 @@ class IdentityHost:
             charges, now_ms = self._host.charges, self._host.now_ms
             self._writer.call(lambda: charges.add_page_beside(read.owner_did, units, now_ms()))
 
-    def _on_writer(self, run: Callable[[], _T], *, seconds_max: float | None = None) -> _T:
+    def _on_writer(self, run: Callable[[], _T]) -> _T:
+        return self._begun_on_writer(run).result()
+
+    def _begun_on_writer(self, run: Callable[[], _T]) -> Future[_T]:
         done: Future[_T] = Future()
 
         def call() -> None:
@@ -408,4 +417,4 @@ class IdentityHost:
                 done.set_exception(error)
 
         self._writer.call(call)
-        return done.result(seconds_max)
+        return done

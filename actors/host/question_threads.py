@@ -23,9 +23,11 @@ from actors.host.port import (
     Expect,
     HandOut,
     Inspect,
+    IsKnown,
     ListDedicated,
     ListQueues,
     Ping,
+    QueryStats,
     ReadPages,
     ReleasePartitions,
     StartDedicated,
@@ -50,6 +52,8 @@ _KINDS: Final[Mapping[type, str]] = {
     ListDedicated: "read",
     Ping: "health",
     Inspect: "inspect",
+    QueryStats: "inspect",
+    IsKnown: "placement",
     ReleasePartitions: "placement",
     StartDedicated: "placement",
     AdoptPartitions: "placement",
@@ -57,7 +61,8 @@ _KINDS: Final[Mapping[type, str]] = {
     Expect: "placement",
     TakeIn: "placement",
 }
-"""The threads that answer each type of question; ``control`` answers all others."""
+"""The threads that answer each type of question; ``control`` answers all others, which wait for
+neither the writer nor the log: a host that hangs there still answers whether it lives."""
 
 
 class QuestionThreads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -19,12 +20,13 @@ from actors.core.limits import HostLimits
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import KeysOver, Push
 from actors.core.submissions import Read
+from actors.host import identity_host
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.host_client import Content, HostClient
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions, IdentityHost
 from actors.host.inspection import CachedIdentities, ListCachedIdentities
-from actors.host.measures import HostStats
+from actors.host.measures import HostReport, HostStats
 from actors.host.port import (
     QUESTIONS,
     AdoptPartitions,
@@ -50,6 +52,7 @@ from actors.host.port import (
     StartDedicated,
     TakeIn,
 )
+from actors.host.question_threads import QuestionThreads
 from actors.placement.placer import Placer
 from actors.ray.processes import RayIdentityHost
 from eventstore.log.errors import LogUnavailable
@@ -62,6 +65,9 @@ from tests.log.raw_sql import run_sql
 from tests.ports import free_port
 
 DID, SHARD = "did:x:me", "shard-0"
+WAIT_S = 10.0
+WAIT_FOR_NOTHING = (NoteSockets, QueryHoldings, SetDraining, EndHost)
+"""Questions that wait for neither the writer nor the log."""
 NO_HANDOVER = msgspec.msgpack.encode({})
 ANSWERS: list[tuple[HostQuestion[Any], type]] = [
     (AdoptPartitions([SHARD], None), dict),
@@ -375,3 +381,41 @@ async def test_no_command_waits_behind_a_page(
     assert client_of[Ping] is not client_of[ReadPages]
     port.close()
     await client_of[ReadPages].ended()
+
+
+@pytest.mark.parametrize("question", [question for question, _ in ANSWERS])
+def test_a_host_whose_writer_or_log_hangs_answers_what_it_holds(
+    question: AnyQuestion,
+) -> None:
+    goes_on, holds = threading.Event(), queue.SimpleQueue[bool]()
+
+    def answer(one: AnyQuestion) -> None:
+        if not isinstance(one, WAIT_FOR_NOTHING):
+            goes_on.wait()
+
+    threads = QuestionThreads(answer)
+    for _ in range(20):
+        threads.ask(msgspec.msgpack.encode(question), lambda _: None)
+    threads.ask(msgspec.msgpack.encode(QueryHoldings()), lambda _: holds.put(True))
+    try:
+        assert holds.get(timeout=WAIT_S)
+    finally:
+        goes_on.set()
+        threads.stop()
+
+
+def test_a_host_whose_writer_hangs_is_asked_for_one_report_at_a_time(
+    options: HostOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, goes_on = IdentityHost(options, lambda _edge, _pushes: None), threading.Event()
+    calls: list[object] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(host._host, "snapshot_stats", lambda: calls.append(goes_on.wait()))
+        patched.setattr(identity_host, "_REPORT_S_MAX", 0.01)
+        for _ in range(3):
+            report = msgspec.msgpack.decode(host.report(with_log=False), type=HostReport)
+            assert report.stats.name == options.name
+        goes_on.set()
+        host.ask(QueryHoldings())
+    host.stop()
+    assert len(calls) == 1
