@@ -7,6 +7,7 @@ of every envelope that can be handed out. A wake-up is a hint: the waiter then a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,7 +15,9 @@ from actors.core.commands import Listen
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopesWaiting, IdentityGone, Notice
 from http_edge.didcomm.identities import Identities
+from http_edge.dids.fetched import may_take
 from http_edge.dispatch.hub import Hub
+from http_edge.listener.address_charge import paying_address
 from http_edge.listener.in_flight import parked
 
 
@@ -57,30 +60,38 @@ class Waiting:
     def __init__(
         self, hub: Hub, identities: Identities, *, waiters_max: int, per_identity_max: int
     ) -> None:
-        """Let up to ``waiters_max`` requests wait at once; a further request does not wait."""
+        """Let up to ``waiters_max`` requests wait at once; a further request does not wait.
+
+        A client address takes a share of them: a stranger may have any number of identities.
+        """
         self._per_identity_max = per_identity_max
         self._hub = hub
         self._identities = identities
-        self._waiters_max = waiters_max
-        self._waiters = 0
+        self._free = waiters_max
+        self._waiting_of: Counter[str] = Counter()
 
     @asynccontextmanager
     async def listening(self, did: str) -> AsyncIterator[Wake]:
         """Yield a wake for the envelopes of an identity; it listens from before the block."""
         wake = Wake()
         crowded = self._hub.listeners_of(did) >= self._per_identity_max
-        if crowded or self._waiters >= self._waiters_max:
+        address = paying_address() or ""  # empty: no address has a rate, or a share
+        if crowded or not may_take(self._waiting_of[address] if address else 0, self._free):
             wake.close(0)
             yield wake
             return
-        self._waiters += 1
+        self._free -= 1
+        self._waiting_of[address] += 1
         self._hub.add(did, wake)
         try:
             if not await self.open_session(did):
                 wake.close(0)
             yield wake
         finally:
-            self._waiters -= 1
+            self._free += 1
+            self._waiting_of[address] -= 1
+            if not self._waiting_of[address]:
+                del self._waiting_of[address]
             self._hub.remove(did, wake)
 
     async def open_session(self, did: str, implicit: str = "") -> bool:

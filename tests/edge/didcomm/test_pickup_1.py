@@ -23,7 +23,7 @@ from tests.edge.didcomm.wallet_network import (
     sealed,
 )
 from tests.edge.identities import Json
-from tests.edge.mediator import Mediator
+from tests.edge.mediator import WAIT_S, Mediator
 
 PICKUP: Final = "messagepickup/1.0/"
 SHORT_MS: Final = 250
@@ -81,6 +81,31 @@ async def test_who_finds_no_room_to_wait_is_answered_as_if_the_time_were_over(
     assert await bob.wallet.batch(1, LONG_MS) == []
     await network.write(bob, "one")
     assert bob.read(await polling) == "one"
+
+
+@pytest.mark.parametrize("settings", [{"didcomm": {"waiters_max": 8}}])
+async def test_an_address_that_takes_all_room_to_wait_that_it_can_leaves_room_for_others(
+    network: WalletNetwork, mediator: Mediator
+) -> None:
+    of_one = await network.bobs(8)
+    polls = [asyncio.create_task(bob.wallet.noop(LONG_MS)) for bob in of_one]
+    done, _ = await asyncio.wait(polls, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    connector = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        other = WalletNetwork(mediator, session)
+        carol = await other.bob()
+        polling = asyncio.create_task(carol.wallet.noop(LONG_MS))
+        await _listeners(network, 2 + 1)
+        await network.write(carol, "one")
+        assert carol.read(await polling) == "one"
+    assert sum(poll.done() for poll in polls) == 6
+    for bob in of_one:
+        await network.write(bob, "two")
+    await asyncio.gather(*polls, return_exceptions=True)  # who had no place was answered so
+    mediation = mediator.edges[0]._mediation
+    assert mediation is not None
+    assert not mediation.sockets._dependencies.waiting._waiting_of
 
 
 async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob) -> None:
