@@ -457,6 +457,8 @@ def test_files_are_read_for_names_once_unless_some_stay(
         read.clear()
         assert export.take_out_erased() == TakenOut()
         assert read == []
+        paths = {statement.manifest.path for statement in export._catalog.statements}
+        assert set(export._nameless) == paths  # of replaced files nothing is remembered
     assert findings(place) == []
     assert naming(log, GONE.encode()) == []
 

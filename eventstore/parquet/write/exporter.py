@@ -145,7 +145,9 @@ class Exporter:
         self._steps = ExportSteps(log, bounds, clock)
         self._tree = TreeWriter(place, origin_of(owner.mediator_did, owner.database), signer)
         self._index = IndexWriter(place)
-        self._nameless: dict[str, GoneNames] = {}
+        self._gone = GoneNames()
+        self._nameless: set[str] = set()
+        """The manifests of files in which none of the names that are ``_gone`` stands."""
         self._unswept: tuple[int, float] | None = None
         """Since when files that do not count stay for readers, and for how long, in milliseconds;
         None if there are none."""
@@ -250,17 +252,21 @@ class Exporter:
         self.sweep(self._times.replaced_kept_s)
         gone = self._take_names_out_of_log()
         taken = TakenOut()
-        for statement in self._catalog.statements:
+        statements = self._catalog.statements
+        paths = {statement.manifest.path for statement in statements}
+        self._nameless = self._nameless & paths if gone == self._gone else set()
+        self._gone = gone
+        for statement in statements:
             path = statement.manifest.path
             # Do not read files again for names that an earlier call did not find in them.
-            left = GoneNames() if self._nameless.get(path) == gone else gone
+            left = GoneNames() if path in self._nameless else gone
             found = without_erased_of(self._rewriting(), statement, left)
             if found.compacted is not None:
                 self._replace(found.compacted, is_change=True)
                 path = found.compacted.statement.manifest.path
                 taken = TakenOut(*map(sum, zip(taken, found.taken, strict=True)))
             if not found.names_stay:
-                self._nameless[path] = gone
+                self._nameless.add(path)
             progress(statement.manifest.last, self._catalog.last)
         self._is_certain = True
         return taken
