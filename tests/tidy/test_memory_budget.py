@@ -11,6 +11,7 @@ import yaml
 
 from actors.core.nonces import SENDERS_MAX
 from actors.host.question_threads import THREADS
+from actors.host.writer import UNANSWERED_BYTES_MAX
 from http_edge.settings.settings import Settings
 from tests.tidy.modules import ROOT
 
@@ -117,6 +118,12 @@ def of_host(settings: Settings) -> list[Row]:
             COPIES * transaction + 2 * queue_page,
         ),
         ("host: pages of events", "`page_bytes_max`", readers * page, readers * page),
+        (
+            "host: commands of an edge while an append hangs",
+            "",
+            UNANSWERED_BYTES_MAX,
+            UNANSWERED_BYTES_MAX,
+        ),
     ]
 
 
