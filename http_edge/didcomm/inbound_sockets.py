@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.core.commands import ReleaseLeases
-from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
+from actors.core.commands import EndLive, ReleaseLeases
+from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
@@ -232,6 +232,10 @@ class InboundSocket(InboundTransport):
 
     def _follow_live(self, peer: _Peer, agent: AgentAccount, live: LiveModeChange) -> None:
         delivery = live.delivery
+        if live.may_begin:
+            if peer.live_since is None:
+                _ = self._spawn(self._end_live(agent.did, peer.pump))
+            return
         if delivery is None:
             peer.live_since = None
             peer.finish()
@@ -240,6 +244,15 @@ class InboundSocket(InboundTransport):
         since = peer.live_since if peer.is_pumping else None
         peer.live_since = since = live.version if since is None else since
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
+
+    async def _end_live(self, did: str, pump: Pump) -> None:
+        """End a live mode as soon as it begins: its agent was answered that it is off.
+
+        What was pushed until then is offered again when its lease ends.
+        """
+        end = EndLive(self.session)
+        await self._dependencies.identities.ask(did, end, b"", QueueState)
+        pump.drop_pushed()
 
     async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
         """Remove messages once the peer has read them.

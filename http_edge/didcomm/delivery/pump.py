@@ -101,6 +101,11 @@ class Pump:
         if len(self._pushed) == 1 and not self._fetching:
             self._sending = asyncio.get_running_loop().create_task(self._send_pushed())
 
+    def drop_pushed(self) -> None:
+        """Forget messages that were pushed for a live mode of which the agent does not know."""
+        if self._delivery is None:
+            self._pushed.clear()
+
     async def _send_pushed(self) -> None:
         # Messages pushed before the answer to the live mode request wait for that answer.
         if self._fetching or self._delivery is None:

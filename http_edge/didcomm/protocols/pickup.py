@@ -226,6 +226,10 @@ class Pickup:
                 return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._status_reply(request, everything)
         state = await self._queue.live(request, self._edge if wanted else None)
+        if wanted and state is Refusal.TEMPORARILY_UNAVAILABLE:
+            return msgspec.structs.replace(
+                self._refused(state), live=LiveModeChange(None, may_begin=True)
+            )
         if not isinstance(state, QueueState):
             return self._refused(state)
         outcome = _answer(self._written(state, everything))

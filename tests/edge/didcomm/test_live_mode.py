@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
+from actors.host.port import HostUnavailable
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
+    answer_to,
     ids,
     numbered,
     opened,
     routed,
     sealed,
 )
+from tests.edge.local_host import LocalHostPort
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 CHANGE = "messagepickup/2.0/live-delivery-change"
@@ -248,3 +251,25 @@ async def test_a_burst_of_500_arrives_whole_and_each_once(network: WalletNetwork
         assert sorted(seen) == texts
         assert (await live.status()).message_count == 0
         await silent(live)
+
+
+async def test_a_live_mode_that_begins_after_its_answer_was_given_up_holds_no_messages(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = LocalHostPort.submit
+
+    async def given_up(port: LocalHostPort, batch: bytes) -> bytes:
+        answer = await submit(port, batch)
+        if b"StartLive" in batch:
+            raise HostUnavailable("it takes too long")
+        return answer
+
+    async with bob.wallet.socket() as socket:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalHostPort, "submit", given_up)
+            wallet = bob.wallet.over(socket)
+            refused = await answer_to(wallet, CHANGE, live_delivery=True)
+            assert refused["@type"].endswith("problem-report"), refused
+        await network.write(bob, "one", "two")
+        assert bob.texts(await wallet.fetch(10)) == ["one", "two"]
+        assert (await wallet.status()).live_delivery is False
