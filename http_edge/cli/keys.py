@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -16,7 +15,7 @@ from http_edge.cli.output import json_option, print_json, print_record
 from http_edge.cli.settings import is_missing, with_settings
 from http_edge.crypto.encoding import ED25519_PREFIX, X25519_PREFIX, multibase_encode
 from http_edge.crypto.mediator_keys import MediatorKeys, load, load_or_create
-from http_edge.server.data_dir import named_disk_faults
+from http_edge.server.data_dir import named_disk_faults, owner_hindered_by_root
 from http_edge.server.exits import Exit, Stop
 from http_edge.settings.settings import Settings, did_web
 from http_edge.settings.sources import DEFAULT, Loaded
@@ -130,8 +129,8 @@ def require_owner(settings: Settings) -> None:
     Raises:
         Stop: names the user to run the command as.
     """
-    owner = settings.keys_path.stat().st_uid
-    if os.geteuid() == 0 and owner != 0:
+    owner = owner_hindered_by_root(settings.keys_path)
+    if owner is not None:
         raise Stop(
             Exit.USAGE,
             f"{settings.data_dir} belongs to another user, who could not use files that"

@@ -6,9 +6,11 @@ imports neither Ray nor the server.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -138,18 +140,14 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit, without a traceback for a failure that a user can mend."""
+    _open_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):  # as for stderr: the terminal may be older than UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = poste.main(args, prog_name="poste", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as no_arguments:
-        click.echo(no_arguments.format_message())
-        code = Exit.OK
-    except click.ClickException as stop:
-        stop.show()
-        code = stop.exit_code
+        code = _result(args)
     except click.Abort:
-        click.echo("poste: interrupted", err=True)
+        with suppress(OSError):
+            click.echo("poste: interrupted", err=True)
         code = _INTERRUPTED
     except SystemExit:
         # Click and rich exit so, without a message, if the reader of the output has ended.
@@ -159,12 +157,35 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
+def _open_closed_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
+
+    Otherwise the next file to be opened would get the number of one, and with it what libraries
+    and other programs print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            lowest_free = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(lowest_free, True)  # noqa: FBT003 - its signature
+            setattr(sys, name, os.fdopen(lowest_free, mode))
+
+
+def _result(args: Sequence[str] | None) -> object:
+    """Run the command: its exit code, or another value for success."""
+    try:
+        return poste.main(args, prog_name="poste", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as no_arguments:
+        group = no_arguments.ctx.command_path.split()[1:] if no_arguments.ctx else []
+        return poste.main([*group, "--help"], prog_name="poste", standalone_mode=False)
+
+
 def _shown(error: Exception) -> int:
-    """Print the explanation of a failure; return its exit code."""
-    stop = explained(error)
-    if stop is None:
-        traceback.print_exc()
-        click.echo("poste: a fault of poste itself; please report the lines above", err=True)
-        return Exit.INTERNAL
-    stop.show()
-    return int(stop.exit_code)
+    """Print the explanation of a failure; return its exit code, which holds if none can read it."""
+    stop = error if isinstance(error, click.ClickException) else explained(error)
+    with suppress(OSError):
+        if stop is not None:
+            stop.show()
+        else:
+            traceback.print_exception(error)
+            click.echo("poste: a fault of poste itself; please report the lines above", err=True)
+    return Exit.INTERNAL if stop is None else int(stop.exit_code)

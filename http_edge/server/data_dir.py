@@ -58,6 +58,15 @@ def make_data_dir(data_dir: Path, option: str = _OPTION) -> None:
             os.fsync(probe.fileno())
 
 
+def owner_hindered_by_root(keys: Path) -> int | None:
+    """The user of the mediator with this key file who could not use what this process makes beside.
+
+    None if there is no such user: this process is not root, or the file is root's own.
+    """
+    owner = keys.stat().st_uid
+    return owner if os.geteuid() == 0 and owner != 0 else None
+
+
 @contextlib.contextmanager
 def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
     """Lock the directory: two mediators on it would fence each other off all the time.

@@ -164,8 +164,8 @@ def _from_file(path: Path) -> Iterator[_Given]:
     try:
         # pydantic-settings treats anything but a regular file as empty, but a file of settings may
         # be a pipe: ``--config <(sops decrypt poste.toml)``.
-        with path.open("rb") as file:
-            tables = tomllib.load(file)
+        # Editors on Windows put a byte order mark before the text.
+        tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise SettingRefused("the file", source, f"readable TOML ({error})") from error
     for name, value in _flat(tables, source):

@@ -263,12 +263,14 @@ def test_root_makes_nothing_that_the_user_of_the_mediator_could_not_use(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _mediator(tmp_path / "data"):
+        assert run("export", "--data-dir", "data", "--to", "out").code == Exit.OK
+        before = {path.name for path in (tmp_path / "data").iterdir()}
         if os.geteuid() == 0:
             os.chown(tmp_path / "data" / "mediator-keys.json", 12_345, 12_345)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        for command in (("export", "--to", "out"), ("log", "archive")):
+        for command in (("export", "--to", "other"), ("log", "archive")):
             refused = run(*command, "--data-dir", "data")
             assert (refused.code, "as that user" in refused.err) == (Exit.USAGE, True)
-    names = {path.name for path in (tmp_path / "data").iterdir()}
-    assert "archive" not in names
-    assert not [name for name in names if name.startswith("export-")]
+        checked = run("verify", "--data-dir", "data", "--from", "out")
+        assert (checked.code, checked.err) == (Exit.OK, "")
+        assert {path.name for path in (tmp_path / "data").iterdir()} == before

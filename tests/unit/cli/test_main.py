@@ -225,6 +225,64 @@ def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: li
     assert done.stderr == "poste: [Errno 28] No space left on device\n"
 
 
+def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == Exit.USAGE
+    assert b"Traceback" not in done.stderr
+
+
+def test_an_exit_code_holds_where_its_reason_cannot_be_printed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
+    for args, code in (
+        (["status", "--data-dir", str(tmp_path)], Exit.USAGE),
+        (["log", "verify", "--data-dir", str(tmp_path)], Exit.UNREACHABLE),
+        (["nothing"], Exit.USAGE),
+    ):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run([*command, *args], stderr=full, check=False)
+        assert done.returncode == code
+
+
+_STREAMS_OF_A_COMMAND = """
+import os, sys
+from pathlib import Path
+from http_edge.cli import main
+
+def command(*_args, **_options):
+    streams = [f"{os.readlink(f'/proc/self/fd/{n}')} {os.get_inheritable(n)}" for n in range(3)]
+    Path(sys.argv[1]).write_text("\\n".join(streams))
+
+main.poste.main = command
+main.main()
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    found = tmp_path / "found"
+    shell = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closed}']
+    command = [*shell, sys.executable, _STREAMS_OF_A_COMMAND, str(found)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == Exit.OK
+    streams = found.read_text().splitlines()
+    assert [stream.split()[1] for stream in streams] == ["True"] * 3
+    assert all(stream.startswith(("/dev/null ", "pipe:")) for stream in streams)
+
+
+def test_a_table_is_printed_to_a_closed_stream() -> None:
+    code = "from http_edge.cli.main import main; main()"
+    shell = ["sh", "-c", 'exec "$0" -c "$1" config show >&-', sys.executable, code]
+    done = subprocess.run(shell, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (Exit.OK, b"")
+
+
 @pytest.mark.thorough
 def test_a_command_of_spark_ends_like_all_others_where_its_output_does() -> None:
     pytest.importorskip("pyspark")

@@ -160,6 +160,12 @@ def test_commands_run_in_a_container_whose_mediator_has_more_settings_than_they(
     assert loaded.sources[name] == every_setting()[name].variable
 
 
+def test_a_file_of_an_editor_on_windows_is_read(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbfhosts = 2\r\n[limits]\r\nqueue_messages_max = 5\r\n")
+    settings = load_settings(NONE, NONE, file).settings
+    assert (settings.hosts, settings.limits.queue_messages_max) == (2, 5)
+
+
 def test_a_missing_file_is_refused(file: Path) -> None:
     with pytest.raises(SettingRefused, match="No such file"):
         load_settings(NONE, NONE, file)
