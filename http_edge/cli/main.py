@@ -6,6 +6,7 @@ imports neither Ray nor the server.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -48,6 +49,7 @@ _RESTORE: Final = (
     "If this file is the log, stop the mediator, and restore the log from its export or a backup"
     " into a new directory: deploy/runbooks/restore.md."
 )
+_CHECK_FIRST: Final = "What the command had to change may be changed: check before you repeat it."
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
@@ -106,6 +108,8 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}", remedy)
         case OSError(filename=str(path)):
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # of stdout, which has no name
+            return Stop(Exit.USAGE, f"the output cannot be written: {error.strerror}", _CHECK_FIRST)
         case OSError():
             return Stop(Exit.USAGE, str(error))
         case _:
@@ -175,7 +179,7 @@ def _result(args: Sequence[str] | None) -> object:
     try:
         return poste.main(args, prog_name="poste", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as no_arguments:
-        group = no_arguments.ctx.command_path.split()[1:] if no_arguments.ctx else []
+        group = no_arguments.ctx.command_path.split()[1:]
         return poste.main([*group, "--help"], prog_name="poste", standalone_mode=False)
 
 

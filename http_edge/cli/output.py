@@ -184,13 +184,21 @@ def _cell(value: object) -> str:
 
 
 def write_file(path: Path, content: bytes, option: str) -> None:
-    """Write the file that this option names.
+    """Write the file that this option names: as a whole, or leave what is there as it is.
 
     Raises:
         Stop: the file cannot be written.
     """
     with _writing(path, option):
-        path.write_bytes(content)
+        partial = _written_first(path)
+        try:
+            partial.write_bytes(content)
+            if partial != path:
+                partial.replace(path.resolve())
+        except OSError:
+            if partial != path:
+                partial.unlink(missing_ok=True)
+            raise
 
 
 def require_writable(path: Path, option: str) -> None:
@@ -200,11 +208,20 @@ def require_writable(path: Path, option: str) -> None:
         Stop: the file cannot be written.
     """
     with _writing(path, option):
-        is_new = not path.exists()
-        with path.open("ab"):
+        partial = _written_first(path)
+        is_new = not partial.exists()
+        with partial.open("ab"):
             pass
         if is_new:
-            path.unlink()
+            partial.unlink()
+
+
+def _written_first(path: Path) -> Path:
+    """The file that becomes ``path`` when it is whole; ``path`` itself if that is no file."""
+    if path.exists() and not path.is_file():  # a pipe or a device
+        return path
+    whole = path.resolve()
+    return whole.with_name(f"{whole.name}.partial")
 
 
 def require_folder(path: Path, option: str) -> None:

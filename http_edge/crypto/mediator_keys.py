@@ -167,7 +167,7 @@ def read_private(path: Path) -> bytes:
 
 def create_private(path: Path, content: bytes) -> None:
     """Write a file for its owner only, atomically and durably, unless it exists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A link cannot replace the file of a faster process, whose keys may be in use already.
     with suppress(FileExistsError):
         _put_private(path, content, os.link)

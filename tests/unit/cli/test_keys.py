@@ -1,6 +1,7 @@
 """``poste keys``: the public half of the mediator's identity, and never the other."""
 
 import json
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +29,11 @@ def test_keys_are_made_once_and_shown_public(run: Run, tmp_path: Path) -> None:
         "pre_key": multibase_encode(X25519_PREFIX, keys.pre_public),
         "file": str(path),
     }
+
+
+def test_the_directory_of_new_keys_is_for_its_owner_alone(run: Run, tmp_path: Path) -> None:
+    run("keys")
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
 
 
 def test_every_form_of_the_signing_key_is_taken_as_public_key(run: Run) -> None:

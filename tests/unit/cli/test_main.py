@@ -222,7 +222,9 @@ def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: li
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
     assert done.returncode == Exit.USAGE
-    assert done.stderr == "poste: [Errno 28] No space left on device\n"
+    reason, remedy = done.stderr.splitlines()
+    assert reason == "poste: the output cannot be written: No space left on device"
+    assert "check before you repeat it" in remedy
 
 
 def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
