@@ -45,10 +45,6 @@ SUMMARIES: Final[Mapping[str, str]] = {
 }
 _NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
 _BETWEEN_ROUNDS: Final = "Check again with a longer time between rounds: archive.every_s."
-_RESTORE: Final = (
-    "If this file is the log, stop the mediator, and restore the log from its export or a backup"
-    " into a new directory: deploy/runbooks/restore.md."
-)
 _CHECK_FIRST: Final = "What the command had to change may be changed: check before you repeat it."
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
@@ -120,14 +116,12 @@ def _explained_of_log(error: errors.LogError) -> Stop | None:
     from eventstore.log import errors  # noqa: PLC0415
 
     match error:
-        case errors.LogUnfinished() | errors.LogOfLaterRelease():
+        case errors.LogUnfinished() | errors.LogOfLaterRelease() | errors.LogDamaged():
             return unusable(error)
         case errors.LogMissing():
             return Stop(Exit.UNREACHABLE, str(error), _NAME_THE_LOG)
         case errors.RowsLeft():
             return Stop(Exit.UNREACHABLE, str(error), _BETWEEN_ROUNDS)
-        case errors.LogDamaged():
-            return Stop(Exit.UNSAFE, f"the event log is damaged: {error}", _RESTORE)
         case errors.LogUnavailable():
             return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}", _NAME_THE_LOG)
         case errors.ReadModelsMissing():

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from enum import IntEnum
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 import click
 
-from eventstore.log.errors import LogOfLaterRelease, LogUnfinished
+from eventstore.log.errors import LogDamaged, LogOfLaterRelease, LogUnfinished
+
+_RESTORE: Final = (
+    "If this file is the log, stop the mediator, and restore the log from its export or a backup"
+    " into a new directory: deploy/runbooks/restore.md."
+)
 
 
 class Exit(IntEnum):
@@ -48,8 +53,10 @@ class Stop(click.ClickException):
             click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
 
 
-def unusable(error: LogUnfinished | LogOfLaterRelease) -> Stop:
-    """The end of a command that found a log which this release cannot open as it is."""
+def unusable(error: LogUnfinished | LogOfLaterRelease | LogDamaged) -> Stop:
+    """The end of a command, or of a start, that found a log which cannot be opened as it is."""
+    if isinstance(error, LogDamaged):
+        return Stop(Exit.UNSAFE, f"the event log is damaged: {error}", _RESTORE)
     remedy = "Run the same poste restore again: it starts over."
     if isinstance(error, LogOfLaterRelease):
         remedy = "Use that release, or restore a backup from before its first start."

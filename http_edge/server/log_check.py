@@ -17,6 +17,7 @@ from actors.host.clock import new_id
 from eventstore.log import databases
 from eventstore.log.errors import (
     LockedElsewhere,
+    LogDamaged,
     LogError,
     LogOfLaterRelease,
     LogUnfinished,
@@ -110,7 +111,7 @@ def _explained() -> Iterator[None]:
             f"{error}.",
             "Correct this, or, for experiments, use --set postgres.unsafe_ok=on.",
         ) from error
-    except (LogUnfinished, LogOfLaterRelease) as error:
+    except (LogUnfinished, LogOfLaterRelease, LogDamaged) as error:
         raise unusable(error) from error
     except LogError as error:
         raise Stop(

@@ -78,6 +78,14 @@ def test_a_log_of_a_later_release_is_refused_with_what_to_do(settings: Settings)
     assert "Use that release, or restore a backup" in refused.value.remedy
 
 
+def test_a_damaged_log_ends_a_start_with_how_to_restore_it(tmp_path: Path) -> None:
+    (tmp_path / "log.db").write_bytes(b"damaged " * 1024)
+    with pytest.raises(Stop) as stop:
+        check_log(Settings(data_dir=tmp_path))
+    assert (stop.value.exit_code, "is damaged" in stop.value.message) == (Exit.UNSAFE, True)
+    assert "restore.md" in stop.value.remedy
+
+
 def test_a_node_does_not_start_beside_nodes_of_another_protocol(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
