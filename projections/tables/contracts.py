@@ -13,7 +13,6 @@ from projections.tables.projection import (
     LiveRows,
     Projection,
     Step,
-    earliest,
     select_place,
     without,
 )
@@ -37,8 +36,7 @@ def _contracts(step: Step) -> DataFrame:
     new = select_place(step.of("contract-stored"), *_CONTRACT)
     expired = step.of("contract-expired").select("stream", "version", "contract_id")
     since = without(step.since("contracts", new), step.of(ERASED), "stream")
-    kept = earliest(since, "stream", "digest")
-    return without(kept, expired, "stream", "contract_id")
+    return without(since, expired, "stream", "contract_id")
 
 
 def _requests(step: Step) -> DataFrame:
@@ -51,7 +49,7 @@ def _requests(step: Step) -> DataFrame:
 
 CONTRACTS: Final = Projection(
     "contracts",
-    "Signed contracts, one for each owner and digest, expired ones included until they leave.",
+    "Signed contracts of each owner, expired ones included until they leave.",
     PLACE | _CONTRACT,
     ("contract-stored", "contract-expired", ERASED),
     _contracts,
