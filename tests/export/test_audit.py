@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eventstore.log.events import QueuePolicySet
 from eventstore.log.proof import ProvenMessage, check_proof
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
@@ -43,7 +44,7 @@ from tests.export.samples import SIGNED_BY, export_all, registered, without_tabl
 from tests.export.test_earlier_release import EXPORTS, golden
 from tests.export.test_proofs import lives_in
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR
-from tests.log.samples import SealedWriter, message
+from tests.log.samples import AT_MS, COMMAND, SealedWriter, message
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -87,6 +88,18 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
             early = message_records(until_then, message_id, seals[0])
         assert early == [event for event in found if event["position"] <= seals[0]]
     assert life_of(sample.place.root, "unknown") == []
+
+
+def test_a_number_beyond_64_bits_is_shown_as_the_export_has_it(tmp_path: Path) -> None:
+    bounds = {"age_s_max": 2**63, "messages_max": 1, "message_bytes_max": 2, "bytes_max": 2**64 - 1}
+    policy = QueuePolicySet(at_ms=AT_MS, command=COMMAND, will_queue=True, **bounds)
+    with closing(open_log(f"sqlite:{tmp_path}/log.db")) as log:
+        stream = identity_stream("did:example:1")
+        SealedWriter(log).commit({"shard-0": [registered(1), (stream, policy)]})
+        export_all(log, open_place(str(tmp_path / "export")))
+    newest = records_of(str(tmp_path / "export"), "did:example:1").history[0]
+    assert (newest["details"]["age_s_max"], newest["details"]["messages_max"]) == (2**63 - 1, 1)
+    assert newest["details"]["bytes_max"] == 2**63 - 1
 
 
 @pytest.mark.parametrize("archived", EXPORTS)

@@ -26,23 +26,13 @@ from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
 from projections.tables.agents import PUSH_DEVICES
-from projections.tables.contracts import CONTRACTS
 from projections.tables.erased import about_names, names_of, with_names
 from projections.tables.identities import IDENTITIES
 from projections.tables.queues import QUEUES
 from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
-from tests.histories import (
-    CROWD,
-    LIMITS,
-    MEDIATOR,
-    START_MS,
-    Crowd,
-    History,
-    contract,
-    random_script,
-)
+from tests.histories import CROWD, MEDIATOR, START_MS, Crowd, History, contract, random_script
 from tests.projections.exports import (
     complete_until,
     export_log,
@@ -203,29 +193,6 @@ def test_tables_follow_devices_that_are_replaced_and_removed_between_two_rebuild
             found = read(target, rebuild(spark, export, str(target), incremental=True))
             assert found == folded(log)
             assert {row[channel] for row in found["push_devices"]} == channels
-
-
-def test_a_contract_that_left_and_was_stored_again_is_in_its_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It left with a registration that had been over for long, and was valid still."""
-    identity = msgspec.structs.replace(LIMITS.identity, unregistered_age_s_max=60)
-    limits = msgspec.structs.replace(LIMITS, identity=identity)
-    monkeypatch.setattr("tests.histories.LIMITS", limits)
-    one, other = CROWD.identities
-    kept = contract(one, other, START_MS / 1000 + 100_000)
-    with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
-        history, column = History(log), [*CONTRACTS.columns].index("digest")
-        history._ask(one, one, c.SaveContract(kept))
-        history.now_ms += 9_060_000
-        history._ask(MEDIATOR, one, c.ExpireRecords(10))
-        history._ask(one, one, c.Register(contract(one, MEDIATOR, START_MS / 1000 + 100_000)))
-        history._ask(one, one, c.SaveContract(kept))
-        export_log(log, tmp_path / "export")
-        target = tmp_path / "tables"
-        found = read(target, rebuild(spark, open_export(str(tmp_path / "export")), str(target)))
-        assert found == folded(log)
-        assert kept.digest in {row[column] for row in found["contracts"]}
 
 
 def test_a_time_names_the_last_seal_made_until_then(spark: SparkSession) -> None:

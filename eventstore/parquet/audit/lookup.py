@@ -22,7 +22,7 @@ from eventstore.log.pseudonyms import pseudonym_of
 from eventstore.log.streams import stream_of
 from eventstore.parquet.audit.sealed import SealedRows
 from eventstore.parquet.catalog import require_named
-from eventstore.parquet.columns import columns_of, identity_of
+from eventstore.parquet.columns import columns_of, identity_of, to_array
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.index import (
@@ -219,7 +219,7 @@ class Lookup:
         except (UnknownTopic, CorruptRow) as error:
             raise ExportDamaged(proven[0].path, Damage.UNKNOWN_EVENT, str(error)) from error
         schema = [field for field in SCHEMA if field.name in typed and field.name != "command"]
-        columns = {f.name: pa.array(typed[f.name], f.type).to_pylist() for f in schema}
+        columns = {f.name: to_array(typed[f.name], f.type, len(rows)).to_pylist() for f in schema}
         for number, one in enumerate(proven):
             row = one.row
             name, _, version = row.topic.rpartition(".")
