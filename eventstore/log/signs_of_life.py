@@ -27,9 +27,9 @@ from eventstore.log.events import (
 )
 
 _HOUR_MS: Final = 3_600_000
-_TAKEN: Final = frozenset({"acknowledged", "delivered"})
+TAKEN: Final = frozenset({"acknowledged", "delivered"})
 """Reasons of removals that the agent caused: by a message, or by accepting a delivery."""
-_NOT_ASKED_FOR: Final = frozenset({"live", "outbound"})
+NOT_ASKED_FOR: Final = frozenset({"live", "outbound"})
 """Channels that push messages as they arrive; the pushing side alone says that it did."""
 
 
@@ -38,7 +38,7 @@ def _always(_event: Event) -> bool:
 
 
 def _was_taken(event: MessagesRemoved | MessagesRemoved1) -> bool:
-    return event.reason in _TAKEN
+    return event.reason in TAKEN
 
 
 _SIGNS: Final[Mapping[type[Event], Callable[[Any], bool]]] = {
@@ -51,7 +51,7 @@ _SIGNS: Final[Mapping[type[Event], Callable[[Any], bool]]] = {
     PushDeviceSet: lambda event: bool(event.channel),
     # An update that only removes keys may come from another agent that proved to hold one.
     KeylistUpdated: lambda event: bool(event.added),
-    MessagesDelivered: lambda event: event.channel not in _NOT_ASKED_FOR,
+    MessagesDelivered: lambda event: event.channel not in NOT_ASKED_FOR,
     MessagesRemoved: _was_taken,
     MessagesRemoved1: _was_taken,
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from eventstore.log.signs_of_life import NOT_ASKED_FOR, TAKEN
 from projections.views.view import COMPLETE, PROTOCOL, View
 
 GROWING: Final = ("registrations", "connections", "contracts", "keys")
@@ -15,15 +17,26 @@ _LARGEST: Final = {"messages": "messages queued", "bytes": "their payloads, byte
 _QUEUED: Final = "FROM messages CROSS JOIN span WHERE unix_millis(queued_at) >= since_ms"
 _KINDS: Final = ", ".join(f"('{what}')" for what in GROWING)
 _BY_OWNERS: Final = (
-    *("messages-delivered", "identity-registered", "contract-stored"),
-    *("contract-requests-acknowledged", "connection-established", "keylist-updated"),
-    *("queue-policy-set", "event-saved", "event-tags-updated", "public-event-published"),
-    *("public-events-deleted", "account-rotated", "agent-seen"),
+    *("identity-registered", "contract-requests-acknowledged", "connection-established"),
+    *("mediation-granted", "queue-policy-set", "event-saved", "event-tags-updated"),
+    *("public-event-published", "public-events-deleted", "account-rotated", "agent-seen"),
 )
-_ACTS: Final = ", ".join(f"'{kind}'" for kind in _BY_OWNERS)
-_DEVICE_SET: Final = "(type = 'push-device-set' AND channel <> '')"
-"""The mediator, too, removes a device."""
-_PICKED_UP: Final = "(type = 'messages-removed' AND reason IN ('acknowledged', 'delivered'))"
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
+
+
+_PICKED_UP: Final = (
+    f"(type = 'messages-delivered' AND channel NOT IN ({_texts(sorted(NOT_ASKED_FOR))})"
+    f" OR type = 'messages-removed' AND reason IN ({_texts(sorted(TAKEN))}))"
+)
+"""What the mediator sends without being asked is picked up once it is accepted."""
+_DONE_BY_OWNERS: Final = f"""(type IN ({_texts(_BY_OWNERS)}) OR {_PICKED_UP}
+  OR type = 'push-device-set' AND channel <> ''
+  OR type = 'keylist-updated' AND array_size(keys_added) > 0
+  OR type = 'contract-stored' AND identity = recipient_did)"""
+"""The mediator, too, removes a device; others may take a key over, and answer a request."""
 
 PAIRS: Final = View(
     "pairs",
@@ -170,7 +183,7 @@ ACTIVITY: Final = View(
     },
     f"""
 SELECT DISTINCT identity, date_trunc('week', recorded_at) AS week
-FROM events WHERE type IN ({_ACTS}) OR {_PICKED_UP} OR {_DEVICE_SET}
+FROM events WHERE {_DONE_BY_OWNERS}
 UNION
 SELECT DISTINCT sender_did, date_trunc('week', recorded_at)
 FROM events WHERE type = 'message-queued' AND sender_did <> ''
@@ -257,19 +270,20 @@ GROUP BY week_ms
 VISITS: Final = View(
     "visits",
     "Times in which an identity picked messages up again and again. Sockets and their sessions are"
-    " not in the log: an open session through which nothing goes is no visit.",
+    " not in the log: an open session through which nothing goes is no visit. What is sent to it,"
+    " or to an endpoint, counts once it is accepted.",
     {
         "identity": "the identity",
         "number": "which of its visits, from 1",
         "began_at": "its first pickup",
         "ended_at": "its last pickup",
-        "pickups": "how often messages were handed out or acknowledged",
+        "pickups": "how often it got messages that it asked for, or accepted or acknowledged some",
     },
     f"""
 WITH acts AS (
   SELECT identity, unix_millis(recorded_at) AS at_ms
   FROM events CROSS JOIN span
-  WHERE (type = 'messages-delivered' OR {_PICKED_UP}) AND unix_millis(recorded_at) >= since_ms
+  WHERE {_PICKED_UP} AND unix_millis(recorded_at) >= since_ms
 ),
 marked AS (
   SELECT identity, at_ms,

@@ -164,16 +164,35 @@ def test_what_is_not_picked_up_yet_is_no_breach_before_its_time_is_over() -> Non
     assert found == [(3, 2, 30.0, 1, 3, True), (1, 0, None, 0, 0, False)]
 
 
-def test_who_names_a_device_is_active_and_who_loses_one_is_not() -> None:
+def test_who_does_something_itself_is_active_and_who_is_sent_something_is_not() -> None:
+    """As the mediator decides which agents are idle."""
+    of_two = {"requestor_did": "requestor", "recipient_did": "answers"}
+    did: dict[str, tuple[str, dict[str, Any]]] = {
+        "names a device": ("push-device-set", {"channel": "fcm"}),
+        "fetches": ("messages-delivered", {"channel": "pickup/3.0", "message_ids": ["1"]}),
+        "accepts": ("messages-removed", {"reason": "delivered", "message_ids": ["2"]}),
+        "adds a key": ("keylist-updated", {"keys_added": ["k"], "keys_removed": []}),
+        "answers": ("contract-stored", of_two),
+    }
+    had_done: dict[str, tuple[str, dict[str, Any]]] = {
+        "loses its device": ("push-device-set", {"channel": ""}),
+        "is sent to": ("messages-delivered", {"channel": "outbound", "message_ids": ["3"]}),
+        "is pushed to": ("messages-delivered", {"channel": "live", "message_ids": ["4"]}),
+        "is late": ("messages-removed", {"reason": "expired", "message_ids": ["5"]}),
+        "loses a key": ("keylist-updated", {"keys_added": [], "keys_removed": ["k"]}),
+        "requestor": ("contract-stored", of_two),
+    }
     events = [
-        event(at_ms, "push-device-set", channel=channel, identity=channel or "none")
-        for at_ms, channel in enumerate(["fcm", "apns", ""])
+        event(at_ms, kind, identity=name, **columns)
+        for at_ms, (name, (kind, columns)) in enumerate((did | had_done).items())
     ]
     with duckdb.connect() as connection:
         span = Span.over(0, 120_000, 120_000)
         views_in_duckdb(connection, [(pa.Table.from_pylist(events, SCHEMA), 1)], span, {})
-        found = connection.sql("SELECT identity FROM activity ORDER BY identity").fetchall()
-    assert found == [("apns",), ("fcm",)]
+        active = connection.sql("SELECT identity FROM activity ORDER BY identity").fetchall()
+        visits = connection.sql("SELECT identity FROM visits ORDER BY identity").fetchall()
+    assert active == [(name,) for name in sorted(did)]
+    assert visits == [("accepts",), ("fetches",)]
 
 
 @given(since_ms=st.integers(0, 2**42), length_ms=st.integers(1, 2**43))
