@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +24,13 @@ from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import (
+    FROM_QUEUED,
     IdentityRecords,
     Record,
     identity_records,
     message_records,
+    message_summary,
+    time_text,
 )
 from eventstore.parquet.errors import Damage, ExportDamaged, SignedByAnother
 from eventstore.parquet.files import END, TABLE_LOG, open_place
@@ -50,6 +54,7 @@ from tests.unit.cli.conftest import Run, run
 __all__ = ["run"]
 WHO = (*IDENTITIES, *AGENTS)
 OTHER = PublicKey(bytes(range(1, 33)))
+LATER = datetime.fromtimestamp(AT_MS / 1000 + 1, UTC)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +93,13 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
             early = message_records(until_then, message_id, seals[0])
         assert early == [event for event in found if event["position"] <= seals[0]]
     assert life_of(sample.place.root, "unknown") == []
+
+
+@pytest.mark.parametrize("last", ["removed", "delivered"])
+def test_no_message_waited_for_less_than_no_time_after_a_clock_stepped_back(last: str) -> None:
+    queued = dict.fromkeys(FROM_QUEUED) | {"event": "queued", "recorded_at": time_text(LATER)}
+    then = {"event": last, "by": "expired", "recorded_at": time_text(LATER - timedelta(seconds=1))}
+    assert message_summary([queued, then], at_ms=AT_MS)["waited_s"] == 0
 
 
 def test_a_number_beyond_64_bits_is_shown_as_the_export_has_it(tmp_path: Path) -> None:

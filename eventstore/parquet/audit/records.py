@@ -242,8 +242,12 @@ def time_text(at: datetime) -> str:
 
 
 def message_summary(events: Sequence[Record], at_ms: int) -> Record:
-    """Summarise the life of a message; ``waited_s`` ends at its removal, or at ``at_ms``."""
+    """Summarise the life of a message; ``waited_s`` ends at its removal, or at ``at_ms``.
+
+    Clocks may step back in between: no wait is shorter than none.
+    """
     queued, last = events[0], events[-1]
+    queued_at = datetime.fromisoformat(queued["recorded_at"])
     is_gone = last["event"] == "removed"
     until = (
         datetime.fromisoformat(last["recorded_at"])
@@ -254,5 +258,5 @@ def message_summary(events: Sequence[Record], at_ms: int) -> Record:
         **{name: queued[name] for name in FROM_QUEUED},
         "state": f"removed: {last['by']}" if is_gone else "waits",
         "deliveries": sum(event["event"] == "delivered" for event in events),
-        "waited_s": (until - datetime.fromisoformat(queued["recorded_at"])).total_seconds(),
+        "waited_s": max(0.0, (until - queued_at).total_seconds()),
     }
