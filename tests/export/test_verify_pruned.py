@@ -14,11 +14,14 @@ from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault, Head
+from eventstore.log.tiles import TILE_HASHES, Tile
 from eventstore.parquet.catalog import Catalog
+from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace, open_place
-from eventstore.parquet.manifest import heads_of
+from eventstore.parquet.manifest import ManifestTree, heads_of
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
+from eventstore.parquet.tree import tile_path
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
@@ -58,6 +61,26 @@ def _faults_signed(place: ExportPlace, catalog: Catalog, **members: Any) -> set[
     """The faults if the mediator's key says something else about what was pruned."""
     _sign(place, catalog, **members)
     return {*_faults(place)}
+
+
+def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """Only this tile has them: who removes it, as of another export, cannot make it again."""
+    history = played(sqlite_log, 800)
+    leave(sqlite_log, place)
+    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    tree = catalog_of(place).statements[0].manifest.tree
+    assert isinstance(tree, ManifestTree)
+    assert tree.size > TILE_HASHES
+    path = tile_path(Tile(0, 0))
+    file = Path(place.root) / path
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    found = list(verify_export(place, SIGNED_BY, processes=1))
+    [finding] = [one for one in found if isinstance(one, ExportFinding)]
+    assert (finding.fault, finding.path) == (Damage.CHANGED, path)
+    assert "put a copy of it back" in str(finding.explanation)
 
 
 def test_other_heads_than_those_of_the_rows_that_stayed_are_found(

@@ -62,6 +62,7 @@ class TreeCheck:
         self._heads_due = 0
         self._signed_before = 0
         self._is_damaged = False
+        self._remedy = "remove tree/tile, and export again"
 
     @property
     def tree(self) -> ManifestTree | None:
@@ -97,15 +98,34 @@ class TreeCheck:
         Memory: some 75 bytes for each seal. Raises as ``join``.
         """
         assert isinstance(manifest.tree, ManifestTree)
-        tiles = (tile for tile in tiles_of(manifest.tree.size) if tile.level == 0)
+        self._remedy = "put a copy of it back: only tiles have the seals of removed rows"
+        leaves: list[bytes] = []
         try:
-            leaves = [one for tile in tiles for one in hashes_in(read_tile(self._place, tile))]
+            leaves = self._hashes_of(manifest.tree, level=0)
+            changed = list(self._changed_tiles(manifest.tree, leaves))
         except ExportDamaged as error:
-            self._is_damaged = True
-            yield finding_of(error)
-            yield from self.join(manifest, None)
+            changed = [error]
+        if not changed:
+            yield from self.join(manifest, leaves)
             return
-        yield from self.join(manifest, leaves)
+        self._is_damaged = True
+        yield from map(finding_of, changed)
+        yield from self.join(manifest, None)
+
+    def _hashes_of(self, tree: ManifestTree, level: int) -> list[bytes]:
+        tiles = (tile for tile in tiles_of(tree.size) if tile.level == level)
+        return [one for tile in tiles for one in hashes_in(read_tile(self._place, tile))]
+
+    def _changed_tiles(
+        self, tree: ManifestTree, leaves: Sequence[bytes]
+    ) -> Iterator[ExportDamaged]:
+        """Name the full tiles of leaves whose root is not the hash that the next level has."""
+        if tree_said(TiledTree().extended(leaves)[0]) == tree:
+            return
+        for number, root in enumerate(self._hashes_of(tree, level=1)):
+            own = leaves[number * TILE_HASHES : (number + 1) * TILE_HASHES]
+            if TiledTree().extended(own)[0].root() != root:
+                yield self._changed(Tile(0, number))
 
     def check_again(self, manifest: Manifest, leaves: Sequence[bytes]) -> Iterator[ExportFinding]:
         """Check that the seals of a manifest joined before are those in the tree.
@@ -208,7 +228,10 @@ class TreeCheck:
             return error
         if found == hashes:
             return None
-        why = "its hashes are not those of the seals; remove tree/tile, and export again"
+        return self._changed(tile)
+
+    def _changed(self, tile: Tile) -> ExportDamaged:
+        why = f"its hashes are not those of the seals; {self._remedy}"
         return ExportDamaged(tile_path(tile), Damage.CHANGED, why)
 
     def _check_others(self, tree: TiledTree, last: Mapping[Tile, bytes]) -> Iterator[ExportFinding]:
