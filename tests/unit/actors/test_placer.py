@@ -189,6 +189,16 @@ async def test_what_an_operator_moved_stays_until_a_host_comes_or_goes(pair: Loc
     assert sorted((await pair.counts()).values()) == [2, 3, 3]
 
 
+@pytest.mark.parametrize("to", ["host-a-0", "a"])
+async def test_an_order_to_move_a_shard_to_where_it_is_moves_nothing(
+    pair: LocalCluster, to: str
+) -> None:
+    shard = next(shard for shard, host in (await pair.table()).items() if host == "host-a-0")
+    steps = list(pair.steps)
+    assert await pair.placer.move(shard, to) is Placed.DONE
+    assert pair.steps == steps
+
+
 async def test_orders_that_cannot_be_carried_out_are_refused(pair: LocalCluster) -> None:
     assert await pair.placer.move("shard-99", "b") is Placed.NO_SUCH_SHARD
     assert await pair.placer.move("shard-0", "unknown") is Placed.NO_SUCH_HOST

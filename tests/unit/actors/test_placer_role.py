@@ -111,6 +111,35 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
     await second.leave()
 
 
+async def test_moves_under_way_end_before_the_role_is_given_up(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Process(cluster, "a", tmp_path)
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+    cluster.silence("host-a-0")
+    cluster.start("host-b-0", "b")
+
+    async def moves() -> bool:
+        return bool(cluster.placer._moving)
+
+    await until(moves)
+    give_up = first.role._leases.leave
+    moving: list[bool] = []
+
+    def noted(lease: HostLease) -> None:
+        moving.append(bool(cluster.placer._moving))
+        give_up(lease)
+
+    monkeypatch.setattr(placer_role, "_FINISH_S_MAX", LONG_S)
+    monkeypatch.setattr(first.role._leases, "leave", noted)
+    leaving = asyncio.create_task(first.leave())
+    await asyncio.wait({first.running})
+    cluster.wake("host-a-0")
+    await leaving
+    assert moving == [False]
+    assert leases.living() == []
+
+
 async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,21 @@ async def test_an_endpoint_that_is_slow_gives_its_place_to_others(agents: AgentH
     assert ways._places.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
 
 
+async def test_a_delivery_that_became_slow_gives_its_slow_place_back() -> None:
+    places = Places(Outbound(slow_s=0.05, in_flight_slow_max=1))
+    for agent in ("a", "b"):  # the second one could not become slow without the place of the first
+        answer = asyncio.Event()
+        async with places.turn(agent, "endpoint") as turn:
+            await turn.take(["192.0.2.1"])
+            late = asyncio.create_task(turn.timed(answer.wait()))
+            async with asyncio.timeout(WAIT_S):
+                while turn.responsiveness is Responsiveness.NEW:  # noqa: ASYNC110 - no event of it
+                    await asyncio.sleep(0)
+            answer.set()
+            assert await late
+    assert not any(place.locked() for place in places.of(Responsiveness.SLOW, ()))
+
+
 async def test_an_endpoint_that_answers_quickly_again_is_slow_no_longer() -> None:
     places = Places(Outbound())
 

@@ -336,6 +336,17 @@ async def _behind_a_wallet(network: DeliveryNetwork, agents: AgentHost) -> Deliv
     return workers
 
 
+async def test_an_agent_whose_messages_are_all_leased_elsewhere_takes_up_no_worker(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url(), queued=envelopes(2))
+    await network.lease(ALICE, "a wallet", 2)
+    workers = network.workers(agents.lookup, wakes=ALICE)
+    await idle(workers)
+    assert agents.received == []
+    assert await network.waiting(ALICE) == 2
+
+
 async def test_messages_that_are_leased_for_long_do_not_stop_those_behind_them(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
