@@ -118,6 +118,17 @@ def test_newcomers_get_buckets_again_once_the_old_keys_are_quiet() -> None:
     assert len(limit) == 2
 
 
+def test_a_key_that_never_rests_keeps_no_newcomer_from_the_bucket_of_one_that_does() -> None:
+    limit = RateLimit(1, burst_s=5, keys_max=2)
+    assert limit.take("busy", 1_000.0) is None
+    assert limit.take("quiet", 1_000.0, 5) is None
+    for now_s in (1_002.0, 1_004.0, 1_006.0):
+        assert limit.take("busy", now_s, 2) is None
+    assert limit.take("newcomer", 1_006.0, 5) is None
+    assert limit.take("another", 1_006.0, 5) is None, "in the bucket that newcomers share"
+    assert len(limit) == 3
+
+
 def test_a_rate_below_one_per_burst_still_serves_one() -> None:
     limit = RateLimit(0.1, burst_s=1, keys_max=1)
     assert limit.take("key", 0.0) is None

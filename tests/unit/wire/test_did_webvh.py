@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from base58 import b58decode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.dids import data_integrity
 from http_edge.dids.webvh import ENTRIES_MAX, KEYS_MAX, log_url, read_log
 from http_edge.settings.sections import DidWeb
 from tests.examples import examples
@@ -168,6 +170,11 @@ def another_purpose(made: DidLog) -> None:
     made.entries[0]["proof"] = [proof_of(made.entries[0], ONE, proofPurpose="authentication")]
 
 
+def another_base_of_the_signature(made: DidLog) -> None:
+    proof = made.entries[0]["proof"][0]
+    proof["proofValue"] = "m" + proof["proofValue"][1:]
+
+
 def no_proof(made: DidLog) -> None:
     made.entries[0]["proof"] = []
 
@@ -242,10 +249,10 @@ def too_many(made: DidLog) -> None:
 
 BREAKS: list[Callable[[DidLog], None]] = [
     changed_state, changed_state_signed_anew, another_signer, the_key_of_another_in_the_name,
-    another_cryptosuite, another_purpose, no_proof, no_list_of_proofs, a_member_more,
-    another_number, the_first_again, an_entry_of_another_log, no_first, in_the_future,
-    at_the_time_of_the_last, before_the_last, without_a_zone, another_method,
-    a_right_proof_behind_four_wrong_ones, a_key_that_it_authorizes_itself,
+    another_cryptosuite, another_purpose, another_base_of_the_signature, no_proof,
+    no_list_of_proofs, a_member_more, another_number, the_first_again, an_entry_of_another_log,
+    no_first, in_the_future, at_the_time_of_the_last, before_the_last, without_a_zone,
+    another_method, a_right_proof_behind_four_wrong_ones, a_key_that_it_authorizes_itself,
     a_key_after_none_was_left, too_many,
 ]  # fmt: skip
 
@@ -255,6 +262,23 @@ def test_a_log_with_anything_wrong_has_no_document(broken: Callable[[DidLog], No
     made = log()
     broken(made)
     assert document(made) is None
+
+
+def test_no_signature_longer_than_any_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base58 takes quadratic time: a second or more for as much as a log may have."""
+    decoded: list[int] = []
+
+    def decode(text: str) -> bytes:
+        decoded.append(len(text))
+        signature: bytes = b58decode(text)
+        return signature
+
+    monkeypatch.setattr(data_integrity, "b58decode", decode)
+    made = log()
+    assert document(made) is not None
+    made.entries[0]["proof"][0]["proofValue"] = "z" + "2" * 1_000
+    assert document(made) is None
+    assert len(decoded) == 1
 
 
 def test_a_first_entry_that_is_not_what_the_did_holds_is_refused() -> None:

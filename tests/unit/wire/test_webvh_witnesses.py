@@ -146,6 +146,10 @@ def test_witnesses_approve_that_there_are_none_any_more(none: dict[str, Any] | N
         {"threshold": 1, "witnesses": [multikey(ANN)]},
         {
             "threshold": 1,
+            "witnesses": [{"id": f"did:key:{multikey(ANN)}"}, {"id": "did:web:ben.example"}],
+        },
+        {
+            "threshold": 1,
             "witnesses": [{"id": f"did:key:z6Mk{n}"} for n in range(WITNESSES_MAX)]
             + [{"id": f"did:key:{multikey(ANN)}"}],
         },
