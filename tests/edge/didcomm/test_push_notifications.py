@@ -22,6 +22,7 @@ from tests.edge.didcomm.wallet_network import (
 from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, Mediator
 from tests.unit.outbound.agent_host import AgentHost, Gate, agent_host, in_turn
+from tests.unit.push.pauses import Pauses
 
 FCM: Final = "push-notifications-fcm/1.0/"
 SOON_S: Final = 0.01
@@ -287,29 +288,6 @@ async def test_a_mediator_with_a_push_service_discloses_the_protocols(bob: Bob) 
     for service in ("fcm", "apns"):
         roles = offered[f"{NEW_PREFIX}push-notifications-{service}/1.0"]
         assert roles == ("notification-sender",)
-
-
-class Pauses:
-    """Pauses of a notifier, which end when the test says so."""
-
-    def __init__(self) -> None:
-        self._began: asyncio.Queue[tuple[float, asyncio.Event]] = asyncio.Queue()
-
-    async def sleep(self, seconds: float) -> None:
-        ended = asyncio.Event()
-        self._began.put_nowait((seconds, ended))
-        await ended.wait()
-
-    async def begun(self) -> tuple[float, asyncio.Event]:
-        """The next pause, once it has begun: its length in seconds, and what ends it."""
-        async with asyncio.timeout(WAIT_S):
-            return await self._began.get()
-
-    async def end_next(self) -> float:
-        """End the next pause; its length in seconds."""
-        seconds, ended = await self.begun()
-        ended.set()
-        return seconds
 
 
 @pytest.fixture

@@ -1,0 +1,150 @@
+"""Whose queue is watched for a device, and for how long: no message is overlooked, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from actors.core.commands import PushDevice, QueryQueue, SetPushDevice
+from actors.core.refusals import Refusal
+from actors.core.replies import PushDeviceFound
+from http_edge.didcomm.push.gateways import open_gateway
+from http_edge.didcomm.push.notifier import PushNotifier
+from http_edge.settings.settings import Push
+from tests.edge.mediator import HandClock
+from tests.unit.outbound.agent_host import WAIT_S, AgentHost
+from tests.unit.outbound.delivery_network import (
+    ALICE,
+    BOB,
+    DeliveryNetwork,
+    delivery_network,
+    envelopes,
+)
+from tests.unit.push.pauses import Pauses
+
+DEVICE = PushDevice("fcm", "token", "Android")
+SOON_S, LATER_S = 5.0, 600.0
+Watch = Callable[..., PushNotifier]
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> AsyncIterator[DeliveryNetwork]:
+    """Two agents with the same device."""
+    async with delivery_network(tmp_path) as running:
+        for did in (ALICE, BOB):
+            await running.connect(did, "")
+            found = await running.identities().ask(
+                did, SetPushDevice(DEVICE), did.encode()[-16:], PushDeviceFound
+            )
+            assert isinstance(found, PushDeviceFound), found
+        yield running
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses()
+
+
+@pytest.fixture
+async def watch(
+    network: DeliveryNetwork, host: AgentHost, clock: HandClock, pauses: Pauses
+) -> AsyncIterator[Watch]:
+    """Makes a notifier that watches at most so many agents."""
+    made: list[PushNotifier] = []
+
+    def notifier(agents_max: int = 10) -> PushNotifier:
+        settings = Push(
+            webhook_url=f"http://127.0.0.1:{host.port}/push",
+            agents_max=agents_max,
+            delay_s=SOON_S,
+            interval_s=LATER_S,
+        )
+        gateway = open_gateway(settings, clock=clock)
+        assert gateway is not None
+        made.append(PushNotifier(network.identities(), gateway, settings, sleep=pauses.sleep))
+        return made[-1]
+
+    yield notifier
+    for each in made:
+        await each.close()
+
+
+async def unwatched(notifier: PushNotifier) -> None:
+    """Return when no agent is watched any more."""
+    async with asyncio.timeout(WAIT_S):
+        while notifier.figures()["agents"]:
+            await asyncio.wait(notifier._tasks.values())
+
+
+async def test_a_message_that_comes_just_as_none_was_found_is_announced(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch()
+
+    async def queue_one() -> None:
+        await network.queue(ALICE, *envelopes(1))
+        notifier.wake(ALICE)
+
+    network.identities().before_answer[QueryQueue] = queue_one
+    notifier.wake(ALICE)
+    assert [await pauses.end_next() for _ in range(2)] == [SOON_S, LATER_S]
+    assert [each["waiting"] for each in await host.notifications(1)] == [1]
+
+
+async def test_queues_out_of_reach_are_asked_again_and_those_of_no_agent_are_not(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier, refused = watch(), network.identities().refused
+    await network.queue(ALICE, *envelopes(1))
+    refused[QueryQueue] = Refusal.TEMPORARILY_UNAVAILABLE
+    notifier.wake(ALICE)
+    await pauses.end_next()
+    _, ended = await pauses.begun()
+    del refused[QueryQueue]
+    ended.set()
+    await host.has(1)
+    refused[QueryQueue] = Refusal.NOT_CONNECTED
+    await pauses.end_next()
+    await unwatched(notifier)
+
+
+async def test_who_makes_room_for_another_leaves_nothing_that_keeps_a_device_at_rest(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch(agents_max=1)
+    for did in (ALICE, BOB):
+        await network.queue(did, *envelopes(1))
+    notifier.wake(ALICE)
+    await pauses.end_next()
+    await host.has(1)
+    await pauses.begun()
+    notifier.wake(ALICE)
+    notifier.wake(BOB)
+    assert notifier._news == {BOB}
+    await pauses.end_next()
+    await host.has(2)
+
+
+async def test_who_is_watched_again_before_its_last_watch_has_ended_is_watched_once(
+    watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch(agents_max=1)
+    notifier.wake(ALICE)
+    await pauses.begun()
+    notifier.wake(BOB)
+    notifier.wake(ALICE)
+    await pauses.begun()
+    assert notifier.figures()["agents"] == 1
+
+
+async def test_a_closed_notifier_watches_no_queue(watch: Watch, pauses: Pauses) -> None:
+    notifier = watch()
+    notifier.wake(ALICE)
+    await pauses.begun()
+    await notifier.close()
+    assert notifier.figures()["agents"] == 0
+    notifier.wake(BOB)
+    assert notifier.figures()["agents"] == 0
