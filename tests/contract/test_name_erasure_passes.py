@@ -10,14 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from actors.core.account_commands import ClaimKey, ReleaseKey
+from actors.core.account_commands import ClaimKey, FindKeyOwner, ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
+    Connect,
     DedicateIdentity,
     DedicationReason,
+    GrantMediation,
     UseInvitation,
 )
-from actors.core.replies import KeyClaim
+from actors.core.limits import IdentityLimits
+from actors.core.replies import KeyClaim, KeyOwner
 from eventstore.log.codec import encode
 from eventstore.log.event_log import EventLog, LogRow, StoredRecord
 from eventstore.log.events import IdentityErased, MessageQueued
@@ -39,7 +42,14 @@ from tests.log.faulty_log import FaultyLog
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OTHER, OWNER, append, message
 from tests.unit.actors.didcomm import KEY
-from tests.unit.actors.given import run, submission, unclaimed
+from tests.unit.actors.given import (
+    NOW_S,
+    connection,
+    registration,
+    run,
+    submission,
+    unclaimed,
+)
 
 
 def test_who_comes_back_as_a_pass_begins_is_not_erased(log: EventLog) -> None:
@@ -113,6 +123,55 @@ def test_a_contract_of_who_has_come_back_keeps_the_name_of_who_was_erased(log: E
     assert naming(log, GONE.encode()) == ["contract-stored.1", "message-queued.2"]
 
 
+def test_a_contract_from_before_its_owners_erasure_keeps_no_name_though_the_owner_has_come_back(
+    log: EventLog,
+) -> None:
+    mediator = settled(log)
+    send(mediator, STAYS, GONE, b"from who goes")
+    erase(mediator, STAYS)
+    settle(mediator, STAYS)
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert naming(log, GONE.encode()) == []
+
+
+def test_a_key_that_another_holds_now_keeps_no_name_of_an_erased_former_owner(
+    log: EventLog,
+) -> None:
+    mediator, name = settled(log), f"key:{KEY}"
+    (claim,) = run(mediator.host, unclaimed(name, ClaimKey(GONE, holds_key=True)))
+    assert isinstance(claim, KeyClaim)
+    run(
+        mediator.host,
+        unclaimed(name, ReleaseKey(GONE, claim.number)),
+        unclaimed(name, ClaimKey(STAYS, holds_key=True)),
+    )
+    erase(mediator, GONE)
+    take_out_names(log)
+    rows = log.read_stream(identity_stream(name))
+    assert [GONE.encode() in row.state for row in rows] == [False, False, False]
+    assert STAYS.encode() in rows[-1].state
+    assert run(mediator.host, unclaimed(name, FindKeyOwner())) == [KeyOwner(STAYS)]
+
+
+@pytest.mark.parametrize("back", ["registered", "connected"])
+def test_who_has_come_back_keeps_its_names_though_its_queue_is_of_an_earlier_release(
+    tmp_path: Path, back: str
+) -> None:
+    url = f"sqlite:{tmp_path / 'log.db'}"
+    with closing(open_log(url)) as log:
+        mediator = settled(log)
+        erase(mediator, GONE)
+        take_out_names(log)
+        if back == "registered":
+            run(mediator.host, submission(GONE, registration(GONE, NOW_S + DAY_S)))
+        else:
+            run(mediator.host, unclaimed(GONE, Connect(connection())))
+        run_sql(url, "UPDATE queue_depths SET did = x''")
+        assert identity_stream(GONE).bytes in log.nameless()
+        assert take_out_names(log) == 0
+
+
 def test_who_is_registered_keeps_its_names_though_its_queue_is_of_an_earlier_release(
     tmp_path: Path,
 ) -> None:
@@ -131,6 +190,23 @@ def test_an_erased_keylist_keeps_no_name_of_who_was_erased_though_its_owner_has_
     register(mediator, STAYS, GONE)
     erase(mediator, STAYS)
     settle(mediator, STAYS)
+    erase(mediator, GONE)
+    take_out_names(log)
+    assert "keylist-updated.1" not in naming(log, GONE.encode())
+
+
+def test_the_keylist_of_an_account_that_has_ended_keeps_no_name_though_its_agent_has_come_back(
+    log: EventLog,
+) -> None:
+    mediator = Mediator(log, limits=IdentityLimits(idle_agents_age_s_max=DAY_S))
+    settle(mediator, GONE)
+    run(mediator.host, unclaimed(STAYS, GrantMediation(connection(), [])))
+    register(mediator, STAYS, GONE)
+    assert "keylist-updated.1" in naming(log, GONE.encode())
+    mediator.pass_s(2 * DAY_S)
+    while mediator.expiry.step():
+        pass
+    run(mediator.host, unclaimed(STAYS, Connect(connection())))
     erase(mediator, GONE)
     take_out_names(log)
     assert "keylist-updated.1" not in naming(log, GONE.encode())
