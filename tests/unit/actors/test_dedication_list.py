@@ -77,3 +77,12 @@ async def test_a_list_that_was_read_before_an_identity_went_back_is_not_believed
     await cluster.look(0)
     assert await own(cluster) == {}
     assert await serves(cluster)
+
+
+async def test_the_list_is_read_again_after_a_change(cluster: LocalCluster) -> None:
+    assert await dedicate(cluster) is Placed.DONE
+    known = cluster.placer.dedicated._list
+    known.known = {}
+    await known.read(cluster.now_s)
+    assert list(known.known) == [DID]
+    assert not known.is_due(cluster.now_s)

@@ -216,6 +216,16 @@ async def test_a_delivery_that_became_slow_gives_its_slow_place_back() -> None:
     assert not any(place.locked() for place in places.of(Responsiveness.SLOW, ()))
 
 
+async def test_an_endpoint_that_is_given_up_before_it_could_be_slow_counts_as_slow(
+    agents: AgentHost,
+) -> None:
+    agents.answer = Gate()
+    bounds = Outbound(slow_s=60, timeout_s=0.05)
+    ways = Destinations(bounds, lookup=agents.lookup, permitted=lambda _: True)
+    assert await deliver(ways, ALICE, agents.url()) is DeliveryOutcome.TIMED_OUT
+    assert ways._places.responsiveness(f"{ALICE} {agents.url()}") is Responsiveness.SLOW
+
+
 async def test_an_endpoint_that_answers_quickly_again_is_slow_no_longer() -> None:
     places = Places(Outbound())
 

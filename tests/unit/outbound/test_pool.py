@@ -135,6 +135,25 @@ async def test_a_message_of_an_agent_brings_its_next_try_forward_and_begins_noth
         assert agents.received == envelopes(1)
 
 
+async def test_an_agent_that_is_found_while_its_worker_runs_has_one_worker_that_looks_again(
+    network: DeliveryNetwork, agents: AgentHost
+) -> None:
+    await network.connect(ALICE, agents.url())
+    workers = network.workers(agents.lookup)
+
+    async def queue_one() -> None:
+        await network.queue(ALICE, *envelopes(1))
+        workers.found_waiting([ALICE])
+        running.append(len(workers._tasks))
+
+    running: list[int] = []
+    network.identities().before_answer[QueryQueue] = queue_one
+    workers.wake(ALICE)
+    await idle(workers)
+    assert running == [1]
+    assert agents.received == envelopes(1)
+
+
 async def test_agents_beyond_the_bound_are_found_later(
     network: DeliveryNetwork, agents: AgentHost
 ) -> None:
