@@ -12,6 +12,7 @@ from actors.core.commands import (
     Command,
     Connect,
     EndAccount,
+    EraseIdentity,
     FindAccount,
     GrantMediation,
     NameSpeaker,
@@ -25,6 +26,7 @@ from actors.core.commands import (
     UpdateKeylist,
 )
 from actors.core.decision import Accepted
+from actors.core.erasure import OPERATOR
 from actors.core.identity import PRIOR_DIDS_MAX, Identity
 from actors.core.limits import IdentityLimits
 from actors.core.refusals import Refusal
@@ -111,6 +113,14 @@ def test_what_speaks_for_another_is_no_account_itself(command: Command) -> None:
     before = msgspec.msgpack.encode(new.state)
     assert new.do(command, speaker=NEW_DID) is Refusal.SPEAKS_FOR_ANOTHER
     assert msgspec.msgpack.encode(new.state) == before
+
+
+def test_what_speaks_for_another_is_not_erased_without_the_account() -> None:
+    new = Agent(NEW_DID)
+    new.do(NameSpeaker(ME))
+    assert new.do(EraseIdentity(OPERATOR, 1)) is Refusal.SPEAKS_FOR_ANOTHER
+    new.do(UnnameSpeaker(ME))
+    assert isinstance(new.do(EraseIdentity(OPERATOR, 1)), Accepted)
 
 
 def test_who_was_to_speak_for_an_account_that_is_over_is_free_again() -> None:

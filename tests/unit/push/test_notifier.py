@@ -140,6 +140,18 @@ async def test_who_is_watched_again_before_its_last_watch_has_ended_is_watched_o
     assert notifier.figures()["agents"] == 1
 
 
+async def test_a_device_of_another_service_is_not_watched(
+    network: DeliveryNetwork, host: AgentHost, watch: Watch, pauses: Pauses
+) -> None:
+    notifier = watch()
+    notifier.channels = frozenset({"apns"})
+    await network.queue(ALICE, *envelopes(1))
+    notifier.wake(ALICE)
+    await pauses.end_next()
+    await unwatched(notifier)
+    assert host.received == []
+
+
 async def test_a_closed_notifier_watches_no_queue(watch: Watch, pauses: Pauses) -> None:
     notifier = watch()
     notifier.wake(ALICE)

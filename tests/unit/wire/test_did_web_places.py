@@ -18,6 +18,15 @@ from http_edge.dids.web import METHODS
 from tests.unit.wire.test_did_web import HeldNames
 
 
+@pytest.mark.parametrize("did", ["did:key:z6Mk", "did:webvh:x:y.example", "did:web:", "no DID", ""])
+async def test_what_is_of_no_method_that_is_fetched_is_not_looked_up(did: str) -> None:
+    names = HeldNames()
+    web_dids = FetchedDids(METHODS, lookup=names)
+    assert web_dids.known(did) is None
+    assert await web_dids.resolve_in_turn(did) is None
+    assert not names.queried.is_set()
+
+
 async def test_more_fetches_than_the_limit_are_not_started() -> None:
     names = HeldNames()
     web_dids = FetchedDids(METHODS, WebLimits(fetches_max=1), lookup=names)
