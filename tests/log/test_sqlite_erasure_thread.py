@@ -1,0 +1,111 @@
+"""When the thread that removes erased contents works: by turns, until it is done, then no more."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventstore.log.event_log import EventLog
+from eventstore.stores import sqlite_erasure
+from eventstore.stores.sqlite_connections import connect
+from eventstore.stores.sqlite_erasure import Erasure
+from eventstore.stores.sqlite_sizes import wal_bytes
+from tests.log.samples import OWNER, append, message
+from tests.log.test_sqlite_erasure import opened, until
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[EventLog]:
+    """A log with some of its rows in the WAL."""
+    with closing(opened(path)) as log:
+        append(log, OWNER, message(b"one"))
+        yield log
+
+
+class Passes:
+    """Counts passes over the tables, in which nothing is left to remove."""
+
+    count = 0
+
+    def remove(self, _after: int) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    monkeypatch.setattr(sqlite_erasure, "_AGAIN_S", 0.01)
+    return Passes()
+
+
+def test_a_reader_in_the_way_has_the_thread_try_again_by_itself_and_then_rest(
+    path: Path, log: EventLog, passes: Passes
+) -> None:
+    erasure = Erasure(lambda: connect(path), threading.Lock(), passes.remove, within_s=0.0)
+    with closing(connect(path)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT COUNT(*) FROM contents").fetchone() == (1,)
+        append(log, OWNER, message(b"two"))
+        erasure.wanted()
+        until(lambda: passes.count > 2)
+        assert wal_bytes(path) > 0
+        reader.execute("ROLLBACK")
+        until(lambda: wal_bytes(path) == 0)
+    until(lambda: not erasure._wanted.is_set())
+    erasure.stop()
+
+
+@pytest.mark.usefixtures("log")
+def test_the_wal_is_truncated_in_a_turn_between_commits(path: Path, passes: Passes) -> None:
+    before, after = [], []
+
+    class Turn:
+        def __enter__(self) -> None:
+            before.append(wal_bytes(path))
+
+        def __exit__(self, *_: object) -> None:
+            after.append(wal_bytes(path))
+
+    turn: Any = Turn()
+    erasure = Erasure(lambda: connect(path), turn, passes.remove, within_s=0.0)
+    erasure.wanted()
+    until(lambda: bool(after))
+    erasure.stop()
+    assert before[0] > 0
+    assert after[0] == 0
+
+
+@pytest.mark.usefixtures("log")
+def test_a_file_that_cannot_be_opened_for_a_while_is_tried_again(
+    path: Path, passes: Passes
+) -> None:
+    failures = [sqlite3.OperationalError("unable to open database file")] * 2
+
+    def open_or_fail() -> sqlite3.Connection:
+        if failures:
+            raise failures.pop()
+        return connect(path)
+
+    erasure = Erasure(open_or_fail, threading.Lock(), passes.remove, within_s=0.0)
+    erasure.wanted()
+    until(lambda: wal_bytes(path) == 0)
+    erasure.stop()
+    assert failures == []
+
+
+def test_no_thread_starts_after_the_end(path: Path, passes: Passes) -> None:
+    erasure = Erasure(lambda: connect(path), threading.Lock(), passes.remove, within_s=0.0)
+    erasure.stop()
+    erasure.wanted()
+    assert erasure._thread is None
+    assert passes.count == 0
