@@ -24,7 +24,6 @@ from eventstore.log.event_log import EventLog, QueueDepth, WaitingQueue
 from eventstore.log.events import MessagesRemoved
 from eventstore.log.faults import Finding
 from eventstore.log.seal import GENESIS, seal
-from eventstore.log.streams import partition_stream
 from eventstore.log.verify import verify
 from eventstore.read_models import queue_depths
 from eventstore.read_models.postings import Posting, add, is_empty, on_lists
@@ -378,36 +377,6 @@ def test_after_a_fail_over_that_lost_commits_an_owner_says_so_and_goes_on_with_w
     assert refused == Refused(Refusal.NOT_OWNER)
     assert "has lost" not in caplog.text
     assert not [found for found in verify(log) if isinstance(found, Finding)]
-
-
-@pytest.mark.parametrize("versions", [[2], [1, 3], [1, 2, 4]])
-def test_a_seal_whose_predecessor_is_missing_is_a_conflict(
-    log: EventLog, versions: list[int]
-) -> None:
-    stream = partition_stream("shard-0")
-    *_, last = versions
-    for version in versions:
-        sealed = seal(
-            [], [], partition="shard-0", epoch=1, at_ms=AT_MS, window_ms=1, nonces=b"",
-            previous=GENESIS,
-        )  # fmt: skip
-        refused = pytest.raises(AppendConflict) if version == last else contextlib.nullcontext()
-        with refused:
-            log.append([encode(stream, version, sealed)], [sealed])
-    assert [row.originator_version for row in log.read_stream(stream)] == versions[:-1]
-
-
-def test_queues_that_leave_leave_the_sums(log: EventLog, postgres_url: str) -> None:
-    with closing(PostgresStore(postgres_url)) as store:
-        with store.writing() as session:
-            depths = [QueueDepth(OWNER, 1, 7, 5, OWNER_DID), QueueDepth(OTHER, 2, 9, 5, "did:x:o")]
-            queue_depths.save(session, depths)
-            # As many bytes as before, and one message more.
-            queue_depths.save(session, [QueueDepth(OTHER, 3, 9, 5, "did:x:o")])
-        assert log.figures().queue_messages == 4
-        run_sql(postgres_url, "DELETE FROM queue_depths WHERE messages = 3")
-        figures = log.figures()
-        assert (figures.identities, figures.queue_messages, figures.queue_bytes) == (1, 1, 7)
 
 
 def test_a_log_from_before_its_later_columns_opens_and_works(postgres_url: str) -> None:
