@@ -474,13 +474,10 @@ class Host:
     def _resolve_conflict(self, transaction: Transaction) -> Refusal | None:
         """Return None if the transaction is stored; else give up what another owner has claimed."""
         try:
-            for p in transaction.partitions:
-                confirmed = p.version if transaction.is_empty else p.version - 1
-                partitions.log_loss(self._log, p, confirmed=confirmed)
-            newest = {p: partitions.newest_seal(self._log, p.name) for p in transaction.partitions}
-            stored = not transaction.is_empty and any(
-                partitions.is_sealed(self._log, p) for p in transaction.partitions
-            )
+            held, is_empty = transaction.partitions, transaction.is_empty
+            partitions.log_losses(self._log, held, unconfirmed=0 if is_empty else 1)
+            newest = {p: partitions.newest_seal(self._log, p.name) for p in held}
+            stored = not is_empty and any(partitions.is_sealed(self._log, p) for p in held)
         except LogError:
             self._forget(transaction)
             return Refusal.TEMPORARILY_UNAVAILABLE

@@ -127,9 +127,6 @@ class HostOptions(msgspec.Struct, frozen=True):
 class IdentityHost:
     """Owner of partitions: batches run on its writer thread, reads on the caller's thread."""
 
-    _reporting: Future[HostStats] | None = None
-    """The question of the last report to the writer."""
-
     def __init__(  # noqa: PLR0913 - what a host works with, each part by itself
         self,
         options: HostOptions,
@@ -182,6 +179,8 @@ class IdentityHost:
         self._log_watch = LogWatch(self._log)
         self._growth = Growth(self._log, clock)
         self._inspector = Inspector(self._host, self._log, self._on_writer)
+        self._reporting: Future[HostStats] | None = None
+        """The question of the last report to the writer."""
         self._sockets: dict[str, int] = {}
         self._push_out = push_out
         self._expiry = self._expiry_of(limits, options.shards, clock, ahead_ms, new_id)

@@ -7,7 +7,7 @@ append of the former owner collides with that seal, whatever Ray believes: the l
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 import msgspec
@@ -184,19 +184,25 @@ def newest_seal(log: EventLog, name: str) -> BatchSealed | None:
     return None
 
 
-def log_loss(log: EventLog, partition: OwnedPartition, *, confirmed: int) -> None:
-    """Log an error if the owner's seal with this version, which it has confirmed, is not there."""
-    if log.read_stream(partition.stream, after=confirmed - 1, limit=1):
-        return
-    newest = log.read_stream(partition.stream, newest_first=True, limit=1)
-    _LOG.error(
-        "the log has lost transactions that were confirmed, as in a fail-over to a standby that"
-        " lacked them, or after a restore under a running mediator",
-        extra={
-            "stream": str(partition.stream),
-            "seals_lost": confirmed - max((row.originator_version for row in newest), default=0),
-        },
-    )
+def log_losses(log: EventLog, owned: Iterable[OwnedPartition], *, unconfirmed: int) -> None:
+    """Log an error for each partition of which a seal that its owner has confirmed is not there.
+
+    The last ``unconfirmed`` seals of each may be missing.
+
+    Raises:
+        LogError: the log cannot be read.
+    """
+    for partition in owned:
+        confirmed = partition.version - unconfirmed
+        if log.read_stream(partition.stream, after=confirmed - 1, limit=1):
+            continue
+        newest = log.read_stream(partition.stream, newest_first=True, limit=1)
+        found = max((row.originator_version for row in newest), default=0)
+        _LOG.error(
+            "the log has lost transactions that were confirmed, as in a fail-over to a standby that"
+            " lacked them, or after a restore under a running mediator",
+            extra={"stream": str(partition.stream), "seals_lost": confirmed - found},
+        )
 
 
 def is_newest(log: EventLog, partition: OwnedPartition) -> bool:

@@ -60,6 +60,7 @@ from eventstore.log.event_log import PublicEventsFilter
 from eventstore.log.host_leases import HostLease
 from http_edge.server.cluster_node import ClusterNode
 from http_edge.settings.settings import Settings
+from tests.called_host import CalledHost
 from tests.cluster.accounts import until
 from tests.log.raw_sql import run_sql
 from tests.ports import free_port
@@ -407,7 +408,7 @@ def test_a_host_whose_writer_or_log_hangs_answers_what_it_holds(
 def test_a_host_whose_writer_hangs_is_asked_for_one_report_at_a_time(
     options: HostOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, goes_on = IdentityHost(options, lambda _edge, _pushes: None), threading.Event()
+    host, goes_on = CalledHost(options, lambda _edge, _pushes: None), threading.Event()
     calls: list[object] = []
     with monkeypatch.context() as patched:
         patched.setattr(host._host, "snapshot_stats", lambda: calls.append(goes_on.wait()))

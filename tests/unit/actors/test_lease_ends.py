@@ -92,7 +92,7 @@ def test_every_lease_ends_in_its_time_whatever_others_do() -> None:
                 leases.end(did, [message_id])
                 held[did].pop(message_id, None)
             case 1 if now_ms % 10 == 0:
-                leases.put(did, dict(leases.take(did)))
+                leases.put(did, dict(leases.take(did)), now_ms)
             case 2 if now_ms % 10 == 0:
                 leases.set_back(5)
                 held = {d: {i: end - 5 for i, end in of.items()} for d, of in held.items()}

@@ -188,7 +188,7 @@ class _LookedAt(dict[str, QueuedMessage]):
         (Page(4, 10), None, 10, 50, 51),
         (Page(0, 20), FRIEND, 10, 10, 11),
         (Page(3, 10), "did:x:other", 10, 40, 51),
-        (Page(0, 10), "did:x:nobody", 0, 0, 0),
+        (Page(0, 10), "did:x:stranger", 0, 0, 0),
     ],
 )
 def test_a_page_of_messages_looks_at_none_behind_its_last_one(
@@ -200,10 +200,10 @@ def test_a_page_of_messages_looks_at_none_behind_its_last_one(
     for number in range(50):
         both.do(QueueMessage(FRIEND if number < 10 else "did:x:other", b"x"))
     both.state.messages = looked = _LookedAt(both.state.messages)
-    asked = both.do(QueryMessages(page, sender))
-    assert isinstance(asked, Accepted)
-    assert isinstance(asked.reply, MessageRefs)
-    assert (len(asked.reply.versions), asked.reply.total) == (found, total)
+    answer = both.do(QueryMessages(page, sender))
+    assert isinstance(answer, Accepted)
+    assert isinstance(answer.reply, MessageRefs)
+    assert (len(answer.reply.versions), answer.reply.total) == (found, total)
     assert looked.count == looked_at
 
 
