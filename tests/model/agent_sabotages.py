@@ -378,7 +378,7 @@ def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_over_no_leases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leases, "put", lambda _self, _did, _taken: None)
+    patch.setattr(Leases, "put", lambda _self, _did, _taken, _now_ms: None)
 
 
 def hand_over_no_sessions(patch: pytest.MonkeyPatch) -> None:
