@@ -50,8 +50,8 @@ from http_edge.dids.document import Fetch
 
 KEYS_MAX: Final = 12
 """Different keys that are taken from one document, and unreadable methods that are skipped; the
-rest of the document's keys are left out. A stranger's envelope may name any DID, and checking a JWK
-of a NIST curve takes 30 us, even if it is not on the curve. Agents list two to nine."""
+rest of the document's keys are left out. A stranger's envelope may name any DID, and checking an
+uncompressed point takes 30 us, even if it is not on the curve. Agents list two to nine."""
 SERVICES_CHARS_MAX: Final = 16_384
 """Characters of the services that are taken from one document. A fetched document may be much
 larger, and a stranger can have thousands of them cached."""

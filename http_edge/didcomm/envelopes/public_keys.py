@@ -2,9 +2,9 @@
 
 did:key and did:peer write a key in multibase with a multicodec prefix (W3C did:key 1.0); a JWE
 carries an ephemeral key as JWK (RFC 7517, RFC 8037). A key of a NIST curve or of secp256k1 is kept
-as its compressed point (SEC 1, section 2.3.3). Whether that is on its curve is found out where the
-key is used (``elliptic``): a stranger's DID may list dozens, and each takes as long as two key
-agreements. Keys of Curve25519 are any 32 bytes.
+as its compressed point (SEC 1, section 2.3.3). Whether one that was written so is on its curve is
+found out where the key is used (``elliptic``): a stranger's DID may list dozens, and each takes as
+long as two key agreements. Keys of Curve25519 are any 32 bytes.
 """
 
 from __future__ import annotations
@@ -82,10 +82,23 @@ def _from_multibase(text: str) -> PublicKey | None:
     except ValueError:
         return None
     curve, raw = _CURVES.get(decoded[:_PREFIX_BYTES]), decoded[_PREFIX_BYTES:]
-    if curve in WEIERSTRASS and raw[:1] not in _COMPRESSED:
+    if curve is None:
         return None
-    size = 0 if curve is None else coordinate_bytes(curve) + (curve in WEIERSTRASS)
-    return PublicKey(curve, raw) if curve is not None and len(raw) == size else None
+    size = coordinate_bytes(curve)
+    if curve in WEIERSTRASS:
+        if raw[:1] not in _COMPRESSED:
+            return _from_coordinates(curve, raw)
+        size += 1
+    return PublicKey(curve, raw) if len(raw) == size else None
+
+
+def _from_coordinates(curve: Curve, point: bytes) -> PublicKey | None:
+    """Read an uncompressed point; None if it is not on the curve, which is quick to see of one."""
+    try:
+        public = ec.EllipticCurvePublicKey.from_encoded_point(WEIERSTRASS[curve], point)
+    except ValueError:
+        return None
+    return compressed(curve, public)
 
 
 @lru_cache(_REMEMBERED_MAX)
@@ -110,14 +123,7 @@ def read_jwk(jwk: object) -> PublicKey | None:
     if curve not in WEIERSTRASS:
         return PublicKey(curve, across) if kty == "OKP" else None
     up = b64decode_exactly(y, size) if kty == "EC" and isinstance(y, str) else None
-    if up is None:
-        return None
-    point = b"\4" + across + up
-    try:
-        public = ec.EllipticCurvePublicKey.from_encoded_point(WEIERSTRASS[curve], point)
-    except ValueError:
-        return None
-    return compressed(curve, public)
+    return None if up is None else _from_coordinates(curve, b"\4" + across + up)
 
 
 def write_jwk(key: PublicKey) -> Json:

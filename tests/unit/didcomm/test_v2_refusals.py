@@ -10,7 +10,6 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -341,10 +340,3 @@ def test_a_key_that_is_no_point_of_its_curve_agrees_on_nothing_and_signs_nothing
     signature = {"protected": protected, "signature": b64encode(bytes(63) + b"\1")}
     assert SeenDids().resolve(did) is not None
     assert read_signed({"payload": "e30", "signatures": [signature]}, SeenDids()) is None
-
-
-def test_a_key_of_a_nist_curve_has_one_form_in_multibase() -> None:
-    public = ec.generate_private_key(ec.SECP256R1()).public_key()
-    whole = public.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    assert read_multibase(write_multibase(compressed(Curve.P256, public))) is not None
-    assert read_multibase(write_multibase(PublicKey(Curve.P256, whole))) is None
