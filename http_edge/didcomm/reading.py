@@ -62,11 +62,15 @@ class ToForward(msgspec.Struct, frozen=True):
 
 
 class NotTaken(msgspec.Struct, frozen=True):
-    """A message that could not be opened or read; ``name`` is set if it is known as a forward."""
+    """A message that could not be opened or read; ``name`` is set if it is known as a forward.
+
+    ``unknown_sender`` is the DID that has to be known to open it, empty for none.
+    """
 
     reason: RejectionReason
     name: str = ""
     work: int = 0
+    unknown_sender: str = ""
 
 
 _Read: TypeAlias = ForUs | ToForward | NotTaken
@@ -82,36 +86,26 @@ class MessageReader:
         self._reads = BodyReads()
 
     async def read(self, body: bytes, command: bytes) -> _Read:
-        """Read a message with any content; ``command`` is its key in the log."""
-        opened = await self._reads.read(len(body), partial(self._open, body))
-        if did := _to_learn(opened):
-            return await self._learned(did, opened, body, command)
-        assert not isinstance(opened, UnknownSender)
-        return opened
+        """Read a message with any content; ``command`` is its key in the log.
 
-    async def _learned(
-        self, did: str, opened: _Read | UnknownSender, body: bytes, command: bytes
-    ) -> _Read:
-        """Learn the unknown DIDs that a message depends on, and read the message again.
-
-        Without its sender's DID the message cannot be opened. Without the sender's prior DID it is
-        read like any other message, because the agent repeats the proof until it is answered.
+        Learn the unknown DIDs that it depends on, and read it again. Without its sender's DID the
+        message cannot be opened. Without the sender's prior DID it is read like any other message,
+        because the agent repeats the proof until it is answered.
         """
-        reason: RejectionReason | None = None
+        found = await self._reads.read(len(body), partial(self._open, body))
         for _ in range(_DIDS_LEARNED_MAX):
-            reason = await self._unknown_dids.learn(did, command)
-            if reason is RejectionReason.TRY_AGAIN:
-                return NotTaken(reason)
-            if reason is None:
-                opened = await self._reads.read(len(body), partial(self._open, body))
-                did = _to_learn(opened)
-            if reason is not None or not did:
+            if not (did := _to_learn(found)):
                 break
-        if isinstance(opened, UnknownSender):
-            return NotTaken(reason or RejectionReason.UNDECRYPTABLE)
-        return opened
+            reason = await self._unknown_dids.learn(did, command)
+            if reason is None:
+                found = await self._reads.read(len(body), partial(self._open, body))
+            elif reason is RejectionReason.TRY_AGAIN or isinstance(found, NotTaken):
+                return NotTaken(reason, work=found.work)
+            else:
+                break
+        return found
 
-    def _open(self, body: bytes) -> _Read | UnknownSender:
+    def _open(self, body: bytes) -> _Read:
         """Read a message with the DIDs known so far; may run in a thread."""
         depth_max = self._settings.forward_depth_max
         name, work = "", 0
@@ -145,7 +139,7 @@ class MessageReader:
 
     def _unopened(
         self, found: ForOthers | UnknownSender | UnpackRefusal, body: bytes, work: int
-    ) -> ToForward | NotTaken | UnknownSender:
+    ) -> ToForward | NotTaken:
         """Classify an envelope that was not opened."""
         match found:
             case ForOthers():
@@ -153,8 +147,9 @@ class MessageReader:
                 generation = self._envelopes.of(found.version).generation
                 queued = QueueEnvelopes("", [body], generation)
                 return ToForward(found.recipients, queued, work=work)
-            case UnknownSender():
-                return found
+            case UnknownSender(did):
+                # The same as with a wrong key: its price must not show who has an account.
+                return NotTaken(RejectionReason.UNDECRYPTABLE, work=work, unknown_sender=did)
             case _:
                 return NotTaken(UNPACK_REFUSALS[found], work=work)
 
@@ -179,11 +174,11 @@ class MessageReader:
         )
 
 
-def _to_learn(opened: _Read | UnknownSender) -> str:
+def _to_learn(found: _Read) -> str:
     """Return the unknown DID that reading depends on; empty for none."""
-    match opened:
-        case UnknownSender(did):
-            return did
+    match found:
+        case NotTaken():
+            return found.unknown_sender
         case ForUs(message):
             return message.unknown_prior
         case _:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from http_edge.didcomm.envelopes.keys import KeyPair
+from http_edge.didcomm.envelopes.own_dids import OwnDids
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from http_edge.didcomm.envelopes.v2.signed import write_signed
+from http_edge.didcomm.envelopes.versions import Envelopes
 from http_edge.didcomm.reading import ForUs, MessageReader, NotTaken, ToForward
 from http_edge.didcomm.rejections import RejectionReason
+from http_edge.didcomm.unknown_dids import UnknownDids, methods
+from http_edge.dids.fetched import FetchedDids, WebLimits
 from http_edge.settings.settings import DidComm
+from tests.unit.didcomm.requests import agents_of
 from tests.unit.didcomm.v2_agent import recipient
-from tests.unit.didcomm.v2_mediator import AGENT, ALICE, ENVELOPES, FORWARD, JWE, OURS, OWN, PEER4
+from tests.unit.didcomm.v2_mediator import (
+    AGENT,
+    ALICE,
+    ENVELOPES,
+    FORWARD,
+    JWE,
+    OTHER,
+    OURS,
+    OWN,
+    PEER4,
+)
 
 LEARNS_NOTHING: Any = None
 """A forward without a sender depends on no unknown DID."""
@@ -125,6 +141,37 @@ async def test_what_it_takes_to_open_a_message_is_counted_whatever_becomes_of_it
     assert empty == NotTaken(RejectionReason.NOT_A_MESSAGE, "routing/2.0/forward", 1)
     others = await READER.read(orjson.dumps({**mine, "recipients": []}), b"")
     assert others == NotTaken(RejectionReason.NOT_AN_ENVELOPE)
+
+
+def by(kid: str) -> bytes:
+    """A message in three forwards to the mediator, packed with the key of another than it names."""
+    inner = ALICE.pack(ALICE.plaintext(PEER4), TO_US, PEER4, kid=kid)
+    return orjson.dumps(within(orjson.loads(inner), 3))
+
+
+async def test_the_work_for_what_does_not_open_does_not_show_who_has_an_account(
+    tmp_path: Path,
+) -> None:
+    """Its price follows from it, and the DID of an account may be known already."""
+    other, envelopes = OwnDids(OTHER), Envelopes(OWN)
+    body = by(f"{other.peer4_short}#key-2")
+    async with agents_of(tmp_path) as agents:
+        unknown_dids = UnknownDids(agents, envelopes.seen, None)
+        reader = MessageReader(DidComm(), envelopes, unknown_dids)
+        unknown = await reader.read(body, b"")
+        envelopes.seen.learn(other.peer4)
+        assert await reader.read(body, b"") == unknown
+    assert unknown == NotTaken(RejectionReason.UNDECRYPTABLE, work=3)
+
+
+async def test_what_was_opened_is_counted_though_its_sender_is_to_try_again() -> None:
+    fetched = FetchedDids(methods(lambda: 0), WebLimits(fetches_per_host_max=0))
+    envelopes = Envelopes(OWN, fetched=fetched.known)
+    identities: Any = None  # only hashed DIDs are asked for
+    unknown_dids = UnknownDids(identities, envelopes.seen, fetched)
+    reader = MessageReader(DidComm(), envelopes, unknown_dids)
+    found = await reader.read(by("did:web:agent.example#key-2"), b"")
+    assert found == NotTaken(RejectionReason.TRY_AGAIN, work=3)
 
 
 async def test_a_change_of_did_is_not_verified_on_a_forward(
