@@ -119,6 +119,7 @@ class MessageReader:
             if message is None:
                 return NotTaken(RejectionReason.NOT_A_MESSAGE, work=work)
             if not message.is_forward:
+                work += message.rotation is not None or message.is_prior_unproven  # its signature
                 return ForUs(message, unpacked.sender, work)
             name = FORWARDS[version.generation]
             if depth == depth_max:

@@ -132,6 +132,10 @@ async def test_what_it_takes_to_open_a_forward_is_counted(envelope: object, work
 
 async def test_what_it_takes_to_open_a_message_is_counted_whatever_becomes_of_it() -> None:
     mine = packed(packed(ALICE.plaintext(PEER4), PEER4), None)
+    moved = packed(ALICE.plaintext(PEER4, from_prior="e30.e30.e30"), PEER4)
+    found = await READER.read(orjson.dumps(moved), b"")
+    assert isinstance(found, ForUs)
+    assert found.work == 3
     found = await READER.read(orjson.dumps(within(mine, 3)), b"")
     assert isinstance(found, ForUs)
     assert found.work == 6
