@@ -6,7 +6,9 @@ terminal.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 _GAP: Final = "  "
 _RULE: Final = "\u2500"
 _MOVED: Final = "\u2193"
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def print_json(value: object) -> None:
@@ -184,21 +187,48 @@ def _cell(value: object) -> str:
 
 
 def write_file(path: Path, content: bytes, option: str) -> None:
-    """Write the file that this option names: as a whole, or leave what is there as it is.
+    """Write the file that this option names; if the disk is full, leave what is there as it is.
+
+    It is written where it is: one that took its place would have other rights, and be unknown to
+    hard links and open descriptors (``/dev/stdout``); a mounted file has no other place.
 
     Raises:
         Stop: the file cannot be written.
     """
     with _writing(path, option):
-        partial = _written_first(path)
-        try:
-            partial.write_bytes(content)
-            if partial != path:
-                partial.replace(path.resolve())
-        except OSError:
-            if partial != path:
-                partial.unlink(missing_ok=True)
+        is_new = not path.exists()
+        with open(path, "wb", opener=_as_it_is) as file:
+            if not path.is_file():  # a pipe or a device
+                file.write(content)
+                return
+            try:
+                _take_room(file.fileno(), len(content))
+                file.write(content)
+                file.truncate()
+            except OSError:
+                if is_new:
+                    Path(os.path.realpath(path)).unlink()
+                raise
+
+
+def _as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+
+
+def _take_room(file: int, size: int) -> None:
+    """Take the room on the disk for so many bytes of an open file.
+
+    Raises:
+        OSError: there is no room; the file is as it was.
+    """
+    former = os.fstat(file).st_size
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            os.ftruncate(file, former)
             raise
+        # Not every file system can tell before.
 
 
 def require_writable(path: Path, option: str) -> None:
@@ -208,20 +238,11 @@ def require_writable(path: Path, option: str) -> None:
         Stop: the file cannot be written.
     """
     with _writing(path, option):
-        partial = _written_first(path)
-        is_new = not partial.exists()
-        with partial.open("ab"):
+        is_new = not path.exists()
+        with path.open("ab"):
             pass
         if is_new:
-            partial.unlink()
-
-
-def _written_first(path: Path) -> Path:
-    """The file that becomes ``path`` when it is whole; ``path`` itself if that is no file."""
-    if path.exists() and not path.is_file():  # a pipe or a device
-        return path
-    whole = path.resolve()
-    return whole.with_name(f"{whole.name}.partial")
+            Path(os.path.realpath(path)).unlink()
 
 
 def require_folder(path: Path, option: str) -> None:

@@ -1,6 +1,11 @@
 """Files that options name: whole, or as they were."""
 
+import os
 import resource
+import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +27,12 @@ def _room_for(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("earlier", [None, b"earlier"])
+def _write(path: Path, content: bytes = b"content") -> None:
+    require_writable(path, "--proof")
+    write_file(path, content, "--proof")
+
+
+@pytest.mark.parametrize("earlier", [None, b"old"])
 def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(
     tmp_path: Path, earlier: bytes | None
 ) -> None:
@@ -36,13 +46,66 @@ def test_a_file_that_cannot_be_written_whole_is_left_as_it_was(
     assert left == ({} if earlier is None else {"receipt.json": earlier})
 
 
-def test_a_file_replaces_what_a_link_names_and_a_device_stays_one(tmp_path: Path) -> None:
-    path, link = tmp_path / "proof.json", tmp_path / "newest"
-    path.write_bytes(b"earlier")
+@pytest.mark.parametrize("content", [b"content", b""])
+def test_all_names_of_a_file_show_what_was_written_and_a_device_stays_one(
+    tmp_path: Path, content: bytes
+) -> None:
+    path, link, hard = (tmp_path / name for name in ("proof.json", "newest", "other"))
+    path.write_bytes(b"earlier and longer")
     link.symlink_to(path)
+    hard.hardlink_to(path)
     for one in (link, Path("/dev/null")):
-        require_writable(one, "--proof")
-        write_file(one, b"content", "--proof")
-    assert (link.is_symlink(), path.read_bytes()) == (True, b"content")
+        _write(one, content)
+    assert (link.is_symlink(), path.read_bytes(), hard.read_bytes()) == (True, content, content)
     assert Path("/dev/null").is_char_device()
-    assert len([*tmp_path.iterdir()]) == 2
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_a_file_keeps_its_rights(tmp_path: Path) -> None:
+    path = tmp_path / "invitation.png"
+    path.touch()
+    path.chmod(0o600)
+    _write(path)
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) == (0o600, b"content")
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_stays_a_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "proof.json", tmp_path / "newest"
+    link.symlink_to(path)
+    _write(link)
+    assert (link.is_symlink(), path.read_bytes()) == (True, b"content")
+
+
+_AS_ANOTHER_USER_THAN_ROOT = """
+import os, sys
+from pathlib import Path
+from http_edge.cli.output import require_writable, write_file
+
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+path = Path(sys.argv[1])
+require_writable(path, "--proof")
+write_file(path, b"content", "--proof")
+"""
+
+
+def test_a_file_that_can_be_written_is_though_its_directory_cannot() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "proof.json"
+        path.touch()
+        path.chmod(0o666)
+        Path(name).chmod(0o555)
+        command = [sys.executable, "-c", _AS_ANOTHER_USER_THAN_ROOT, str(path)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        Path(name).chmod(0o755)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert path.read_bytes() == b"content"
+
+
+def test_an_open_file_is_written_and_no_other_one_in_its_place(tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
+    with printed.open("wb") as output:
+        _write(Path(f"/dev/fd/{output.fileno()}"))
+        assert os.path.samestat(printed.stat(), os.fstat(output.fileno()))
