@@ -24,7 +24,7 @@ _OPTIONS: Final = (
 )
 """Options of ``stored_events``. Autovacuum is early: rows leave at one end, and new rows at the
 other use their room. It does not shorten the file, which would keep readers and appends out."""
-_TABLES: Final = (
+_TABLE_OF_ROWS: Final = (
     # As the library's recorder makes them, so that logs of all releases are alike.
     """
     CREATE TABLE IF NOT EXISTS public.stored_events (
@@ -47,6 +47,8 @@ _TABLES: Final = (
         ALTER TABLE public.stored_events SET ({", ".join(_OPTIONS)});
     END IF; END $$
     """,  # noqa: S608 - own text
+)
+_TABLES: Final = (
     # Autovacuum would by default wait for a share of the rows, but the room of erased contents
     # must be used again soon, however large the table. EXTERNAL: encrypted data does not compress.
     """
@@ -120,7 +122,8 @@ _TABLES: Final = (
             > coalesce(pg_sequence_last_value(positions), 0)
         THEN
             PERFORM pg_advisory_xact_lock({TURN});
-            PERFORM setval(positions, max(notification_id)) FROM public.stored_events;
+            PERFORM setval(positions, greatest(nextval(positions), max(notification_id)))
+            FROM public.stored_events;
         END IF;
     END $$
     """,  # noqa: S608 - own text
@@ -146,10 +149,11 @@ _IN_ITS_SCHEMA: Final = (
     "SELECT set_config('search_path',"
     " quote_ident(nspname) || ', ' || current_setting('search_path'), true)"
     " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
-    " WHERE pg_class.oid = to_regclass('queue_depths')"
+    " WHERE pg_class.oid = coalesce(to_regclass('archived_states'), to_regclass('queue_depths'))"
 )
 """Makes what is missing where the log's other tables are. IF NOT EXISTS looks only in the first
-schema: if that is new, empty tables there would hide those of the log."""
+schema: if that is new, empty tables there would hide those of the log. A log of an early build has
+only the second of the two tables, and one whose read models are missing only the first."""
 _ROWS: Final = "public.stored_events"
 _OF_READERS: Final = ("contents", "archived_states")
 _HAS_FORMAT: Final = f"SELECT 1 FROM settings WHERE name = '{FORMAT_NAME}'"  # noqa: S608 - own text
@@ -170,10 +174,12 @@ def make_tables(connection: BoundedConnection) -> None:
     connection.execute("SELECT pg_advisory_lock(%s)", (_CREATION_LOCK,))
     try:
         with connection.transaction():
+            for statement in _TABLE_OF_ROWS:
+                connection.execute(statement)
+            _require_search_path(connection)
             connection.execute(_IN_ITS_SCHEMA)
             for statement in _TABLES:
                 connection.execute(statement)
-            _require_search_path(connection)
         (made,) = connection.cursor(row_factory=tuple_row).execute(_MADE).fetchall()
         for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
             for statement in () if is_made else later:

@@ -45,6 +45,28 @@ def test_a_new_schema_in_front_of_that_of_the_log_gets_no_tables(postgres_url: s
     assert found == [("public",)]
 
 
+def test_a_log_whose_read_models_are_missing_is_found_behind_a_new_schema(
+    postgres_url: str,
+) -> None:
+    with closing(open_log(postgres_url)) as log:
+        assert log.setting("shards", "7") == "7"
+    run_sql(postgres_url, "CREATE SCHEMA AUTHORIZATION CURRENT_USER")
+    run_sql(postgres_url, "DROP TABLE queue_depths")
+    PostgresStore(postgres_url, makes_missing=True).close()
+    with closing(open_log(postgres_url)) as log:
+        assert log.settings() == {"shards": "7"}
+
+
+def test_a_log_is_refused_whose_rows_are_hidden_by_those_of_another_schema(
+    postgres_url: str,
+) -> None:
+    open_log(postgres_url).close()
+    run_sql(postgres_url, "CREATE SCHEMA front")
+    run_sql(postgres_url, "CREATE TABLE front.stored_events (LIKE public.stored_events)")
+    with pytest.raises(LogUnavailable, match="search_path"):
+        open_log(f"{postgres_url}&options=-csearch_path%3Dfront,public")
+
+
 @pytest.mark.parametrize("table", ["settings", "contents", "archived_states"])
 @pytest.mark.parametrize("to_read", [False, True])
 def test_a_log_that_was_restored_in_part_is_refused(
@@ -76,6 +98,16 @@ def test_no_row_stands_before_others_after_a_copy_without_the_sequence(
             (4, 4),
             (5, 5),
         ]
+
+
+def test_a_sequence_that_was_set_ahead_of_the_rows_stays_ahead(postgres_url: str) -> None:
+    with closing(open_log(postgres_url)) as log:
+        append(log, OWNER, message())
+    # A copy may lack the newest rows, whose positions readers have passed.
+    run_sql(postgres_url, "ALTER SEQUENCE stored_events_notification_id_seq RESTART WITH 1000")
+    with closing(open_log(postgres_url)) as copied:
+        copied.append([encode(OWNER, 2, message())], [message()])
+        assert copied.read_log(after=1)[0].id >= 1000
 
 
 def test_appends_go_on_while_every_table_is_replicated(server_of_its_own: DatabaseServer) -> None:
