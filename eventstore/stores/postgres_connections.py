@@ -85,10 +85,10 @@ _SET: Final = (
     " WHERE current_setting(name, true) IS NOT NULL"
 )
 """Skips what the server is too old to know."""
-_STAYS_SYNCHRONOUS: Final = SQL(
+_STAYS_DURABLE: Final = SQL(
     "SELECT set_config('synchronous_commit', found, false)"
     " FROM current_setting('synchronous_commit') AS found WHERE found = ANY({})"
-).format(list(_REPLICATED))
+).format(_DURABLE["synchronous_commit"].split())
 _SETTINGS: Final = SQL(
     "SELECT current_setting('fsync') AS fsync,"
     " current_setting('full_page_writes') AS full_page_writes,"
@@ -377,7 +377,7 @@ def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:
     }
     connection.execute(_SET, [list(settings), list(settings.values())])
     # Else a later reload of the server's settings could weaken the commits of this session.
-    connection.execute(_STAYS_SYNCHRONOUS)
+    connection.execute(_STAYS_DURABLE)
     # Otherwise an abandoned statement would go on beside the next one. An old server does not know
     # the setting; on some systems a server cannot do it.
     with suppress(UndefinedObject, InvalidParameterValue):

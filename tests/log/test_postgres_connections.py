@@ -28,6 +28,7 @@ from tests.log.test_read_models import counts, fill
 from tests.postgres import Server
 
 pytestmark = pytest.mark.postgres
+_SHOWN = "SHOW synchronous_commit"
 ATTEMPTS = 10
 
 
@@ -82,15 +83,20 @@ def test_who_waited_for_its_turn_sees_what_was_stored_whatever_the_database_isol
 def test_no_reload_of_its_settings_weakens_the_commits_of_a_session(
     server_of_its_own: DatabaseServer,
 ) -> None:
-    shown, database = "SHOW synchronous_commit", server_of_its_own
-    with closing(PostgresStore(database.url)) as store, store.asking() as session:
-        for value in ("off", "local"):
-            database.run(f"ALTER SYSTEM SET synchronous_commit = {value}")
-            with psycopg.connect(database.url) as other:
-                assert other.execute("SELECT pg_reload_conf()").fetchone()
-                while other.execute(shown).fetchone() != (value,):
-                    other.execute("SELECT pg_sleep(0.01)")
-            assert session.rows(shown) == [("on",)]
+    for before, later in (("on", ("off", "local")), ("local", ("off",))):
+        _reload_with(server_of_its_own, before)
+        with closing(PostgresStore(server_of_its_own.url)) as store, store.asking() as session:
+            for value in later:
+                _reload_with(server_of_its_own, value)
+                assert session.rows(_SHOWN) == [(before,)]
+
+
+def _reload_with(database: DatabaseServer, synchronous_commit: str) -> None:
+    database.run(f"ALTER SYSTEM SET synchronous_commit = {synchronous_commit}")
+    with psycopg.connect(database.url) as other:
+        assert other.execute("SELECT pg_reload_conf()").fetchone()
+        while other.execute(_SHOWN).fetchone() != (synchronous_commit,):
+            other.execute("SELECT pg_sleep(0.01)")
 
 
 def test_a_log_is_refused_whose_rows_would_not_be_found(postgres_url: str) -> None:
