@@ -35,7 +35,7 @@ IS_MADE: Final = (
 )
 """The table of an earlier release, and its function, are replaced under the same triggers: between
 two appends, and not while a dump reads the table. The old table is right until then, and the next
-start tries again."""
+start tries again. Only a role that owns the tables can replace it."""
 MAKE: Final = (
     f"""
     DO $make$ BEGIN
@@ -84,7 +84,7 @@ MAKE: Final = (
                 REFERENCING OLD TABLE AS gone
                 FOR EACH STATEMENT EXECUTE FUNCTION poste_queue_totals_1();
         END IF;
-    EXCEPTION WHEN lock_not_available THEN
+    EXCEPTION WHEN lock_not_available OR insufficient_privilege THEN
         IF NOT {_TRIGGERS} THEN
             RAISE;
         END IF;

@@ -34,3 +34,16 @@ def test_a_log_of_an_earlier_build_is_checked_before_it_was_served(postgres_url:
         assert wrong_read_models(store) == []
     lacks = "SELECT count(*) FROM pg_attribute WHERE attname = 'idle_since_ms'"
     assert run_sql(postgres_url, lacks) == [(0,)]
+
+
+def test_a_log_of_an_earlier_build_is_served_by_a_role_that_does_not_own_its_tables(
+    postgres_url: str,
+) -> None:
+    open_log(postgres_url).close()
+    run_sql(postgres_url, "ALTER TABLE queue_totals REPLICA IDENTITY DEFAULT")
+    for these in ("SCHEMA", "ALL TABLES IN SCHEMA", "ALL SEQUENCES IN SCHEMA"):
+        run_sql(postgres_url, f"GRANT ALL ON {these} public TO pg_write_all_data")
+    url = f"{postgres_url}&options=-crole%3Dpg_write_all_data"
+    with closing(open_log(url)) as log:
+        append(log, OWNER, message(b"one"))
+        assert log.figures().queue_messages == 0
