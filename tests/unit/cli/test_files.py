@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import stat
 import subprocess
 import sys
@@ -109,3 +110,16 @@ def test_an_open_file_is_written_and_no_other_one_in_its_place(tmp_path: Path) -
     with printed.open("wb") as output:
         _write(Path(f"/dev/fd/{output.fileno()}"))
         assert os.path.samestat(printed.stat(), os.fstat(output.fileno()))
+
+
+def test_the_reader_of_a_pipe_is_there_still_when_the_file_comes(tmp_path: Path) -> None:
+    pipe = tmp_path / "receipt"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    came = select.poll()
+    came.register(reader)
+    require_writable(pipe, "--receipt")
+    assert came.poll(0) == []  # no end of the file, with which a reader leaves
+    write_file(pipe, b"content", "--receipt")
+    assert os.read(reader, 99) == b"content"
+    os.close(reader)
