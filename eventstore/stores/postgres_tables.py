@@ -229,12 +229,19 @@ def require_whole(connection: Connection[Any]) -> None:
     """Refuse a log that lacks a table which nothing can make anew, and an empty one would replace.
 
     Raises:
-        LogUnavailable: the log has its table of rows and lacks another one.
+        LogUnavailable: the log lacks its table of rows, or another one.
     """
-    missing = _missing(connection, [_ROWS, "settings", *_OF_READERS])
-    if _ROWS in missing or not missing:
+    tables = [_ROWS, "settings", *_OF_READERS]
+    missing = _missing(connection, tables)
+    if _ROWS in missing:
+        if "archived_states" in missing:
+            return  # there is no log yet
+        # Another process makes all of them at once, perhaps while this one looked.
+        missing = _missing(connection, tables)
+    if not missing:
         return
-    if "settings" not in missing and not connection.execute(_HAS_FORMAT).fetchone():
+    has_both = not {_ROWS, "settings"} & {*missing}
+    if has_both and not connection.execute(_HAS_FORMAT).fetchone():
         return  # of an early build, which had no other tables
     raise LogUnavailable(
         f"PostgreSQL: the log's tables {', '.join(missing)} are missing: it was restored in part,"

@@ -67,7 +67,9 @@ def test_a_log_is_refused_whose_rows_are_hidden_by_those_of_another_schema(
         open_log(f"{postgres_url}&options=-csearch_path%3Dfront,public")
 
 
-@pytest.mark.parametrize("table", ["settings", "contents", "archived_states"])
+@pytest.mark.parametrize(
+    "table", ["public.stored_events", "settings", "contents", "archived_states"]
+)
 @pytest.mark.parametrize("to_read", [False, True])
 def test_a_log_that_was_restored_in_part_is_refused(
     postgres_url: str, table: str, *, to_read: bool
