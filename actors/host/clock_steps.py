@@ -26,7 +26,7 @@ _STEP_MS: Final = 60_000
 _PAGE_ROWS: Final = 256
 _PAGE_BYTES: Final = 1024 * 1024
 _PAGES_MAX: Final = 16
-"""A start writes a seal for each shard, and there may be several without a record between them."""
+"""A start seals each shard, and a question of a client its nonce, without a record between them."""
 
 
 class ClockSteps:
@@ -48,12 +48,15 @@ class ClockSteps:
         """
         self._clock, self._uptime_s, self._settles_s = clock, uptime_s, settles_s
         self._turn = threading.Lock()
-        self._step: tuple[int, float] | None = None
+        self._steps: list[tuple[int, float]] = []
+        """The steps ahead that do not count yet: when the machine started by the clock after the
+        step, in Unix milliseconds, and the uptime at the step. Each is later than the one before.
+        """
         now_s, self._started_ms = self._look()
         since_ms = 0 if newest_ms is None else clock() - newest_ms
         if settles_s and since_ms >= _STEP_MS:
+            self._steps.append((self._started_ms, now_s))
             self._started_ms -= since_ms
-            self._step = since_ms, now_s
             _LOG.info(
                 "the newest record is %s s old: nothing expires by the time since then for %s s",
                 round(since_ms / 1000),
@@ -70,20 +73,24 @@ class ClockSteps:
             ahead_ms = started_ms - self._started_ms
             if ahead_ms < _STEP_MS:
                 self._say_back(ahead_ms)
-                self._started_ms, self._step = started_ms, None
+                self._started_ms, self._steps = started_ms, []
                 return 0
-            if self._step is None or abs(ahead_ms - self._step[0]) >= _STEP_MS:
-                self._step = ahead_ms, now_s
+            # Later steps do not make an earlier one wait longer: a machine may have one each hour.
+            self._steps = [step for step in self._steps if step[0] - started_ms < _STEP_MS]
+            if not self._steps or started_ms - self._steps[-1][0] >= _STEP_MS:
+                self._steps.append((started_ms, now_s))
                 _LOG.warning(
                     "the clock of this machine went ahead by %s s: until that has lasted %s s,"
                     " nothing expires by it",
                     round(ahead_ms / 1000),
                     round(self._settles_s),
                 )
-            if now_s - self._step[1] < self._settles_s:
-                return ahead_ms
+            while self._steps and now_s - self._steps[0][1] >= self._settles_s:
+                self._started_ms, _ = self._steps.pop(0)
+            if self._steps:
+                return started_ms - self._started_ms
             _LOG.info("what expires follows the clock of this machine again")
-            self._started_ms, self._step = started_ms, None
+            self._started_ms = started_ms
             return 0
 
     def _look(self) -> tuple[float, int]:
@@ -92,7 +99,7 @@ class ClockSteps:
         return now_s, self._clock() - round(now_s * 1000)
 
     def _say_back(self, ahead_ms: int) -> None:
-        if self._step is not None:
+        if self._steps:
             _LOG.warning("the clock of this machine is back from its step ahead")
         elif ahead_ms <= -_STEP_MS:
             _LOG.warning("the clock of this machine was set back by %s s", round(-ahead_ms / 1000))
@@ -102,7 +109,10 @@ def newest_ms(log: EventLog) -> int | None:
     """When the newest record of a log was made, in Unix milliseconds; None if that is unknown.
 
     Seals do not count: after a clock that was ahead their times stay there until it has caught up.
+    But where thousands of questions were sealed since that record, it is the earliest of their
+    times: a later one may be by a clock that was ahead.
     """
+    earliest_ms: int | None = None
     with suppress(LogError):
         until = log.position()
         for _ in range(_PAGES_MAX):
@@ -111,5 +121,7 @@ def newest_ms(log: EventLog) -> int | None:
             records = [row for row in rows if row.topic != SEAL_TOPIC]
             if records or not after:
                 return decode(records[-1].topic, records[-1].state).at_ms if records else None
+            sealed_ms = (decode(row.topic, row.state).at_ms for row in rows)
+            earliest_ms = min(sealed_ms, default=earliest_ms)
             until = after
-    return None
+    return earliest_ms

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors.core.commands import Page, QueryMessages
 from actors.core.limits import HostLimits
 from actors.core.replies import Registered
+from actors.host import clock_steps
 from actors.host.clock import system_clock, uptime_s
 from actors.host.clock_steps import ClockSteps, newest_ms
 from actors.host.identity_host import HostOptions
@@ -112,7 +114,7 @@ def test_without_the_wait_every_step_counts_at_once() -> None:
     assert machine.expiring_s() == YEARS_S
 
 
-def test_another_step_begins_the_wait_anew_and_is_no_reason_to_stand_still() -> None:
+def test_each_step_counts_once_it_has_lasted_itself() -> None:
     machine = Machine()
     machine.off_s = 600
     assert machine.expiring_s() == 0
@@ -120,9 +122,19 @@ def test_another_step_begins_the_wait_anew_and_is_no_reason_to_stand_still() -> 
     machine.off_s = YEARS_S
     assert machine.expiring_s() == 0
     machine.true_s += HOUR_S - 1
-    assert machine.expiring_s() == 0
+    assert machine.expiring_s() == 600
     machine.true_s += 1
     assert machine.expiring_s() == YEARS_S
+
+
+def test_pauses_of_a_virtual_machine_keep_nothing_longer_than_those_of_an_hour() -> None:
+    machine = Machine(idle_s=YEARS_S)
+    for _ in range(48):
+        # Its uptime stands still while it is paused, and a time service then corrects its clock.
+        machine.true_s += HOUR_S // 2
+        machine.off_s += 120
+        machine.expiring_s()
+    assert machine.off_s - machine.expiring_s() == 2 * 120
 
 
 _MOVES: Final = st.lists(
@@ -134,16 +146,18 @@ _MOVES: Final = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(_MOVES)
-def test_things_expire_early_only_by_a_clock_that_was_ahead_for_an_hour(
+def test_things_expire_early_only_by_what_the_clock_was_ahead_for_an_hour(
     moves: list[tuple[int, int]],
 ) -> None:
-    machine, ahead_since_s = Machine(), None
+    machine = Machine()
+    shown = [(machine.true_s, 0)]
     for minutes, off_s in moves:
+        shown.append((machine.true_s, off_s))
         machine.off_s = off_s
-        ahead_since_s = (ahead_since_s or machine.true_s) if off_s else None
-        assert machine.expiring_s() <= 0 or (
-            ahead_since_s is not None and machine.true_s - ahead_since_s >= HOUR_S
-        )
+        # What the clock showed when the hour began, and each time that it showed since.
+        hour_ago_s = machine.true_s - HOUR_S
+        begun = max(at for at, (since_s, _) in enumerate(shown) if since_s <= hour_ago_s or not at)
+        assert machine.expiring_s() <= min(off for _, off in shown[begun:])
         machine.true_s += minutes * 60
 
 
@@ -186,6 +200,23 @@ def test_the_newest_record_is_found_behind_any_seals_of_starts(tmp_path: Path) -
     found_ms = newest_ms(log)
     assert found_ms is not None
     assert 0 <= system_clock() - found_ms < DAY_S * 1000
+    log.close()
+
+
+def test_a_log_with_questions_alone_at_its_end_is_as_old_as_the_first_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_steps, "_PAGES_MAX", 1)
+    clock, log = HandClock(), open_log(f"sqlite:{tmp_path / 'log.db'}")
+    register = submission(ME, registration(ME, NOW_S * 2), timestamp_ms=clock.now_ms)
+    owner = host(log, clock=clock)
+    assert run(owner, register) == [Registered(NOW_S * 2)]
+    for _ in range(300):
+        clock.now_ms += 1_000
+        run(owner, submission(ME, QueryMessages(Page(0, 10)), timestamp_ms=clock.now_ms))
+    found_ms = newest_ms(log)
+    assert found_ms is not None
+    assert 200_000 < clock.now_ms - found_ms < 300_000
     log.close()
 
 
