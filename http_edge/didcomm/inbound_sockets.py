@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.core.commands import EndLive, ReleaseLeases
+from actors.core.refusals import Refusal
 from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.pump import Pump
@@ -20,7 +21,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.pickup import opens_route
+from http_edge.didcomm.protocols.pickup import opens_route, wants_live
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -36,6 +37,8 @@ from http_edge.settings.settings import Settings
 _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 64
 """Agents on one socket; one more agent gets answers, but no pushed messages."""
+_END_AGAIN_S: Final = 1.0
+"""Pause after it stayed unknown whether a live mode was ended."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
 _LONG_POLLS_MAX: Final = 8
@@ -61,6 +64,8 @@ class _Peer:
         self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
+        self.ending: asyncio.Task[None] | None = None
+        """Ends a live mode of which the agent does not know."""
         self._session = session
         self._wake = Wake()
         self._running: set[asyncio.Task[None]] = set()
@@ -146,6 +151,9 @@ class InboundSocket(InboundTransport):
         """
         if opens_route(message):
             message = msgspec.structs.replace(message, return_route="all")
+        known = self._peers.get(sender.did)
+        if known is not None and known.ending is not None and wants_live(message):
+            known.ending.cancel()  # it would end the live mode that begins now
         peer = await super().admit(sender, message)
         patient = len(self._passed) < _LONG_POLLS_MAX
         if message.delay_ms is not None and patient:
@@ -234,7 +242,7 @@ class InboundSocket(InboundTransport):
         delivery = live.delivery
         if live.may_begin:
             if peer.live_since is None:
-                _ = self._spawn(self._end_live(agent.did, peer.pump))
+                peer.ending = self._spawn(self._end_live(agent.did, peer.pump))
             return
         if delivery is None:
             peer.live_since = None
@@ -248,11 +256,15 @@ class InboundSocket(InboundTransport):
     async def _end_live(self, did: str, pump: Pump) -> None:
         """End a live mode as soon as it begins: its agent was answered that it is off.
 
+        A host that could not answer may refuse this, too, and begin the live mode afterwards.
         What was pushed until then is offered again when its lease ends.
         """
-        end = EndLive(self.session)
-        await self._dependencies.identities.ask(did, end, b"", QueueState)
-        pump.drop_pushed()
+        end, ask = EndLive(self.session), self._dependencies.identities.ask
+        while True:
+            if await ask(did, end, b"", QueueState) is not Refusal.TEMPORARILY_UNAVAILABLE:
+                pump.drop_pushed()
+                return
+            await asyncio.sleep(_END_AGAIN_S)
 
     async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
         """Remove messages once the peer has read them.

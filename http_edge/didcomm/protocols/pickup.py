@@ -265,15 +265,18 @@ class Pickup:
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
 
 
+def wants_live(message: Message) -> bool:
+    """Say whether a message turns live mode on."""
+    return message.type.name == _LIVE and message.flag("live_delivery") is True
+
+
 def opens_route(message: Message) -> bool:
     """Say whether a message turns live mode on in a version in which that opens the return route.
 
     The Identus SDK for Android writes no return route with it, nor does Indicio's quickstart.
     """
     kind = message.type
-    if kind.name != _LIVE or (kind.family, kind.major) not in _LIVE_OPENS:
-        return False
-    return message.flag("live_delivery") is True
+    return (kind.family, kind.major) in _LIVE_OPENS and wants_live(message)
 
 
 def with_nothing(state: QueueState) -> QueueState:
