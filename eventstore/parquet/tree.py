@@ -59,13 +59,13 @@ def read_tile(place: ExportPlace, tile: Tile) -> bytes:
         ExportDamaged: the tile is missing, or has another length.
         ExportUnavailable: it cannot be read now.
     """
-    for wider in _wider(place, tile):
-        content = place.read_if_there(tile_path(wider))
+    for found in wider(place, tile):
+        content = place.read_if_there(tile_path(found))
         if content is None:
             continue
-        if len(content) != wider.size_bytes:
-            why = f"{len(content)} bytes, a tile of {wider.hashes} hashes has {wider.size_bytes}"
-            raise ExportDamaged(tile_path(wider), Damage.TRUNCATED, why)
+        if len(content) != found.size_bytes:
+            why = f"{len(content)} bytes, a tile of {found.hashes} hashes has {found.size_bytes}"
+            raise ExportDamaged(tile_path(found), Damage.TRUNCATED, why)
         return content[: tile.size_bytes]
     raise ExportDamaged(tile_path(tile), Damage.MISSING, "a part of the tree over the seals")
 
@@ -152,8 +152,12 @@ def proven_consistency(place: ExportPlace, old: TreeHead, new: TreeHead) -> Sequ
     return proof if is_consistent(old.size, new.size, old.root, new.root, proof) else None
 
 
-def _wider(place: ExportPlace, tile: Tile) -> Iterator[Tile]:
-    """The tile itself, then the tiles at the same place with more hashes."""
+def wider(place: ExportPlace, tile: Tile) -> Iterator[Tile]:
+    """The tile itself, then the tiles at the same place with more hashes.
+
+    Raises:
+        ExportUnavailable: the place cannot be read now.
+    """
     yield tile
     if tile.hashes == TILE_HASHES:
         return

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault, Head
-from eventstore.log.tiles import TILE_HASHES, Tile
+from eventstore.log.tiles import TILE_HASHES, Tile, partial_folder, tiles_of
 from eventstore.parquet.catalog import Catalog
-from eventstore.parquet.errors import Damage
+from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, heads_of
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.tree import tile_path
+from eventstore.parquet.tree import TREE, tile_path, wider
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
@@ -29,7 +29,7 @@ from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.table import TableWriter
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, played, prune
-from tests.export.samples import SIGNED_BY, SIGNER, catalog_of, sign_again
+from tests.export.samples import SIGNED_BY, SIGNER, catalog_of, export_all, sign_again
 
 YOUNG_MS = 400_000
 
@@ -63,17 +63,24 @@ def _faults_signed(place: ExportPlace, catalog: Catalog, **members: Any) -> set[
     return {*_faults(place)}
 
 
+@pytest.mark.parametrize(("acts", "changed"), [(800, 0), (800, -1), (250, -1)])
 def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
-    sqlite_log: EventLog, place: ExportPlace
+    sqlite_log: EventLog, place: ExportPlace, acts: int, changed: int
 ) -> None:
     """Only this tile has them: who removes it, as of another export, cannot make it again."""
-    history = played(sqlite_log, 800)
+    history = played(sqlite_log, acts)
     leave(sqlite_log, place)
     assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
     tree = catalog_of(place).statements[0].manifest.tree
     assert isinstance(tree, ManifestTree)
-    assert tree.size > TILE_HASHES
-    path = tile_path(Tile(0, 0))
+    of_seals = [tile for tile in tiles_of(tree.size) if tile.level == 0]
+    assert of_seals[-1].hashes < TILE_HASHES
+    assert (len(of_seals) > 1) == (acts == 800)
+    path = next(
+        path
+        for path in map(tile_path, wider(place, of_seals[changed]))
+        if (Path(place.root) / path).exists()
+    )
     file = Path(place.root) / path
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
@@ -81,6 +88,35 @@ def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
     [finding] = [one for one in found if isinstance(one, ExportFinding)]
     assert (finding.fault, finding.path) == (Damage.CHANGED, path)
     assert "put a copy of it back" in str(finding.explanation)
+
+
+@pytest.mark.parametrize("is_of_removed", [False, True])
+def test_an_exporter_writes_lost_tiles_again_but_none_of_removed_seals(
+    sqlite_log: EventLog, place: ExportPlace, is_of_removed: bool
+) -> None:
+    """The seals that are left would take the places of the first ones."""
+    history = played(sqlite_log, 800)
+    leave(sqlite_log, place)
+    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    first, *_, newest = (one.manifest.tree for one in catalog_of(place).statements)
+    assert isinstance(first, ManifestTree)
+    assert isinstance(newest, ManifestTree)
+    assert newest.size // TILE_HASHES > first.size // TILE_HASHES
+    tiles = Path(place.root) / tile_path(Tile(0, 0))
+    kept = {file.name: file.read_bytes() for file in tiles.parent.iterdir() if file.is_file()}
+    lost = Tile(0, newest.size // TILE_HASHES, newest.size % TILE_HASHES)
+    place.remove(tile_path(lost))
+    if is_of_removed:
+        place.remove(tile_path(Tile(0, first.size // TILE_HASHES)))
+        del kept[f"{first.size // TILE_HASHES:03}"]
+        with pytest.raises(ExportDamaged, match="put copies of the damaged ones back"):
+            export_all(sqlite_log, place)
+    else:
+        export_all(sqlite_log, place)
+        assert _faults(place) == []
+    written = {file.name: file.read_bytes() for file in tiles.parent.iterdir() if file.is_file()}
+    assert written == kept
+    assert not place.sizes(f"{TREE}/{partial_folder(Tile(0, 0))}")
 
 
 def test_other_heads_than_those_of_the_rows_that_stayed_are_found(

@@ -39,6 +39,7 @@ from eventstore.parquet.tree import (
     tile_at,
     tile_path,
     tree_by_tiles,
+    wider,
 )
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
 
@@ -119,13 +120,22 @@ class TreeCheck:
     def _changed_tiles(
         self, tree: ManifestTree, leaves: Sequence[bytes]
     ) -> Iterator[ExportDamaged]:
-        """Name the full tiles of leaves whose root is not the hash that the next level has."""
+        """Name the tiles of leaves that do not give the tree.
+
+        The root of a full one is not the hash that the next level has; else it is the last one.
+        """
         if tree_said(TiledTree().extended(leaves)[0]) == tree:
             return
+        others = 0
         for number, root in enumerate(self._hashes_of(tree, level=1)):
             own = leaves[number * TILE_HASHES : (number + 1) * TILE_HASHES]
             if TiledTree().extended(own)[0].root() != root:
+                others += 1
                 yield self._changed(Tile(0, number))
+        if tree.size % TILE_HASHES and not others:
+            last = Tile(0, tree.size // TILE_HASHES, tree.size % TILE_HASHES)
+            read = (tile for tile in wider(self._place, last) if tile_path(tile) in self._listed)
+            yield self._changed(next(read, last))
 
     def check_again(self, manifest: Manifest, leaves: Sequence[bytes]) -> Iterator[ExportFinding]:
         """Check that the seals of a manifest joined before are those in the tree.

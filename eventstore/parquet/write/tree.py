@@ -2,7 +2,8 @@
 
 Tiles written before their manifest counts may be written again: the same log gives the same hashes.
 A partial tile is removed once the full one counts. If the last tiles are missing, in an export of
-an earlier release or after damage, the tree is made anew from the rows.
+an earlier release or after damage, the tree is made anew from the rows; in a pruned export, from
+the tiles of removed seals on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import Signer, tree_said
+from eventstore.parquet.manifest import Manifest, ManifestTree, Signer, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
     TREE,
@@ -96,13 +97,25 @@ class TreeWriter:
         return larger
 
     def _remade(self, catalog: Catalog) -> TiledTree:
+        """Write all tiles again, but those of removed seals: only they have these."""
         tree = TiledTree()
         for statement in catalog.statements:
             manifest = statement.manifest
+            if manifest.is_pruned:
+                tree = self._of_removed(manifest)
+                continue
             tree = self._written(tree, seal_leaves(self._place, manifest))
             if manifest.tree not in {UNSET, tree_said(tree)}:
                 why = "the seals up to its end give another tree than it says"
                 raise ExportDamaged(manifest.path, Damage.BROKEN_MANIFEST, why)
+        return tree
+
+    def _of_removed(self, manifest: Manifest) -> TiledTree:
+        assert isinstance(manifest.tree, ManifestTree)
+        tree = tree_by_tiles(self._place, manifest.tree)
+        if tree is None:
+            why = "only tiles have the seals of removed rows: put copies of the damaged ones back"
+            raise ExportDamaged(f"{TREE}/tile", Damage.CHANGED, why)
         return tree
 
     def _take_published(self) -> None:
