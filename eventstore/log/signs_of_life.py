@@ -2,7 +2,8 @@
 
 An event counts if the agent's own message caused it, or if the agent accepted delivered messages.
 Messages from others do not count, nor what the mediator does by itself. The state
-(``actors.core.evolve``) and the read model (``eventstore.read_models.queue_depths``) both use this.
+(``actors.core.evolve``) and the read model (``eventstore.read_models.queue_depths``) both use this;
+the views of activity (``projections.views.identities``) say the same in SQL.
 """
 
 from __future__ import annotations

@@ -275,10 +275,12 @@ class Retention(Section):
     """If the clock of the machine goes ahead by a minute or more at once, nothing expires by that
     until it has lasted this long, because what is removed does not come back; 0 is at once. The
     time between the newest record and a start counts as well. An hour is time for a time service to
-    correct the clock, and no one misses the hour if it was right."""
+    correct the clock, and no one misses the hour if it was right. An archive with archive.keep_s
+    follows the clock at once."""
     look_s: float = Field(default=10, gt=0, le=3_600)
     """Time between two searches, by an index, for items whose time is over. An item is removed at
-    most this much late, or earlier by a command for its identity."""
+    most this much late, unless the clock has stepped ahead (clock_settles_s), or earlier by a
+    command for its identity."""
     pause_s: float = Field(default=0.1, gt=0, le=60)
     """Pause between two steps while more items are due. Clients wait for one step at most; during
     the pause the host serves them."""
