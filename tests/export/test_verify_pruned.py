@@ -90,6 +90,27 @@ def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
     assert "put a copy of it back" in str(finding.explanation)
 
 
+def test_no_rows_leave_whose_seals_are_not_in_the_tiles(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    """Until then the tiles can be made again from them."""
+    history = played(sqlite_log, 800)
+    leave(sqlite_log, place)
+    assert prune(sqlite_log, place, until_ms=history.now_ms - 2 * YOUNG_MS)
+    pruned = catalog_of(place).statements[0].manifest
+    assert isinstance(pruned.tree, ManifestTree)
+    path = tile_path(Tile(0, pruned.tree.size // TILE_HASHES))
+    file = Path(place.root) / path
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ExportDamaged, match="no rows are removed"):
+        prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert catalog_of(place).statements[0].manifest == pruned
+    file.write_bytes(content)
+    assert prune(sqlite_log, place, until_ms=history.now_ms - YOUNG_MS)
+    assert _faults(place) == []
+
+
 @pytest.mark.parametrize("is_of_removed", [False, True])
 def test_an_exporter_writes_lost_tiles_again_but_none_of_removed_seals(
     sqlite_log: EventLog, place: ExportPlace, is_of_removed: bool

@@ -56,7 +56,7 @@ from eventstore.parquet.write.index import IndexWriter
 from eventstore.parquet.write.pruning import Plan, old_part, prune
 from eventstore.parquet.write.step import Bounds, ExportSteps
 from eventstore.parquet.write.table import Clock, TableWriter
-from eventstore.parquet.write.tree import TreeWriter
+from eventstore.parquet.write.tree import TreeWriter, require_tiles
 
 _MS: Final = 1_000
 
@@ -297,6 +297,7 @@ class Exporter:
         old = old_part(self._place, statements, seam=seam, until_ms=until_ms)
         if old is None:
             return 0
+        require_tiles(self._place, [statement.manifest for statement in old.run])
         at_ms, rows_max = self._clock(), self._bounds.rows_max
         found = prune(self._rewriting(), old, plan, at_ms=at_ms, rows_max=rows_max)
         if found is None:

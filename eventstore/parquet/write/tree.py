@@ -13,7 +13,15 @@ from contextlib import suppress
 
 from msgspec import UNSET
 
-from eventstore.log.tiles import Tile, TiledTree, full_tiles, partial_folder
+from eventstore.log.tiles import (
+    TILE_HASHES,
+    Tile,
+    TiledTree,
+    full_tiles,
+    hashes_in,
+    partial_folder,
+    tiles_of,
+)
 from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
@@ -24,10 +32,33 @@ from eventstore.parquet.tree import (
     TREE,
     head_in,
     proven_consistency,
+    read_tile,
     seal_leaves,
     tile_path,
     tree_by_tiles,
 )
+
+
+def require_tiles(place: ExportPlace, old: Sequence[Manifest]) -> None:
+    """Refuse an export whose tiles lack seals of these first manifests, unless pruned before.
+
+    Raises:
+        ExportDamaged: the tiles do not give the tree that the last manifest names.
+        ExportUnavailable: the place cannot be read now.
+    """
+    first, said = old[0], old[-1].tree
+    assert isinstance(said, ManifestTree)
+    tree: TiledTree | None = TiledTree()
+    if isinstance(first.tree, ManifestTree) and first.is_pruned:
+        tree = tree_by_tiles(place, first.tree)
+    for tile in tiles_of(said.size):
+        begin = tile.number * TILE_HASHES
+        if tree is not None and tile.level == 0 and begin + tile.hashes > tree.size:
+            hashes = hashes_in(read_tile(place, tile))
+            tree, _ = tree.extended(hashes[max(0, tree.size - begin) :])
+    if tree is None or tree_said(tree) != said:
+        why = "changed tiles; no rows are removed, because only tiles would have their seals then"
+        raise ExportDamaged(f"{TREE}/tile", Damage.CHANGED, why)
 
 
 class TreeWriter:
