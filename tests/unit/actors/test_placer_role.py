@@ -111,11 +111,8 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
     await second.leave()
 
 
-async def test_moves_under_way_end_before_the_role_is_given_up(
-    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Process(cluster, "a", tmp_path)
-    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+async def begin_a_move(cluster: LocalCluster) -> None:
+    """Have the placer move shards to a new host, which goes on as long as the old one is silent."""
     cluster.silence("host-a-0")
     cluster.start("host-b-0", "b")
 
@@ -123,6 +120,14 @@ async def test_moves_under_way_end_before_the_role_is_given_up(
         return bool(cluster.placer._moving)
 
     await until(moves)
+
+
+async def test_moves_under_way_end_before_the_role_is_given_up(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Process(cluster, "a", tmp_path)
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+    await begin_a_move(cluster)
     give_up = first.role._leases.leave
     moving: list[bool] = []
 
@@ -146,13 +151,7 @@ async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
     monkeypatch.setattr(placer_role, "_FINISH_S_MAX", 0.1)
     first = Process(cluster, "a", tmp_path)
     assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
-    cluster.silence("host-a-0")
-    cluster.start("host-b-0", "b")
-
-    async def moves() -> bool:
-        return bool(cluster.placer._moving)
-
-    await until(moves)
+    await begin_a_move(cluster)
     await asyncio.wait_for(first.leave(), LEFT_S_MAX)
     assert leases.living() == []
     cluster.wake("host-a-0")

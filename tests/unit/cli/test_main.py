@@ -227,8 +227,9 @@ def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: li
     assert "check before you repeat it" in remedy
 
 
-def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
-    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()"]
+def ends_as_its_output_does(*args: str) -> None:
+    """Check how this command ends if no one reads its output, and if there is no room for that."""
+    command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
@@ -238,6 +239,11 @@ def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == Exit.USAGE
     assert b"Traceback" not in done.stderr
+    assert b"No space left on device" in done.stderr
+
+
+def test_help_that_was_not_asked_for_ends_like_any_output() -> None:
+    ends_as_its_output_does()
 
 
 def test_an_exit_code_holds_where_its_reason_cannot_be_printed(tmp_path: Path) -> None:
@@ -288,18 +294,7 @@ def test_a_table_is_printed_to_a_closed_stream() -> None:
 @pytest.mark.thorough
 def test_a_command_of_spark_ends_like_all_others_where_its_output_does() -> None:
     pytest.importorskip("pyspark")
-    read, write = os.pipe()
-    os.close(read)
-    code = "from http_edge.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "rebuild", "--help"]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (141, b"")
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert done.returncode == Exit.USAGE
-    assert b"Traceback" not in done.stderr
-    assert b"No space left on device" in done.stderr
+    ends_as_its_output_does("rebuild", "--help")
 
 
 def test_a_fault_of_the_program_is_named_as_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
