@@ -18,6 +18,8 @@ UNSAFE: Final = 4
 """The export or the tables are not safe to use as they are."""
 BUSY: Final = 5
 """Another process writes to the same place; nothing was done."""
+UNWRITTEN: Final = 6
+"""The output has no room on its disk; what the program writes may be written."""
 INTERNAL: Final = 70
 """A fault of the program itself."""
 

@@ -45,7 +45,6 @@ SUMMARIES: Final[Mapping[str, str]] = {
 }
 _NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
 _BETWEEN_ROUNDS: Final = "Check again with a longer time between rounds: archive.every_s."
-_CHECK_FIRST: Final = "What the command had to change may be changed: check before you repeat it."
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
@@ -105,7 +104,8 @@ def explained(error: Exception) -> Stop | None:
         case OSError(filename=str(path)):
             return Stop(Exit.USAGE, f"{path} cannot be used: {error.strerror}")
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):  # of stdout, which has no name
-            return Stop(Exit.USAGE, f"the output cannot be written: {error.strerror}", _CHECK_FIRST)
+            reason = f"the output cannot be written: {error.strerror}"
+            return Stop(Exit.UNWRITTEN, reason, "Check what it changed before you repeat it.")
         case OSError():
             return Stop(Exit.USAGE, str(error))
         case _:

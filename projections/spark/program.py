@@ -6,6 +6,7 @@ A command is a click command in a module of its own (``<name>/program.py``), wit
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
@@ -27,7 +28,7 @@ from eventstore.parquet.errors import (
     SignedByAnother,
 )
 from eventstore.parquet.opening import NoExport, NotExported
-from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, USAGE, ProjectionError
+from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, UNWRITTEN, USAGE, ProjectionError
 from projections.spark.export import ExportedLog, open_export
 from projections.spark.session import MEMORY_MIB
 
@@ -176,7 +177,9 @@ class Program(click.Group):
             code = _NOT_READ  # click exits like this if the reader of the output has ended
         except OSError as error:
             click.echo(f"{self.name}: {error}", err=True)
-            code = USAGE
+            # An error of the output names no file.
+            is_full = error.filename is None and error.errno in {errno.ENOSPC, errno.EDQUOT}
+            code = UNWRITTEN if is_full else USAGE
         except Exception:  # noqa: BLE001 - the last resort: name it as our fault
             traceback.print_exc()
             click.echo("a fault of poste itself; please report the lines above", err=True)

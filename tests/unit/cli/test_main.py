@@ -221,10 +221,10 @@ def test_a_full_disk_for_the_output_is_said_and_no_fault_of_the_program(args: li
     command = [sys.executable, "-c", "from http_edge.cli.main import main; main()", *args]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, text=True)
-    assert done.returncode == Exit.USAGE
+    assert done.returncode == Exit.UNWRITTEN
     reason, remedy = done.stderr.splitlines()
     assert reason == "poste: the output cannot be written: No space left on device"
-    assert "check before you repeat it" in remedy
+    assert remedy == "  Check what it changed before you repeat it."
 
 
 def ends_as_its_output_does(*args: str) -> None:
@@ -237,7 +237,7 @@ def ends_as_its_output_does(*args: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert done.returncode == Exit.USAGE
+    assert done.returncode == Exit.UNWRITTEN
     assert b"Traceback" not in done.stderr
     assert b"No space left on device" in done.stderr
 
