@@ -23,7 +23,6 @@ from typing import Final
 
 import aiohttp
 from aiohttp import hdrs
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from http_edge.crypto.tls import trusted_by_this_machine
@@ -221,25 +220,21 @@ class Destinations:
             if not addresses:
                 yield None
                 return
-            await turn.take({found["host"] for found in addresses})
+            await turn.take(set(addresses))
             async with _session(addresses, self._tls, self._headers) as session:
                 yield Destination(session, endpoint, self._settings.timeout_s, turn)
 
-    async def _addresses(self, endpoint: URL, turn: Turn) -> Sequence[ResolveResult]:
+    async def _addresses(self, endpoint: URL, turn: Turn) -> Sequence[str]:
         host, port = hostname_of(endpoint), endpoint.port or 0
         if is_address(host):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            itself = ResolveResult(
-                hostname=host, host=host, port=port, family=family, proto=0, flags=0
-            )
-            return [itself] if self._permitted(host) else []
+            return [host] if self._permitted(host) else []
         await turn.take({host})
         lookup = asyncio.ensure_future(self._lookup(host, port))
         names = CheckedNames(lambda *_: asyncio.shield(lookup), self._permitted)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                found = await turn.timed(names.resolve(host, port))
-            return (found or [])[:_ADDRESSES_MAX]
+                found = await turn.timed(names.resolve(host, port)) or []
+            return [each["host"] for each in found[:_ADDRESSES_MAX]]
         except OSError as error:
             if isinstance(error, TimeoutError):
                 turn.timed_out()
@@ -258,40 +253,24 @@ class Destinations:
         return any(parsed in network for network in self._settings.allowed_networks)
 
 
-class _Pinned(AbstractResolver):
-    """A resolver that returns the checked addresses, even if the name has changed since."""
-
-    def __init__(self, addresses: Sequence[ResolveResult]) -> None:
-        self._addresses = list(addresses)
-
-    async def resolve(
-        self,
-        host: str,  # noqa: ARG002 - of one destination alone
-        port: int = 0,  # noqa: ARG002
-        family: socket.AddressFamily = socket.AF_INET,  # noqa: ARG002
-    ) -> list[ResolveResult]:
-        return self._addresses
-
-    async def close(self) -> None:
-        """Do nothing: the resolver holds no resources."""
-
-
 def _session(
-    addresses: Sequence[ResolveResult], tls: ssl.SSLContext, headers: Mapping[str, str]
+    addresses: Sequence[str], tls: ssl.SSLContext, headers: Mapping[str, str]
 ) -> aiohttp.ClientSession:
-    """Open a session that reaches only these addresses."""
-    reachable = frozenset(address["host"] for address in addresses)
+    """Open a session that reaches only these addresses, even if the name has changed since."""
+
+    async def known(_host: str, _port: int) -> Sequence[str]:
+        return addresses
 
     def open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         # The last check, however the library has read names, literals and answers.
         family, kind, protocol, _, place = address
-        if place[0] not in reachable:
+        if place[0] not in addresses:
             raise OSError("not an address of this destination")
         return socket.socket(family, kind, protocol)
 
     connector = BoundedConnector(
         _ANSWER_BYTES_MAX,
-        resolver=_Pinned(addresses),
+        resolver=CheckedNames(known, lambda _: True),
         use_dns_cache=False,
         ssl=tls,
         limit=1,
