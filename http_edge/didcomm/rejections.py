@@ -50,7 +50,6 @@ _OF_REFUSALS: Final[Mapping[Refusal | None, RejectionReason]] = {
 }
 UNPACK_REFUSALS: Final = {
     UnpackRefusal.NOT_AN_ENVELOPE: RejectionReason.NOT_AN_ENVELOPE,
-    UnpackRefusal.NOT_FOR_US: RejectionReason.NOT_AN_ENVELOPE,
     UnpackRefusal.UNDECRYPTABLE: RejectionReason.UNDECRYPTABLE,
     UnpackRefusal.NOT_A_MESSAGE: RejectionReason.NOT_A_MESSAGE,
 }

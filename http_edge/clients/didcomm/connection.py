@@ -110,9 +110,9 @@ def _unpacked_for(key: KeyPair, body: bytes) -> OpenedEnvelope | None:
         raise UnexpectedAnswer("no envelope")
     if key.public not in sealed.kids:
         return None
-    unpacked = unpack(sealed, {key.public: key})
-    if isinstance(unpacked, UnpackRefusal):
-        raise NotAuthentic(f"an envelope that does not open: {unpacked.name}")
+    unpacked = unpack(sealed, key)
+    if unpacked is None:
+        raise NotAuthentic("an envelope that does not open: UNDECRYPTABLE")
     return unpacked
 
 

@@ -361,8 +361,6 @@ class UnpackRefusal(Enum):
 
     NOT_AN_ENVELOPE = auto()
     """The body is plaintext, or an envelope of an unknown version or algorithm, or garbage."""
-    NOT_FOR_US = auto()
-    """None of its recipients is a key of ours."""
     UNDECRYPTABLE = auto()
     """It names a key or a DID of ours, but was made for another key, was changed, or is incomplete.
     """

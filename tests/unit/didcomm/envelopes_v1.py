@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import UnpackRefusal
@@ -19,7 +17,9 @@ def sealed_in(body: bytes) -> Sealed | None:
     return parsed(value) if isinstance(value, dict) else None
 
 
-def opened_with(body: bytes, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
-    """The message in any bytes, for the first recipient among ``keys``."""
+def opened_with(body: bytes, key: KeyPair) -> OpenedEnvelope | UnpackRefusal:
+    """The message in any bytes, if ``key`` is one of its recipients."""
     sealed = sealed_in(body)
-    return UnpackRefusal.NOT_AN_ENVELOPE if sealed is None else unpack(sealed, keys)
+    if sealed is None or key.public not in sealed.kids:
+        return UnpackRefusal.NOT_AN_ENVELOPE
+    return unpack(sealed, key) or UnpackRefusal.UNDECRYPTABLE

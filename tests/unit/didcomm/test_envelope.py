@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key_reference
-from http_edge.didcomm.envelopes.messages import UnpackRefusal
+from http_edge.didcomm.envelopes.messages import ForOthers, UnpackRefusal
 from http_edge.didcomm.envelopes.v1.envelope import (
     RECIPIENTS_MAX,
     OpenedEnvelope,
     pack,
     unpack,
 )
+from http_edge.didcomm.envelopes.v1.version import V1
 from tests.examples import examples
 from tests.unit.didcomm.askar_envelope import Change, askar_key, askar_pack, from_b64, to_b64
 from tests.unit.didcomm.envelopes_v1 import opened_with, sealed_in
@@ -25,13 +26,12 @@ from tests.unit.wire.vectors import rows
 OURS = KeyPair.from_seed(b"o" * 32)
 WALLET = KeyPair.from_seed(b"w" * 32)
 OTHER = KeyPair.from_seed(b"x" * 32)
-KEYS = {OURS.public: OURS}
 ASKAR_WALLET = askar_key(WALLET.seed)
 MEMBERS = ("protected", "iv", "ciphertext", "tag")
 
 
 def _opened(body: bytes) -> OpenedEnvelope | UnpackRefusal:
-    return opened_with(body, KEYS)
+    return opened_with(body, OURS)
 
 
 def _changed(body: bytes, **members: object) -> bytes:
@@ -66,21 +66,21 @@ def _remove_for_us(name: str) -> Change:
 @examples(50)
 def test_authcrypt_brings_the_message_and_proves_the_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], WALLET)
-    assert _opened(packed) == OpenedEnvelope(message, OURS.public, WALLET.public)
+    assert _opened(packed) == OpenedEnvelope(message, WALLET.public)
 
 
 @given(st.binary(max_size=4_000))
 @examples(50)
 def test_anoncrypt_brings_the_message_and_no_sender(message: bytes) -> None:
     packed = pack(message, [OURS.public], None)
-    assert _opened(packed) == OpenedEnvelope(message, OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(message, None)
     assert base58(WALLET.public).encode() not in packed
 
 
 @pytest.mark.parametrize(("name", "sender"), [("authcrypt", WALLET.public), ("anoncrypt", None)])
 def test_what_an_agent_packed_stays_readable(name: str, sender: bytes | None) -> None:
     (packed,) = (row["value"] for row in rows("acapy_didcomm.json") if row["name"] == name)
-    assert _opened(packed.encode()) == OpenedEnvelope(b'{"hello":1}', OURS.public, sender)
+    assert _opened(packed.encode()) == OpenedEnvelope(b'{"hello":1}', sender)
 
 
 def test_two_envelopes_of_one_message_have_nothing_in_common() -> None:
@@ -98,19 +98,20 @@ def test_all_base64_is_written_for_urls_and_without_padding() -> None:
                 assert not set(text) & set("=+/")
 
 
-def test_all_recipients_are_named_and_the_first_key_that_we_hold_opens() -> None:
+def test_all_recipients_are_named_and_each_of_their_keys_opens() -> None:
     packed = pack(b"hello", [OTHER.public, OURS.public, WALLET.public], WALLET)
     sealed = sealed_in(packed)
     assert sealed is not None
     assert sealed.kids == [OTHER.public, OURS.public, WALLET.public]
-    assert unpack(sealed, KEYS) == OpenedEnvelope(b"hello", OURS.public, WALLET.public)
-    both = {WALLET.public: WALLET, OURS.public: OURS}
-    assert unpack(sealed, both) == OpenedEnvelope(b"hello", OURS.public, WALLET.public)
+    for key in (OTHER, OURS, WALLET):
+        assert unpack(sealed, key) == OpenedEnvelope(b"hello", WALLET.public)
 
 
-def test_an_envelope_for_unknown_keys_is_not_for_us() -> None:
-    assert _opened(pack(b"hello", [OTHER.public], WALLET)) is UnpackRefusal.NOT_FOR_US
-    assert opened_with(pack(b"hello", [OURS.public], None), {}) is UnpackRefusal.NOT_FOR_US
+def test_an_envelope_for_unknown_keys_is_for_others() -> None:
+    for sender in (WALLET, None):
+        value = json.loads(pack(b"hello", [OTHER.public, WALLET.public], sender))
+        found = V1(OURS).unpack(value)
+        assert found == ForOthers([base58(OTHER.public), base58(WALLET.public)], "v1")
 
 
 def test_padding_and_the_standard_alphabet_are_read() -> None:
@@ -118,9 +119,7 @@ def test_padding_and_the_standard_alphabet_are_read() -> None:
     packed = pack(message, [OURS.public], WALLET)
     parts = {name: from_b64(text) for name, text in json.loads(packed).items()}
     padded = {name: b64encode(parts[name]).decode() for name in ("iv", "ciphertext", "tag")}
-    assert _opened(_changed(packed, **padded)) == OpenedEnvelope(
-        message, OURS.public, WALLET.public
-    )
+    assert _opened(_changed(packed, **padded)) == OpenedEnvelope(message, WALLET.public)
 
     def respell(header: dict[str, Any]) -> None:
         entry = header["recipients"][0]
@@ -129,7 +128,7 @@ def test_padding_and_the_standard_alphabet_are_read() -> None:
             entry["header"][name] = b64encode(from_b64(entry["header"][name])).decode()
 
     askar = askar_pack(message, [OURS.public], ASKAR_WALLET, change=respell)
-    assert _opened(askar) == OpenedEnvelope(message, OURS.public, WALLET.public)
+    assert _opened(askar) == OpenedEnvelope(message, WALLET.public)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_spellings_and_additions_of_other_agents_are_read(change: Change) -> Non
 def test_null_for_what_anoncrypt_does_not_have_is_read() -> None:
     change = _set_for_us(sender=None, iv=None)
     packed = askar_pack(b"hello", [OURS.public], None, change=change)
-    assert _opened(packed) == OpenedEnvelope(b"hello", OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(b"hello", None)
 
 
 def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
@@ -162,7 +161,7 @@ def test_an_anonymous_message_that_names_a_sender_stays_anonymous() -> None:
     claimed = to_b64(base58(WALLET.public).encode())
     change = _set_for_us(sender=claimed, iv=to_b64(bytes(24)))
     packed = askar_pack(b"hello", [OURS.public], None, change=change)
-    assert _opened(packed) == OpenedEnvelope(b"hello", OURS.public, None)
+    assert _opened(packed) == OpenedEnvelope(b"hello", None)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def unpacked(plaintext: Any, sender: KeyPair | None = AGENT) -> Unpacked:
 
 def opened(envelope: bytes) -> dict[str, Any]:
     """What the agent reads."""
-    found = opened_with(envelope, {AGENT.public: AGENT})
+    found = opened_with(envelope, AGENT)
     assert not isinstance(found, UnpackRefusal)
     assert found.sender_key == OURS.public
     plaintext: dict[str, Any] = orjson.loads(found.plaintext)

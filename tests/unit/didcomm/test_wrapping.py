@@ -32,7 +32,7 @@ def opened(envelope: bytes, key: KeyPair) -> Any:
     """What a mediator with this key reads; no sender is proven."""
     sealed = sealed_in(envelope)
     assert sealed is not None
-    unpacked = unpack(sealed, {key.public: key})
+    unpacked = unpack(sealed, key)
     assert isinstance(unpacked, OpenedEnvelope)
     assert unpacked.sender_key is None
     return orjson.loads(unpacked.plaintext)

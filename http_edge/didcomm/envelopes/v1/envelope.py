@@ -8,7 +8,7 @@ sender's key and so proves the sender; Anoncrypt seals it and reveals nothing of
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -28,7 +28,7 @@ from nacl.exceptions import CryptoError
 from http_edge.crypto.encoding import b64decode, b64encode, b64encode_ascii
 from http_edge.crypto.strict_json import parse
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, curve_public, read_key
-from http_edge.didcomm.envelopes.messages import Json, UnpackRefusal
+from http_edge.didcomm.envelopes.messages import Json
 
 RECIPIENTS_MAX: Final = 64
 """Recipients in one envelope."""
@@ -44,10 +44,9 @@ _SHARED_MAX: Final = 8192
 
 
 class OpenedEnvelope(msgspec.Struct, frozen=True):
-    """An opened message, our key that it was packed to, and the sender's key if proven."""
+    """An opened message, and the sender's key if proven."""
 
     plaintext: bytes
-    recipient_key: bytes
     sender_key: bytes | None
 
 
@@ -100,15 +99,13 @@ def parsed(value: Json) -> Sealed | None:
     return Sealed(kids, header, envelope) if len(kids) == len(header.recipients) else None
 
 
-def unpack(sealed: Sealed, keys: Mapping[bytes, KeyPair]) -> OpenedEnvelope | UnpackRefusal:
-    """Open the message for the first recipient in ``keys``, our pairs by raw public key."""
-    for kid, recipient in zip(sealed.kids, sealed.header.recipients, strict=True):
-        if kid in keys:
-            try:
-                return _open(sealed, recipient, keys[kid])
-            except (CryptoError, ValueError):
-                return UnpackRefusal.UNDECRYPTABLE
-    return UnpackRefusal.NOT_FOR_US
+def unpack(sealed: Sealed, own: KeyPair) -> OpenedEnvelope | None:
+    """Open the message with ``own``, the key of one of its recipients; None if it does not open."""
+    recipient = sealed.header.recipients[sealed.kids.index(own.public)]
+    try:
+        return _open(sealed, recipient, own)
+    except (CryptoError, ValueError):
+        return None
 
 
 def pack(plaintext: bytes, recipients: Sequence[bytes], sender: KeyPair | None) -> bytes:
@@ -158,7 +155,7 @@ def _open(sealed: Sealed, recipient: _Recipient, own: KeyPair) -> OpenedEnvelope
         b64decode(envelope.iv),
         content_key,
     )
-    return OpenedEnvelope(plaintext, own.public, sender_key)
+    return OpenedEnvelope(plaintext, sender_key)
 
 
 def _sender(sealed: bytes, own: KeyPair) -> tuple[bytes, bytes]:

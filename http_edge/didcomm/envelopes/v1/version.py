@@ -47,7 +47,6 @@ class V1:
 
     def __init__(self, key: KeyPair) -> None:
         self._key = key
-        self._keys = {key.public: key}
         self._own_name = base58(key.public)
 
     def unpack(self, value: Json) -> Unpacked | ForOthers | UnpackRefusal | None:
@@ -55,11 +54,11 @@ class V1:
         sealed = envelope.parsed(value)
         if sealed is None:
             return None
-        opened = envelope.unpack(sealed, self._keys)
-        if opened is UnpackRefusal.NOT_FOR_US:
+        if self._key.public not in sealed.kids:
             return ForOthers([base58(kid) for kid in dict.fromkeys(sealed.kids)], self.name)
-        if isinstance(opened, UnpackRefusal):
-            return opened
+        opened = envelope.unpack(sealed, self._key)
+        if opened is None:
+            return UnpackRefusal.UNDECRYPTABLE
         sender = None if opened.sender_key is None else agent_account(opened.sender_key)
         found = object_in(opened.plaintext)
         work = 1 if sender is None else 2
