@@ -234,6 +234,10 @@ class Attachment(msgspec.Struct, frozen=True):
     inlined: bool = False
 
 
+Attachments: TypeAlias = Mapping[str, Attachment | Sequence[Attachment]]
+"""Attachments by the member that they belong to; those of the whole message by the empty text."""
+
+
 class SignedValue(msgspec.Struct, frozen=True):
     """A member to be signed by ``key``; ``at_s`` is the time in Unix seconds (RFC 0234)."""
 
@@ -245,18 +249,13 @@ class SignedValue(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True):
     """An answer: the message ``name`` of the question's protocol, in the question's thread.
 
-    ``attachments`` belong to the whole message; an empty list is written, None is not.
-    ``member_attachments`` are by the member that they belong to; ``signed`` are members to be
-    signed. ``names_parent``: the answer repeats the parent thread of the question.
-    ``delivered_bytes``: the length of all messages of the queue in it.
+    ``signed`` are members to be signed. ``names_parent``: the answer repeats the parent thread of
+    the question. ``delivered_bytes``: the length of all messages of the queue in it.
     """
 
     name: str
     body: Json = msgspec.field(default_factory=dict)
-    attachments: Sequence[Attachment] | None = None
-    member_attachments: Mapping[str, Attachment | Sequence[Attachment]] = msgspec.field(
-        default_factory=dict
-    )
+    attachments: Attachments = msgspec.field(default_factory=dict)
     signed: Mapping[str, SignedValue] = msgspec.field(default_factory=dict)
     names_parent: bool = False
     delivered_bytes: int = 0
@@ -304,7 +303,7 @@ class NewMessage(msgspec.Struct, frozen=True):
 
     kind: str
     body: Json = msgspec.field(default_factory=dict)
-    attachments: Sequence[Attachment] | None = None
+    attachments: Attachments = msgspec.field(default_factory=dict)
     id: str = ""
 
 

@@ -116,7 +116,7 @@ def _response(key: KeyPair, did: str, document: Json | None = None) -> Reply:
         signed = {"did_rotate": sign_attachment(did.encode("ascii"), key, media_type=TEXT_TYPE)}
     else:
         signed = {"did_doc": sign_attachment(orjson.dumps(document), key)}
-    return Reply("response", {"did": did}, member_attachments=signed, names_parent=True)
+    return Reply("response", {"did": did}, attachments=signed, names_parent=True)
 
 
 def _genesis_document(own: MediatorDocuments) -> Json:

@@ -25,7 +25,7 @@ from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
 from http_edge.didcomm.delivery.pump import delivery_to
-from http_edge.didcomm.envelopes.messages import Attachment, Json
+from http_edge.didcomm.envelopes.messages import Attachment, Attachments, Json
 from http_edge.didcomm.protocols.protocol import Request
 from http_edge.settings.settings import DidComm
 
@@ -98,11 +98,16 @@ def _possible(message_ids: Sequence[str]) -> list[str]:
     return [message_id for message_id in message_ids if len(message_id) <= _ID_CHARS_MAX]
 
 
-def attachments(messages: Sequence[DeliveredMessage], *, inlined: bool = False) -> list[Attachment]:
-    """Return messages as attachments of a delivery; the agent acknowledges them by id."""
-    return [
-        Attachment(message.message_id, message.payload, inlined=inlined) for message in messages
-    ]
+def attachments(
+    messages: Sequence[DeliveredMessage], member: str = "", *, inlined: bool = False
+) -> Attachments:
+    """Return messages as attachments of a delivery; the agent acknowledges them by id.
+
+    They belong to the ``member`` of this name, or to the whole message.
+    """
+    return {
+        member: [Attachment(each.message_id, each.payload, inlined=inlined) for each in messages]
+    }
 
 
 def time_text(at_ms: int) -> str:

@@ -183,7 +183,7 @@ class Pickup:
             return self._refused(narrowed)
         if limit == 0 or narrowed.to_nothing:
             if self._form.delivers_nothing:
-                return _answer(Reply("delivery", narrowed.echo, []))
+                return _answer(Reply("delivery", narrowed.echo, attachments([])))
             return await self._status_reply(request, narrowed)
         found = await self._queue.deliver(request, limit, recipient_key=narrowed.name)
         if not isinstance(found, Delivery):

@@ -143,7 +143,7 @@ def status_of(state: QueueState, now_ms: int) -> Json:
 def _messages(name: str, found: Delivery) -> Reply:
     return Reply(
         name,
-        member_attachments={"messages": attachments(found.messages, inlined=True)},
+        attachments=attachments(found.messages, "messages", inlined=True),
         delivered_bytes=found.size_bytes,
     )
 

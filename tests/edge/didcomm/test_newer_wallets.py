@@ -81,6 +81,28 @@ async def test_a_wallet_follows_an_invitation_and_reads_what_waits(
     assert (await bob.status()).message_count == 0
 
 
+async def test_pickup_1_hands_over_the_messages_that_it_removes(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    recipient = await bob.new_recipient()
+    await alice.write(recipient, "one", "two")
+    batch = await answer_to(bob, "messagepickup/1.0/batch-pickup", batch_size=2)
+    texts = [orjson.dumps(one["data"]["json"]) for one in batch["~attach"]]
+    assert [alice.text_in(recipient, text) for text in texts] == ["one", "two"]
+    assert (await bob.status()).message_count == 0
+
+
+async def test_pickup_1_shows_the_messages_that_are_asked_for(
+    network: WalletNetwork, alice: Sender
+) -> None:
+    bob = await connected(network)
+    await alice.write(await bob.new_recipient(), "one", "two")
+    waiting = [picked.id for picked in await bob.fetch(2)]
+    listed = await answer_to(bob, "messagepickup/1.0/list-pickup", message_ids=waiting)
+    assert [one["@id"] for one in listed["~attach"]] == waiting
+
+
 @PICKUPS
 async def test_live_messages_come_as_deliveries_and_again_until_acknowledged(
     network: WalletNetwork, alice: Sender, pickup: PickupVersion

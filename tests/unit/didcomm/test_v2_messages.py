@@ -15,6 +15,7 @@ from http_edge.didcomm.envelopes.messages import (
     NEW_PREFIX,
     Acknowledgement,
     Attachment,
+    Attachments,
     ForOthers,
     MessageType,
     NewMessage,
@@ -300,10 +301,19 @@ def test_answers_stand_in_the_thread_and_confirm_what_asks_for_it() -> None:
     assert own["type"] == NEW_PREFIX + "trust-ping/2.0/problem-report"
     assert answered(Reply("disclosures"))["type"] == NEW_PREFIX + "trust-ping/2.0/disclose"
     assert "attachments" not in reply
-    assert answered(Reply("delivery", attachments=[]))["attachments"] == []
+    assert answered(Reply("delivery", attachments={"": []}))["attachments"] == []
     empty = answered(Acknowledgement())
     assert empty["type"] == NEW_PREFIX + "empty/1.0/empty"
     assert (empty["ack"], empty["body"]) == (["message-1"], {})
+
+
+def test_attachments_of_a_member_are_among_those_of_the_whole_message() -> None:
+    sender = unpacked(ALICE.pack(ALICE.plaintext(PEER4), recipient(OWN, OWN.web), PEER4)).sender
+    assert sender is not None
+    attached: Attachments = {"": [Attachment("m1", b"{}")], "x": Attachment("m2", b"{}")}
+    sent = ENVELOPES.pack(NewMessage("x/1.0/y", {}, attached), sender, "new-1")
+    opened = ALICE.open(sent, keys_of(OWN, OWN.web))
+    assert [one["id"] for one in opened["attachments"]] == ["m1", "m2"]
 
 
 def test_a_message_of_ours_carries_envelopes_in_base64_or_as_they_are() -> None:
@@ -311,7 +321,7 @@ def test_a_message_of_ours_carries_envelopes_in_base64_or_as_they_are() -> None:
     assert sender is not None
     envelope = orjson.dumps(JWE)
     attached = [Attachment("m1", envelope), Attachment("m2", envelope, inlined=True)]
-    delivery = NewMessage("messagepickup/3.0/delivery", {"recipient_did": "x"}, attached)
+    delivery = NewMessage("messagepickup/3.0/delivery", {"recipient_did": "x"}, {"": attached})
     sent = ALICE.open(ENVELOPES.pack(delivery, sender, "new-1"), keys_of(OWN, OWN.web))
     first, second = sent["attachments"]
     assert sent["from"] == OWN.web

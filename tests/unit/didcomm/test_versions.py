@@ -99,7 +99,9 @@ def test_reports_and_acknowledgements_have_the_type_that_agents_of_the_version_r
 
 
 def test_a_message_that_answers_none_has_no_thread() -> None:
-    delivery = NewMessage("messagepickup/2.0/delivery", attachments=[Attachment("one", b"{}")])
+    delivery = NewMessage(
+        "messagepickup/2.0/delivery", attachments={"": [Attachment("one", b"{}")]}
+    )
     back = opened(ENVELOPES.pack(delivery, agent_account(AGENT.public), "new-1"))
     assert set(back) == {"@type", "@id", "~attach"}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -24,6 +24,7 @@ from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
     Answer,
     Attachment,
+    Attachments,
     Json,
     Message,
     MessageType,
@@ -164,17 +165,16 @@ def _members(reply: Reply) -> Json:
         f"{name}~sig": sign_member(signed.value, signed.key, signed.at_s)
         for name, signed in reply.signed.items()
     }
-    attached: Json = {}
-    for name, attachments in reply.member_attachments.items():
-        if isinstance(attachments, Attachment):
-            attached[name + _ATTACHED] = write_attachment(attachments)
-        else:
-            attached[name + _ATTACHED] = list(map(write_attachment, attachments))
-    return {**reply.body, **_attached(reply.attachments), **attached, **signed}
+    return {**reply.body, **_attached(reply.attachments), **signed}
 
 
-def _attached(attachments: Sequence[Attachment] | None) -> Json:
-    return {} if attachments is None else {_ATTACHED: list(map(write_attachment, attachments))}
+def _attached(attachments: Attachments) -> Json:
+    return {
+        name + _ATTACHED: write_attachment(one)
+        if isinstance(one, Attachment)
+        else list(map(write_attachment, one))
+        for name, one in attachments.items()
+    }
 
 
 def _type(text: object) -> MessageType | None:

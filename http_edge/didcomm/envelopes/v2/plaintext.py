@@ -7,7 +7,7 @@ we always write one (2.0). Times are Unix seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 import orjson
@@ -19,6 +19,7 @@ from http_edge.didcomm.envelopes.messages import (
     Acknowledgement,
     Answer,
     Attachment,
+    Attachments,
     Json,
     Message,
     NewMessage,
@@ -146,10 +147,12 @@ def write_attachment(attachment: Attachment) -> Json:
     return {**head, "data": {"base64": b64encode(attachment.content), "jws": attachment.jws}}
 
 
-def _attached(attachments: Sequence[Attachment] | None) -> Json:
-    if attachments is None:
+def _attached(attachments: Attachments) -> Json:
+    """Return the attachments of a message in one list, to whichever member they belong."""
+    if not attachments:
         return {}
-    return {"attachments": list(map(write_attachment, attachments))}
+    listed = ([each] if isinstance(each, Attachment) else each for each in attachments.values())
+    return {"attachments": list(map(write_attachment, chain.from_iterable(listed)))}
 
 
 def _integer(value: object) -> int | None:
