@@ -65,10 +65,6 @@ class Signature(msgspec.Struct, frozen=True):
     header: _Header | None = None
 
 
-class _Signatures(msgspec.Struct, frozen=True):
-    signatures: list[Signature]
-
-
 class _Member(msgspec.Struct, frozen=True):
     type: str = msgspec.field(name="@type")
     sig_data: str
@@ -111,7 +107,8 @@ def read_attachment(attachment: object) -> SignedContent | None:
         return SignedContent(orjson.dumps(data["json"]), ()) if is_json else None
     try:
         content = b64decode(text)
-        signers = [_signer(signature, content) for signature in _signatures(jws)]
+        listed = [] if jws is None else signatures_in(jws, _SIGNATURES_MAX)
+        signers = [_signer(signature, content) for signature in listed]
     except ValueError:  # includes JsonRefused and msgspec.ValidationError
         return None
     right = tuple(signer for signer in signers if signer is not None)
@@ -148,18 +145,16 @@ def verify_member(signed: object) -> tuple[Json, bytes] | None:
     return (value, key) if isinstance(value, dict) else None
 
 
-def _signatures(jws: object) -> list[Signature]:
+def signatures_in(jws: object, signatures_max: int) -> list[Signature]:
     """Return the signatures in a JWS, in either of its JSON forms (RFC 7515 section 7.2).
 
     Raises:
-        ValueError: there are none, or too many.
+        ValueError: there are none, or more than ``signatures_max``.
     """
-    if jws is None:
-        return []
     if not isinstance(jws, dict) or "signatures" not in jws:
         return [msgspec.convert(jws, Signature)]
-    several = msgspec.convert(jws, _Signatures).signatures
-    if not 0 < len(several) <= _SIGNATURES_MAX:
+    several = msgspec.convert(jws["signatures"], list[Signature])
+    if not 0 < len(several) <= signatures_max:
         raise ValueError("no signatures, or too many")
     return several
 

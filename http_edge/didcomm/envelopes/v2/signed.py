@@ -25,7 +25,7 @@ from http_edge.didcomm.envelopes.did_documents import FETCHED, SeenDids, account
 from http_edge.didcomm.envelopes.keys import KeyPair, curve_public, did_key
 from http_edge.didcomm.envelopes.messages import DidRotation, Json
 from http_edge.didcomm.envelopes.public_keys import Curve, PublicKey, elliptic
-from http_edge.didcomm.envelopes.signed import Signature
+from http_edge.didcomm.envelopes.signed import Signature, signatures_in
 
 MEDIA_TYPE: Final = "application/didcomm-signed+json"
 FROM_PRIOR_CHARS_MAX: Final = 16_384
@@ -59,11 +59,6 @@ class _Protected(msgspec.Struct, frozen=True):
     crit: object = None
 
 
-class _Signed(msgspec.Struct, frozen=True):
-    payload: str
-    signatures: list[Signature]
-
-
 class _Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The claims of a DID rotation; a JWT with other claims was signed for another purpose."""
 
@@ -95,23 +90,18 @@ def read_signed(value: Json, seen: SeenDids) -> SignedMessage | None:
     None if a signature is wrong, or if different DIDs have signed: a message has one sender.
     """
     try:
-        if "signatures" in value:
-            signed = msgspec.convert(value, _Signed)
-        else:
-            one = msgspec.convert(value, Signature)
-            signed = _Signed(msgspec.convert(value["payload"], str), [one])
-        payload = b64decode(signed.payload)
+        listed = signatures_in(value, SIGNATURES_MAX)
+        text = msgspec.convert(value["payload"], str)
+        payload = b64decode(text)
     except ValueError:  # includes msgspec.ValidationError
         return None
-    if len(signed.signatures) > SIGNATURES_MAX:
-        return None
     first: SignedMessage | None = None
-    for each in signed.signatures:  # stops at the first wrong signature
-        found = _verified(signed.payload, payload, each, seen)
+    for each in listed:  # stops at the first wrong signature
+        found = _verified(text, payload, each, seen)
         if found is None or (first is not None and found.did != first.did):
             return None
         first = first or found
-    return first and msgspec.structs.replace(first, signatures=len(signed.signatures))
+    return first and msgspec.structs.replace(first, signatures=len(listed))
 
 
 def read_from_prior(
