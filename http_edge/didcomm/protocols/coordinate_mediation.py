@@ -36,7 +36,7 @@ Result: TypeAlias = Literal["success", "no_change", "client_error", "server_erro
 
 _ADD: Final = "add"
 _REMOVE: Final = "remove"
-_CLIENT_ERROR: Final = "client_error"
+_CLIENT_ERROR: Final[Result] = "client_error"
 _NO_LIMIT: Final = -1
 
 
@@ -95,25 +95,11 @@ FORMS: Final = (FORM_1, FORM_2, FORM_3)
 
 
 class _Update(msgspec.Struct, frozen=True):
-    """One wanted change as it was written; a member that is no text is empty."""
+    """One wanted change as it was written, and the name that it is about; None if it is invalid."""
 
     recipient: str
     action: str
-
-    @classmethod
-    def read(cls, item: object, member: str) -> _Update:
-        """Read the change in an item of ``updates``, which may be any JSON value."""
-        written = item if isinstance(item, dict) else {}
-        recipient, action = written.get(member), written.get("action")
-        return cls(
-            recipient=recipient if isinstance(recipient, str) else "",
-            action=action if isinstance(action, str) else "",
-        )
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it names both a recipient and an action, valid or not."""
-        return bool(self.recipient and self.action)
+    name: str | None
 
 
 class CoordinateMediation:
@@ -161,41 +147,43 @@ class CoordinateMediation:
         if isinstance(wanted, InvalidMember):
             return _report(wanted)
         most = self._settings.keylist_updates_max
-        updates = [_Update.read(item, self._form.recipient) for item in wanted]
-        looked_at = [(update, self._name(update)) for update in updates[:most]]
+        updates = [self._read(item) for item in wanted[:most]]
         changes = _changes(
-            looked_at, _held(request.message), on_either_curve=self._form is not FORM_1
+            updates, _held(request.message), on_either_curve=self._form is not FORM_1
         )
         changed = await self._keylists.change(request.sender.did, request.command, changes)
         if isinstance(changed, Refusal):
             return _report(changed)
-        updated = [
-            self._result(update, result) for update, result in self._results(looked_at, changed)
-        ]
-        updated += [
-            self._result(update, _CLIENT_ERROR) for update in updates[most:] if update.is_complete
-        ]
+        updated = self._results(updates, changed)
+        for item in wanted[most:]:
+            recipient, action = self._written(item)
+            if recipient and action:
+                updated.append(self._result(recipient, action, _CLIENT_ERROR))
         refused = _CLIENT_ERROR if _CLIENT_ERROR in changed.failed.values() else ""
         return Outcome(
             reply=Reply(f"{self._form.update}-response", {"updated": updated}), refused=refused
         )
 
-    def _name(self, update: _Update) -> str | None:
-        """Return the name that a change is about, or None if the change is invalid."""
-        name = self._form.name_of(update.recipient)
-        # No agent may own a name of ours: it would receive the forwards for all others.
-        if name in self._own.dids.names or update.action not in {_ADD, _REMOVE}:
-            return None
-        return name
+    def _written(self, item: object) -> tuple[str, str]:
+        """Return recipient and action of a change, any JSON value; what is no text is empty."""
+        written = item if isinstance(item, dict) else {}
+        texts = (written.get(self._form.recipient), written.get("action"))
+        recipient, action = (text if isinstance(text, str) else "" for text in texts)
+        return recipient, action
 
-    def _results(
-        self, updates: Sequence[tuple[_Update, str | None]], changed: Changed
-    ) -> list[tuple[_Update, Result]]:
-        """Return each update's result, as if the updates had been carried out one by one."""
+    def _read(self, item: object) -> _Update:
+        recipient, action = self._written(item)
+        name = self._form.name_of(recipient)
+        # No agent may own a name of ours: it would receive the forwards for all others.
+        is_valid = name not in self._own.dids.names and action in {_ADD, _REMOVE}
+        return _Update(recipient, action, name if is_valid else None)
+
+    def _results(self, updates: Sequence[_Update], changed: Changed) -> list[Json]:
+        """Return each update with its result, as if they had been carried out one by one."""
         is_there = dict(changed.was_there)
-        results: list[tuple[_Update, Result]] = []
-        for update, name in updates:
-            result: Result = _CLIENT_ERROR
+        results: list[Json] = []
+        for update in updates:
+            name, result = update.name, _CLIENT_ERROR
             if name in changed.failed:
                 result = changed.failed[name]
             elif name is not None:
@@ -203,16 +191,11 @@ class CoordinateMediation:
                 unchanged = self._form.repeated_add if wanted else "no_change"
                 result = unchanged if is_there[name] == wanted else "success"
                 is_there[name] = wanted
-            results.append((update, result))
+            results.append(self._result(update.recipient, update.action, result))
         return results
 
-    def _result(self, update: _Update, result: Result) -> Json:
-        """Return a change with its result, for the client."""
-        return {
-            self._form.recipient: update.recipient,
-            "action": update.action,
-            "result": result,
-        }
+    def _result(self, recipient: str, action: str, result: Result) -> Json:
+        return {self._form.recipient: recipient, "action": action, "result": result}
 
     async def _query(self, request: Request) -> Outcome:
         """List recipients, oldest first.
@@ -253,11 +236,11 @@ def _held(message: Message) -> frozenset[str]:
 
 
 def _changes(
-    updates: Sequence[tuple[_Update, str | None]], held: frozenset[str], *, on_either_curve: bool
+    updates: Sequence[_Update], held: frozenset[str], *, on_either_curve: bool
 ) -> KeyChanges:
     """Return the changes to make: for each key, its last update counts."""
-    last = {key: update.action for update, key in updates if key is not None}
-    tried = frozenset(key for update, key in updates if key is not None and update.action == _ADD)
+    last = {update.name: update.action for update in updates if update.name is not None}
+    tried = frozenset(each.name for each in updates if each.name and each.action == _ADD)
     return KeyChanges(
         add=[key for key, action in last.items() if action == _ADD],
         remove=[key for key, action in last.items() if action == _REMOVE],
