@@ -80,9 +80,7 @@ class Enrolment:
         back to this mediator.
         """
         service = await self._services(message)
-        if service is None or self._own.is_at(service.uri):
-            return "", []
-        if any(canonical_name(key) in self._own.dids.names for key in service.routing_keys):
+        if service is None or self._own.leads_back(service.uri, service.routing_keys):
             return "", []
         # A document lists the keys from the outside inwards: the mediator reached first is first.
         return service.uri, list(reversed(service.routing_keys))

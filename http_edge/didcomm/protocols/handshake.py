@@ -113,8 +113,8 @@ class HandshakeResponder:
             return document
         if not document.is_of(request.sender):
             return NotAdmitted.NOT_PACKED
-        own_key = self._own.dids.key.public
-        if own_key in document.routing_keys or self._own.is_at(document.endpoint):
+        routing_keys = list(map(base58, document.routing_keys))
+        if self._own.leads_back(document.endpoint, routing_keys):
             return NotAdmitted.LEADS_BACK
         admitted = await self._admission.admit(request, request.message.parent_thread_id)
         if isinstance(admitted, NotAdmitted):
@@ -125,7 +125,7 @@ class HandshakeResponder:
             peer_did=peer4_short(document.did),
             label=label[:_LABEL_CHARS_MAX],
             endpoint=document.endpoint,
-            routing_keys=list(map(base58, document.routing_keys)),
+            routing_keys=routing_keys,
             protocol=f"{kind.family}/{kind.major}.{kind.minor}",
             invitation_id=admitted,
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import msgspec
 
 from http_edge.didcomm.envelopes.own_dids import OwnDids
+from http_edge.didcomm.envelopes.recipient_names import canonical_name
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
@@ -19,6 +21,11 @@ class OwnAddress(msgspec.Struct, frozen=True):
     endpoint: str
     dids: OwnDids
 
-    def is_at(self, url: str) -> bool:
-        """Say whether an endpoint has the host and port of the mediator's own; False if empty."""
+    def leads_back(self, url: str, routing_keys: Iterable[str]) -> bool:
+        """Say whether messages to this endpoint, or through a mediator with these keys, come here.
+
+        An endpoint is compared by host and port; an empty one leads nowhere.
+        """
+        if any(canonical_name(key) in self.dids.names for key in routing_keys):
+            return True
         return urlsplit(url).netloc.lower() == urlsplit(self.endpoint).netloc.lower()
