@@ -14,13 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from actors.core.commands import (
-    Command,
-    EndLive,
-    QueryQueue,
-    RemoveMessages,
-    StartLive,
-)
+from actors.core.commands import EndLive, QueryQueue, RemoveMessages, StartLive
 from actors.core.message_queue import ACKNOWLEDGED
 from actors.core.refusals import Refusal
 from actors.core.replies import DeliveredMessage, Delivery, QueueState
@@ -51,23 +45,15 @@ class OwnQueue:
         self, request: Request, recipient_key: str | None = None
     ) -> QueueState | Refusal:
         """Return the state of the queue, or of its messages for one recipient name."""
-        return await self.change(request, QueryQueue(recipient_key))
-
-    async def change(
-        self, request: Request, command: Command, *, can_linger: bool = False
-    ) -> QueueState | Refusal:
-        """Run a command and return the queue's state after it."""
-        return await request.ask_account(command, QueueState, can_linger=can_linger)
+        return await request.ask_account(QueryQueue(recipient_key), QueueState)
 
     async def live(self, request: Request, edge: str | None) -> QueueState | Refusal:
         """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
         if edge is None:
-            return await self.change(request, EndLive(request.session))
-        lease_ms, bytes_max = (
-            round(self._settings.lease_s * 1000),
-            self._settings.delivery_bytes_max,
-        )
-        return await self.change(request, StartLive(edge, request.session, lease_ms, bytes_max))
+            return await request.ask_account(EndLive(request.session), QueueState)
+        lease_ms = round(self._settings.lease_s * 1000)
+        start = StartLive(edge, request.session, lease_ms, self._settings.delivery_bytes_max)
+        return await request.ask_account(start, QueueState)
 
     async def acknowledge(
         self, request: Request, message_ids: Sequence[str]
@@ -75,7 +61,7 @@ class OwnQueue:
         """Remove the messages with these ids; foreign and unknown ids are ignored alike."""
         removal = RemoveMessages(_possible(message_ids), ACKNOWLEDGED)
         # Live deliveries are acknowledged one by one: a commit for each would delay other commands.
-        return await self.change(request, removal, can_linger=request.peer.live)
+        return await request.ask_account(removal, QueueState, can_linger=request.peer.live)
 
     async def deliver(
         self, request: Request, limit: int, *, recipient_key: str | None = None, at_least: int = 0

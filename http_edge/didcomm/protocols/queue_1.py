@@ -51,7 +51,7 @@ class Queue1:
 
     async def _update(self, request: Request) -> Outcome:
         command = _policy(request.message.body.get("update")) or QueryQueue()
-        return self._status_reply(await self._queue.change(request, command))
+        return self._status_reply(await request.ask_account(command, QueueState))
 
     async def _fetch(self, request: Request) -> Outcome:
         limit = request.message.count("message_count_limit", self._messages_max)
