@@ -142,11 +142,9 @@ class MediatorInvitation(msgspec.Struct, frozen=True):
 
         RFC 0434 calls this URL shortening. A wallet has to reach the mediator to read the message.
         """
-        if protocol == "out-of-band-2":
-            named = {SHORT_PARAMETER: self.terms.id, "label": self.label}
-            return f"{base}{INVITATION_PATH}?{urlencode(named)}"
-        named = {"id": self.terms.id, "label": self.label}
-        if protocol != "out-of-band":
+        id_name = SHORT_PARAMETER if protocol == "out-of-band-2" else "id"
+        named = {id_name: self.terms.id, "label": self.label}
+        if protocol == "connections":
             named["protocol"] = protocol
         return f"{base}{INVITATION_PATH}?{urlencode(named)}"
 
