@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from actors.core.refusals import Refusal
 from actors.core.replies import Delivery, QueueState
 from actors.host.clock import Clock
@@ -33,17 +31,6 @@ from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_an
 from http_edge.settings.settings import DidComm
 
 CHANNEL: Final = "pickup/1.0"
-EMPTY_QUEUE: Final = "empty_queue"
-TIMEOUT_OCCURRED: Final = "timeout_occurred"
-INVALID_REQUEST: Final = "invalid_request"
-TEMPORARILY_UNAVAILABLE: Final = "temporarily_unavailable"
-"""Not in RFC 0212, which defines no failing holder; a false status would be worse."""
-_REFUSED: Final = {INVALID_REQUEST: Problem.INVALID_MESSAGE.refused}
-"""The other codes are answers, not refusals: an empty queue, for example."""
-_EXPLAIN: Final = {
-    EMPTY_QUEUE: "Message queue is empty",
-    TIMEOUT_OCCURRED: "Message queue is empty, timeout occurred",
-}
 
 
 class Pickup1:
@@ -78,7 +65,7 @@ class Pickup1:
     async def _batch(self, request: Request) -> Outcome:
         size = request.message.count("batch_size")
         if isinstance(size, InvalidMember):
-            return _problem(INVALID_REQUEST, size.sentence)
+            return _invalid(size.sentence)
         found = await self._collect(request, size)
         if not isinstance(found, Delivery):
             return _refused(found)
@@ -88,7 +75,7 @@ class Pickup1:
     async def _list(self, request: Request) -> Outcome:
         ids = request.message.texts("message_ids", IDS_MAX)
         if isinstance(ids, InvalidMember):
-            return _problem(INVALID_REQUEST, ids.sentence)
+            return _invalid(ids.sentence)
         found = await self._queue.show(request, ids)
         if not isinstance(found, Delivery):
             return _refused(found)
@@ -102,8 +89,9 @@ class Pickup1:
         if found.messages:
             [message] = found.messages
             return Outcome(envelope=message.payload, handed_over=[message.message_id])
-        code = EMPTY_QUEUE if request.message.delay_ms is None else TIMEOUT_OCCURRED
-        return _problem(code, _EXPLAIN[code])
+        if request.message.delay_ms is None:
+            return _problem("empty_queue", "Message queue is empty")
+        return _problem("timeout_occurred", "Message queue is empty, timeout occurred")
 
     async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
         """Lease up to ``size`` messages: at once if that many wait, else when the delay is over."""
@@ -127,7 +115,7 @@ class Pickup1:
 
 
 async def _unexpected(supported: str, _request: Request) -> Outcome:
-    return _problem(INVALID_REQUEST, f"Unknown request type; supported: {supported}")
+    return _invalid(f"Unknown request type; supported: {supported}")
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:
@@ -152,16 +140,25 @@ def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
     return Outcome(reply, may_wait=False, handed_over=handed_over, explicit=True)
 
 
-def _problem(code: str, explain: str) -> Outcome:
-    """Answer with the protocol's own problem report, which is older than RFC 0035."""
+def _problem(code: str, explain: str, refused: str = "") -> Outcome:
+    """Answer with the protocol's own problem report, which is older than RFC 0035.
+
+    ``refused`` is empty for an answer that is no refusal: an empty queue, for example.
+    """
     report = Reply("problem_report", {"problem-code": code, "explain": explain})
-    return Outcome(report, may_wait=False, refused=_REFUSED.get(code, ""))
+    return Outcome(report, may_wait=False, refused=refused)
+
+
+def _invalid(explain: str, refused: str = Problem.INVALID_MESSAGE.refused) -> Outcome:
+    return _problem("invalid_request", explain, refused)
 
 
 def _refused(refusal: Refusal) -> Outcome:
     problem = problem_of(refusal)
-    code = TEMPORARILY_UNAVAILABLE if problem.who_retries == "you" else INVALID_REQUEST
-    return msgspec.structs.replace(_problem(code, problem.sentence), refused=problem.refused)
+    if problem.who_retries == "you":
+        # RFC 0212 defines no failing holder; a false status would be worse.
+        return _problem("temporarily_unavailable", problem.sentence, problem.refused)
+    return _invalid(problem.sentence, problem.refused)
 
 
 def _nothing_yet(found: Delivery | Refusal) -> bool:
