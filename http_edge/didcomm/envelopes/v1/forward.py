@@ -7,13 +7,13 @@ for an agent behind mediators of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeGuard
+from typing import Final
 
 import orjson
 
 from http_edge.crypto.strict_json import JsonRefused, parse
 from http_edge.didcomm.envelopes import keys
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, Message
+from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Forward, InvalidMember, Message
 from http_edge.didcomm.envelopes.packed import read_packed
 from http_edge.didcomm.envelopes.v1.envelope import pack
 
@@ -27,10 +27,9 @@ def read_forward(message: Message, *, recipients_max: int) -> Forward | None:
     ``recipients_max`` recipients (some would be lost unseen), or if ``msg`` is no encrypted
     envelope: nothing else may enter a queue (RFC 0685).
     """
-    names = message.body.get("to")
-    if isinstance(names, str):
-        names = [names]
-    if not _is_texts(names) or not 0 < len(names) <= recipients_max:
+    to = message.text("to")
+    names = message.texts("to", recipients_max) if to is None else [to]
+    if isinstance(names, InvalidMember) or not names:
         return None
     payload = read_packed(message.body.get("msg"))
     if payload is None:
@@ -64,10 +63,6 @@ def wrap(
     except (JsonRefused, ValueError):
         return None
     return envelope
-
-
-def _is_texts(names: object) -> TypeGuard[list[str]]:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def _recipient_key(name: str) -> bytes | None:
