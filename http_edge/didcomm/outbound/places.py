@@ -82,10 +82,6 @@ class Places:
         """Return the places that a delivery to these addresses takes, in the order for all."""
         return self._pools[responsiveness].places(addresses)
 
-    def held(self) -> int:
-        """Return the number of addresses and networks at which some delivery has a place."""
-        return sum(len(pool.at) for pool in self._pools.values())
-
 
 class SharedPlaces:
     """A number of places. The sources that wait for one get it in turn, one each."""
