@@ -143,12 +143,11 @@ class Keylists:
         found = await self._identities.find_account(owner, command, names)
         if isinstance(found, Refusal):
             return found
-        own: list[ClaimedKey] | Refusal = []
         if not found.has_room:
             # Refuse before a name is taken from another account.
             return Refusal.QUOTA_EXCEEDED
-        if not found.account_did:
-            own = await self.claim_own(owner, command, [n for n in names if n not in found.keys])
+        new = [] if found.account_did else [name for name in names if name not in found.keys]
+        own = await self.claim_own(owner, command, new)
         if isinstance(own, Refusal):
             return own
         granted = await self._identities.ask(owner, GrantMediation(connection, own), command, Done)
