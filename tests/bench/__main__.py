@@ -19,7 +19,6 @@ from tests.bench import (
     didcomm,
     envelopes,
     erasure,
-    failover,
     idle,
     many_identities,
     projections,
@@ -207,16 +206,6 @@ def model_command(
         print_json(msgspec.to_builtins(found))
     else:
         scale_report.print_model(found)
-
-
-@bench.command("failover")
-@_quick
-@click.option("--seed", type=int, default=1, show_default=True)
-@json_option
-def failover_command(*, quick: bool, seed: int, as_json: bool) -> None:
-    """Measure how soon all agents are served again after each fault of a cluster."""
-    wanted = failover.plan(quick=quick)
-    _measure(lambda _: failover.run(wanted, seed), as_json=as_json)
 
 
 @bench.command("envelopes")

@@ -277,19 +277,6 @@ async def test_a_closed_mediator_serves_those_it_has_and_takes_no_new_agent(
 # ---- acknowledgements and reports
 
 
-async def test_what_has_no_answer_is_acknowledged_on_request(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    ask = {"~please_ack": {"on": ["OUTCOME"]}}
-    complete = fresh(**ask)
-    acknowledged = await answer_to(bob.wallet, "didexchange/1.1/complete", **complete)
-    assert acknowledged["@type"] == NEW_PREFIX + "notification/1.0/ack"
-    assert acknowledged["status"] == "OK"
-    assert acknowledged["~thread"] == {"thid": complete["@id"]}
-    pong = await answer_to(bob.wallet, "trust_ping/1.0/ping", **ask)
-    assert pong["@type"].endswith("/ping_response")  # which says as much
-
-
 async def test_reports_and_acknowledgements_are_never_answered(
     network: WalletNetwork, bob: Bob
 ) -> None:

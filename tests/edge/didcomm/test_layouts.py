@@ -7,19 +7,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from http_edge.clients.demonstration.didcomm import demonstrate
 from http_edge.didcomm.envelopes.keys import base58
 from http_edge.didcomm.envelopes.v1.envelope import pack
 from tests.edge.didcomm.wallet_network import SENDER, Bob, WalletNetwork, envelope_of, ids, numbered
 from tests.edge.mediator import LAYOUTS, WAIT_S, Mediator
 
 pytestmark = pytest.mark.parametrize("layout", LAYOUTS)
-
-
-async def test_every_proof_of_the_walk_holds(network: WalletNetwork) -> None:
-    url = network.mediator.url()
-    proofs = [proof async for proof in demonstrate(network.session, url, url)]
-    assert [proof for proof in proofs if not proof.held] == []
 
 
 async def test_a_key_has_one_owner(network: WalletNetwork) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from http_edge.clients.didcomm import Wallet, forward_2
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key, did_key_reference
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from http_edge.didcomm.envelopes.recipient_names import x25519_name
 from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.wallet_network import (
@@ -20,8 +19,6 @@ from tests.edge.didcomm.wallet_network import (
     WalletNetwork,
     answer_to,
     envelope_of,
-    opened,
-    routed,
 )
 from tests.edge.identities import Json
 from tests.edge.mediator import HandClock
@@ -41,21 +38,6 @@ async def results(wallet: Wallet, *updates: tuple[Any, Any]) -> list[str]:
         updates=[{"recipient_key": key, "action": action} for key, action in updates],
     )
     return [item["result"] for item in answer["updated"]]
-
-
-async def test_mediation_is_granted_and_again_the_same(network: WalletNetwork) -> None:
-    wallet = await network.connect()
-    grant = await reply_to(wallet, "mediate-request")
-    assert grant["@type"] == NEW_PREFIX + COORDINATION + "mediate-grant"
-    assert grant["endpoint"] == network.mediator.url("/didcomm")
-    assert grant["routing_keys"] == [did_key(SERVICE.public)]
-    facts = network.mediator.facts()
-    again = await reply_to(wallet, "mediate-request")
-    for one in (grant, again):
-        one.pop("@id")
-        one.pop("~thread")
-    assert again == grant
-    assert network.mediator.facts() == facts
 
 
 async def test_a_key_of_another_is_a_client_error_and_stays_where_it_is(
@@ -110,17 +92,6 @@ async def test_the_mediators_own_key_has_no_owner(bob: Bob) -> None:
     assert await results(bob.wallet, (own[0], "remove")) == ["client_error"]
 
 
-async def test_a_released_key_can_be_claimed_by_another(network: WalletNetwork) -> None:
-    bob, carol = await network.bobs(2)
-    await network.write(bob, "for bob")
-    await bob.wallet.update_keylist(remove=[bob.key])
-    assert await results(carol.wallet, (base58(bob.key), "add")) == ["success"]
-    await network.write(bob, "for carol")
-    (picked,) = await carol.wallet.fetch(10)
-    assert bob.read(picked) == "for carol"
-    assert await bob.drained() == ["for bob"]
-
-
 async def test_a_key_is_in_force_before_the_answer_and_over_every_transport(
     network: WalletNetwork, bob: Bob
 ) -> None:
@@ -139,15 +110,6 @@ async def test_keylists_outlive_the_mediator(network: WalletNetwork, bob: Bob) -
     assert [item.recipient_key for item in listed.keys] == [did_key(bob.key)]
     await network.write(bob, "one")
     assert await bob.drained() == ["one"]
-
-
-async def test_an_answer_without_a_return_route_waits(network: WalletNetwork, bob: Bob) -> None:
-    answer = await network.say(bob.connection, COORDINATION + "mediate-request")
-    assert (answer.status, answer.body) == (202, b"")
-    (picked,) = await bob.wallet.fetch(10)
-    assert opened(bob.connection, picked.envelope)["@type"].endswith("/mediate-grant")
-    answer = await network.say(bob.connection, COORDINATION + "keylist-query", **routed())
-    assert opened(bob.connection, answer.body)["@type"].endswith("/keylist")
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 10, "burst_s": 6}}])

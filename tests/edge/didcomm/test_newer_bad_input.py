@@ -266,11 +266,3 @@ async def test_whatever_stands_in_a_message_is_answered(
         answer = await say(network, bob, message)
         assert answer.status in {200, 202, 400}, (kind, body, head)
     await bob.ping()
-
-
-async def test_a_problem_report_is_never_answered_with_another(
-    network: WalletNetwork, bob: Wallet2
-) -> None:
-    for kind in ("report-problem/2.0/problem-report", "unheard-of/1.0/problem-report"):
-        answer = await say(network, bob, in_form(kind, body={"code": "e.p.x"}, id=kind[:20]))
-        assert (answer.status, answer.body) == (202, b"")

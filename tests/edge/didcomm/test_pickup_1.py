@@ -11,52 +11,20 @@ from typing import Final
 import aiohttp
 import pytest
 
-from http_edge.didcomm.envelopes.messages import NEW_PREFIX
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
-    envelope_of,
     ids,
     numbered,
     opened,
     routed,
     sealed,
 )
-from tests.edge.identities import Json
 from tests.edge.mediator import WAIT_S, Mediator
 
 PICKUP: Final = "messagepickup/1.0/"
 SHORT_MS: Final = 250
 LONG_MS: Final = 20_000
-
-
-def problem(answer: Json | None) -> tuple[str, object]:
-    """Name and code of the protocol's own problem report."""
-    assert answer is not None
-    assert isinstance(answer["explain"], str)
-    return str(answer["@type"]).removeprefix(NEW_PREFIX + PICKUP), answer["problem-code"]
-
-
-async def test_a_noop_brings_the_oldest_message_raw(network: WalletNetwork, bob: Bob) -> None:
-    envelope = envelope_of(bob.key, "one")
-    assert (await network.post(envelope)).status == 202
-    await network.write(bob, "two")
-    answer = await network.say(bob.connection, PICKUP + "noop", **routed())
-    assert (answer.status, answer.body) == (200, envelope)
-    assert bob.read(await bob.wallet.noop()) == "two"
-
-
-@pytest.mark.parametrize("transport", ["HTTP", "WebSocket"])
-async def test_a_noop_with_delay_is_answered_when_a_message_arrives(
-    network: WalletNetwork, bob: Bob, transport: str
-) -> None:
-    async with bob.wallet.socket() as socket:
-        wallet = bob.wallet if transport == "HTTP" else bob.wallet.over(socket)
-        polling = asyncio.create_task(wallet.noop(LONG_MS))
-        await network.polled()
-        assert not polling.done()
-        await network.write(bob, "one")
-        assert bob.read(await polling) == "one"
 
 
 async def test_other_messages_pass_a_long_poll_on_its_socket(

@@ -97,15 +97,6 @@ async def test_foreign_unknown_and_used_ids_look_the_same_and_change_nothing(
     assert (await carol.wallet.status()).message_count == 1
 
 
-async def test_an_acknowledgement_over_another_connection_counts(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    await network.write(bob, "one", "two")
-    async with bob.wallet.socket() as socket:
-        over_socket = ids(await bob.wallet.over(socket).fetch(10))
-        assert (await bob.wallet.received(over_socket)).message_count == 0
-
-
 async def test_return_route_thread_is_enough(network: WalletNetwork, bob: Bob) -> None:
     answer = await network.say(bob.connection, PICKUP + "status-request", **routed("thread"))
     assert opened(bob.connection, answer.body)["message_count"] == 0

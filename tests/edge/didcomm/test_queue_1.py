@@ -5,9 +5,6 @@ Every case of the protocol is in ``tests/unit/didcomm/test_queue_1.py``.
 
 from __future__ import annotations
 
-import pytest
-
-from http_edge.clients.didcomm import QueueStatus
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
@@ -15,20 +12,6 @@ from tests.edge.didcomm.wallet_network import (
     ids,
     numbered,
 )
-from tests.edge.mediator import HandClock
-
-
-async def test_more_messages_than_the_owner_wants_are_refused_explicitly(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    assert (await bob.wallet.update_queue(message_count_limit=2)).message_count_limit == 2
-    await network.write(bob, "one", "two")
-    refused = await network.forward_text(bob.key, "three")
-    assert (refused.status, refused.json) == (429, {"error": "queue-full"})
-    assert int(refused.headers["Retry-After"]) > 0
-    assert bob.texts(await bob.wallet.queue_fetch(1)) == ["one"]
-    await network.write(bob, "three")
-    assert await bob.drained() == ["two", "three"]
 
 
 async def test_a_message_larger_than_the_owner_wants_is_refused_explicitly(
@@ -51,34 +34,6 @@ async def test_who_listens_gets_messages_though_none_may_wait(
         (picked,) = await live.next()
         assert bob.read(picked) == "one"
         await live.received([picked.id])
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {
-            "limits": {"queue_messages_max": 3, "queue_sender_share_max": 1},
-            "retention": {"messages_s": 600},
-        }
-    ],
-)
-async def test_the_owners_rules_stay_within_the_operators(
-    network: WalletNetwork, bob: Bob, clock: HandClock
-) -> None:
-    status = await bob.wallet.update_queue(message_count_limit=1_000, duration_limit=100_000)
-    assert (status.message_count_limit, status.duration_limit_s) == (3, 600)
-    await network.write(bob, *numbered(3))
-    assert (await network.forward_text(bob.key, "one more")).status == 429
-    clock.advance(601)
-    assert (await bob.wallet.queue_status()).message_count == 0
-
-
-async def test_the_rules_outlive_the_mediator(network: WalletNetwork, bob: Bob) -> None:
-    await bob.wallet.update_queue(message_count_limit=7, will_queue=False)
-    before = await bob.wallet.queue_status()
-    await network.mediator.restart()
-    assert await bob.wallet.queue_status() == before
-    assert isinstance(before, QueueStatus)
 
 
 async def test_messages_of_the_mediator_itself_wait_in_the_same_queue(
