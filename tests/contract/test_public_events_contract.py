@@ -37,15 +37,6 @@ def test_an_event_comes_back_with_all_that_its_signature_covers(log: EventLog) -
     assert (page.events, page.total) == ([expected], 1)
 
 
-def test_the_newest_event_comes_first(log: EventLog) -> None:
-    stamps: dict[str, Seconds] = {"a": 3, "b": 1.5, "c": 3, "d": -1, "e": 3.0}
-    append(log, OWNER, *[published(name, stamp) for name, stamp in stamps.items()])
-    assert _ids(log) == ["e", "c", "a", "b", "d"]
-    page = log.query_public_events(OWNER, ALL, PageBounds(1, 2))
-    assert [event.event_id for event in page.events] == ["c", "a"]
-    assert page.total == 5
-
-
 def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLog) -> None:
     append(log, OWNER, published("a", 1), published("b", 2))
     with pytest.raises(PageTooLarge):
@@ -54,42 +45,12 @@ def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLo
     assert one.event_id == "b"
 
 
-def test_filters_narrow_by_channel_tags_and_time_together(log: EventLog) -> None:
-    append(
-        log,
-        OWNER,
-        published("1", 1, channel="news", tags=["x", "y"]),
-        published("2", 2, channel="news", tags=["y"]),
-        published("3", 3, channel="blog", tags=["x"]),
-        published("4", 4, channel="blog"),
-    )
-    assert _ids(log, PublicEventsFilter(channel_id="news")) == ["2", "1"]
-    assert _ids(log, PublicEventsFilter(tags=["x", "y"])) == ["3", "2", "1"]
-    assert _ids(log, PublicEventsFilter(channel_id="news", tags=["x"])) == ["1"]
-    assert _ids(log, PublicEventsFilter(after_timestamp_s=1, before_timestamp_s=4)) == ["3", "2"]
-    assert _ids(log, PublicEventsFilter(tags=["x", "z"], after_timestamp_s=1)) == ["3"]
-    assert _ids(log, PublicEventsFilter(channel_id="x")) == []
-
-
 def test_a_withdrawn_event_is_gone_at_once(log: EventLog) -> None:
     append(log, OWNER, published("1", 1, tags=["t"]), published("2", 2, tags=["t"]))
     append(log, OWNER, withdrawn("1", "1", "unknown"))
     assert _ids(log) == ["2"]
     assert _ids(log, PublicEventsFilter(tags=["t"])) == ["2"]
     assert _ids(log, PublicEventsFilter(channel_id="news", tags=["t", "u"])) == ["2"]
-
-
-def test_an_event_can_be_published_and_withdrawn_in_one_append(log: EventLog) -> None:
-    append(log, OWNER, published("1"), withdrawn("1"), published("2"))
-    assert _ids(log) == ["2"]
-
-
-def test_a_channel_restricts_what_is_withdrawn(log: EventLog) -> None:
-    append(log, OWNER, published("1", channel="news"), published("2", channel="blog"))
-    append(log, OWNER, withdrawn("1", "2", channel="blog"))
-    assert _ids(log) == ["1"]
-    append(log, OWNER, withdrawn("1", channel=""))
-    assert _ids(log) == ["1"]
 
 
 def test_no_identity_withdraws_the_events_of_another(log: EventLog) -> None:

@@ -45,67 +45,6 @@ def test_a_timestamp_stays_the_number_that_the_client_wrote(
     assert repr(event.timestamp_s) == repr(timestamp)
 
 
-def test_events_are_ordered_by_timestamp_then_position(log: EventLog) -> None:
-    stamps: dict[str, Seconds] = {"a": 3, "b": 1.5, "c": 3, "d": -1, "e": 2, "f": 3.0}
-    append(log, OWNER, *[saved(name, stamp) for name, stamp in stamps.items()])
-    assert _ids(log) == ["d", "b", "e", "a", "c", "f"]
-
-
-def test_time_bounds_are_exclusive_and_zero_is_a_bound(log: EventLog) -> None:
-    append(log, OWNER, *[saved(str(second), second) for second in (-1, 0, 1, 2)])
-    assert _ids(log, SavedEventsFilter(after_timestamp_s=0)) == ["1", "2"]
-    assert _ids(log, SavedEventsFilter(before_timestamp_s=0)) == ["-1"]
-    assert _ids(log, SavedEventsFilter(after_timestamp_s=-1, before_timestamp_s=2)) == ["0", "1"]
-    assert _ids(log, SavedEventsFilter(after_timestamp_s=0.5, before_timestamp_s=1.5)) == ["1"]
-    assert _ids(log, SavedEventsFilter(after_timestamp_s=1, before_timestamp_s=1)) == []
-
-
-def test_a_participant_is_the_sender_or_the_recipient(log: EventLog) -> None:
-    append(
-        log,
-        OWNER,
-        saved("in", 1, sender="did:a", recipient=OWNER_DID),
-        saved("out", 2, sender=OWNER_DID, recipient="did:a"),
-        saved("b", 3, sender="did:b", recipient=OWNER_DID),
-        saved("self", 4, sender=OWNER_DID, recipient=OWNER_DID),
-    )
-    assert _ids(log, SavedEventsFilter(participant_did="did:a")) == ["in", "out"]
-    assert _ids(log, SavedEventsFilter(participant_did="did:c")) == []
-    assert _ids(log, SavedEventsFilter(participant_did=OWNER_DID)) == ["in", "out", "b", "self"]
-
-
-def test_the_owner_need_not_take_part_in_its_events(log: EventLog) -> None:
-    append(
-        log,
-        OWNER,
-        saved("own", 1, tags=["t"]),
-        saved("foreign", 2, sender="did:a", recipient="did:b", tags=["t"]),
-    )
-    assert _ids(log) == ["own", "foreign"]
-    assert _ids(log, SavedEventsFilter(participant_did=OWNER_DID)) == ["own"]
-    owners = SavedEventsFilter(participant_did=OWNER_DID, encrypted_tags=["t"])
-    assert _ids(log, owners) == ["own"]
-    for did in ("did:a", "did:b"):
-        assert _ids(log, SavedEventsFilter(participant_did=did)) == ["foreign"]
-
-
-def test_tags_match_any_and_an_event_counts_once(log: EventLog) -> None:
-    append(
-        log,
-        OWNER,
-        saved("both", 1, tags=["a", "b", "a"]),
-        saved("a", 2, tags=["a"]),
-        saved("c", 3, tags=["c"]),
-        saved("none", 4),
-    )
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["a", "b", "a"])) == ["both", "a"]
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["c", "d"])) == ["c"]
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["A"])) == []
-    assert _ids(log, SavedEventsFilter(encrypted_tags=[])) == ["both", "a", "c", "none"]
-    many = [f"tag {n}" for n in range(1000)]
-    assert _ids(log, SavedEventsFilter(encrypted_tags=[*many, "b", "a"])) == ["both", "a"]
-
-
 def test_an_event_with_very_many_tags_is_found_by_each(log: EventLog) -> None:
     tags = [f"tag {n}" for n in range(1500)]
     append(log, OWNER, saved("many", tags=tags))
@@ -113,29 +52,6 @@ def test_an_event_with_very_many_tags_is_found_by_each(log: EventLog) -> None:
     append(log, OWNER, tagged("many", "only"))
     assert _ids(log, SavedEventsFilter(encrypted_tags=tags)) == []
     assert _ids(log, SavedEventsFilter(encrypted_tags=["only"])) == ["many"]
-
-
-def test_only_an_update_of_its_tags_makes_an_event_processed(log: EventLog) -> None:
-    unprocessed = SavedEventsFilter(unprocessed_only=True)
-    append(log, OWNER, saved("new"), saved("old", processed=True))
-    assert _ids(log, unprocessed) == ["new"]
-    assert _ids(log, unprocessed) == ["new"]
-    append(log, OWNER, tagged("new"))
-    assert _ids(log, unprocessed) == []
-    assert _ids(log) == ["new", "old"]
-
-
-def test_an_update_replaces_all_tags(log: EventLog) -> None:
-    append(log, OWNER, saved("id", tags=["a", "b"], processed=True))
-    append(log, OWNER, tagged("id", "b", "c", "c"))
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["a"])) == []
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["c"], participant_did=OTHER_DID)) == ["id"]
-    (event,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1)).events
-    assert event.encrypted_tags == ["b", "c", "c"]
-    append(log, OWNER, tagged("id"))
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["b", "c"])) == []
-    (event,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1)).events
-    assert event.encrypted_tags == []
 
 
 def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> None:
@@ -163,14 +79,6 @@ def test_a_page_of_too_many_bytes_is_refused_unless_it_is_one_event(log: EventLo
         log.query_saved_events(OWNER, ALL, PageBounds(0, 2, 10))
     (one,) = log.query_saved_events(OWNER, ALL, PageBounds(0, 1, 10)).events
     assert (one.event_id, one.encrypted_tags) == ("a", ["t"])
-
-
-def test_owners_do_not_see_each_other(log: EventLog) -> None:
-    other = identity_stream(OTHER_DID)
-    append(log, OWNER, saved("id", 1, tags=["t"]))
-    append(log, other, saved("id", 2, tags=["t"]), saved("other", 3, tags=["t"]))
-    assert _ids(log, SavedEventsFilter(encrypted_tags=["t"])) == ["id"]
-    assert log.query_saved_events(other, ALL, PageBounds(0, 9)).total == 2
 
 
 AWKWARD = ["", "\x00", "a\x00", "a", "😀", "e\u0301", "\u00e9", "%", "?", "'", "x" * 10_000]
