@@ -8,6 +8,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -44,6 +45,7 @@ from tests.cluster.server import (
     send,
     serve_command,
 )
+from tests.crash.owner import here
 
 pytestmark = pytest.mark.cluster
 REFUSED_S_MAX = 60.0
@@ -75,8 +77,6 @@ def refusal(data_dir: Path, /, *codes: Exit, **settings: str) -> str:
     ("settings", "named"),
     [
         ({"no.such": "1"}, "no.such"),
-        ({"listen": "nowhere"}, "listen"),
-        ({"hosts": "17", "shards": "16"}, "hosts"),
         ({"listen": "192.0.2.77:0"}, "192.0.2.77:0"),
     ],
 )
@@ -113,10 +113,12 @@ def test_a_log_is_not_served_with_other_keys_and_none_are_made_for_it(tmp_path: 
 
 
 def test_a_host_that_cannot_read_its_log_ends_the_first_start_soon(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        assert server.terminate()[0] == Exit.OK
+    settings = Settings(did=MEDIATOR_DID, data_dir=tmp_path)
+    check_log(settings)
+    with here(settings.log_dsn):
+        pass  # owned a shard of it, which is a row
     with closing(sqlite3.connect(tmp_path / "log.db")) as log:
-        log.execute("UPDATE stored_events SET state = x'00'")
+        assert log.execute("UPDATE stored_events SET state = x'00'").rowcount > 0
         log.commit()
     reason = refusal(tmp_path, Exit.INTERNAL, listen="127.0.0.1:0", did=MEDIATOR_DID)
     assert "The mediator did not become ready" in reason
@@ -348,19 +350,26 @@ def test_sigterm_ends_a_mediator_in_order_while_rays_control_service_hangs(tmp_p
         server.wait_until_gone()
 
 
-async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
-    tmp_path: Path,
-) -> None:
-    server = Server(tmp_path / "data")
+@pytest.fixture(scope="module")
+def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A mediator on a machine that has no memory to spare, and that keeps what a crash leaves."""
+    server = Server(tmp_path_factory.mktemp("unlucky") / "data")
     # To Ray, any use of memory is now too much.
     server.environment = {**server.environment, "RAY_memory_usage_threshold": "0.001"}
+    server.prefix = ("prlimit", "--core=unlimited")
     with server:
-        serving = server.pids("ray::Ray")
-        # The kernel ends none of them before a larger process.
-        assert [_oom_score_adj(pid) for pid in serving] == [_oom_score_adj(server.pid)] * 2
-        async with client(server.url) as mediator:
-            await newcomer(mediator, "alice")
-        assert server.pids("ray::Ray") == serving
+        yield server
+
+
+async def test_a_machine_that_is_short_of_memory_ends_no_process_of_a_small_mediator(
+    unlucky: Server,
+) -> None:
+    serving = unlucky.pids("ray::Ray")
+    # The kernel ends none of them before a larger process.
+    assert [_oom_score_adj(pid) for pid in serving] == [_oom_score_adj(unlucky.pid)] * 2
+    async with client(unlucky.url) as mediator:
+        await newcomer(mediator, "alice")
+    assert unlucky.pids("ray::Ray") == serving
 
 
 def _oom_score_adj(pid: int) -> str:
@@ -408,15 +417,12 @@ def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
     assert [found for found in pythons if any(name in found for name in unused)] == []
 
 
-def test_no_process_leaves_its_memory_in_a_file(tmp_path: Path) -> None:
+def test_no_process_leaves_its_memory_in_a_file(unlucky: Server) -> None:
     """Keys and erased contents are in it; the system may write it where others look.
 
     With a limit of 0 it would still start a program for it (core(5)), with 1 it does not.
     """
-    server = Server(tmp_path / "data")
-    server.prefix = ("prlimit", "--core=unlimited")
-    with server:
-        found = [Path(f"/proc/{pid}/limits").read_text() for pid, _ in server.processes()]
+    found = [Path(f"/proc/{pid}/limits").read_text() for pid, _ in unlucky.processes()]
     soft = {line.split()[4] for text in found for line in text.splitlines() if "core" in line}
     assert len(found) > len(RAYS)
     assert soft == {"1"}
