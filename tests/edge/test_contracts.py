@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.edge.identities import Identity, Json, contract_request, contract_terms, signed_contract
+from tests.edge.identities import Identity, Json, contract_request, signed_contract
 from tests.edge.mediator import (
-    DAY_S,
     MEDIATOR_DID,
     SUCCESS,
     Answer,
@@ -135,25 +134,6 @@ async def test_trap_38_several_requests_of_one_sender_are_several_records_in_ord
         for text in texts
     ]
     assert len({request["id"] for request in waiting}) == 3
-
-
-async def test_trap_56_an_acknowledged_request_is_not_offered_again(
-    mediator: Mediator, alice: Identity, bob: Identity
-) -> None:
-    await mediator.register(bob)
-    for text in ("one", "two", "three"):
-        await forward(mediator, alice, bob, text)
-    ids = [request["id"] for request in await mediator.records(bob, QUERY_REQUESTS)]
-    answer = await mediator.do(
-        bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[ids[1], ids[1], "unknown"]
-    )
-    assert (answer.status, answer.json) == (200, SUCCESS)
-    left = await mediator.records(bob, QUERY_REQUESTS)
-    assert [request["id"] for request in left] == [ids[0], ids[2]]
-    again = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[ids[1]])
-    assert again.json == SUCCESS
-    empty = await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[])
-    assert empty.json == SUCCESS
 
 
 async def test_trap_56_ids_of_others_are_ignored_and_not_distinguished(
@@ -309,18 +289,6 @@ async def test_trap_59_only_a_participant_saves_a_contract(
         assert await contracts(mediator, participant) == [contract]
 
 
-async def test_trap_59_the_same_contract_twice_is_one_record(
-    mediator: Mediator, alice: Identity, bob: Identity
-) -> None:
-    await mediator.register(alice)
-    contract = signed_contract(alice, bob, mediator.clock.now_s + 60)
-    assert (await respond(mediator, bob, contract, to=alice)).json == SUCCESS
-    (first,) = await mediator.records(alice, QUERY_CONTRACTS)
-    for _ in range(2):
-        assert (await save(mediator, alice, contract)).json == SUCCESS
-    assert await mediator.records(alice, QUERY_CONTRACTS) == [first]
-
-
 async def test_trap_59_one_signed_contract_is_one_record_whatever_stands_beside_it(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
@@ -350,60 +318,3 @@ async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either
     assert await contracts(mediator, bob, did=carol.did) == [with_carol]
     assert await contracts(mediator, bob, did=bob.did) == [with_alice, with_carol]
     assert await contracts(mediator, bob, did="did:decentrl:unknown") == []
-
-
-async def test_trap_66_expiry_bounds_exclude_the_bound_and_are_combined(
-    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
-) -> None:
-    await mediator.register(bob)
-    first, second, third = [await mediator.befriend(bob, alice, s) for s in (100, 200, 300)]
-    now_s = clock.now_s
-
-    async def found(**where: Any) -> list[Json]:
-        return await contracts(mediator, bob, **where)
-
-    assert await found(expires_at_before=now_s + 200) == [first]
-    assert await found(expires_at_before=now_s + 200.5) == [first, second]
-    assert await found(expires_at_after=now_s + 200) == [third]
-    assert await found(expires_at_after=now_s + 100, expires_at_before=now_s + 300) == [second]
-    assert await found(expires_at_after=0) == [first, second, third]
-    assert await found(expires_at_before=0) == []
-    assert await found(expires_at_before=None, expires_at_after=None, did=None) == [
-        first,
-        second,
-        third,
-    ]
-
-
-async def test_one_sees_only_ones_own_contracts_and_requests(
-    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
-) -> None:
-    await mediator.register(alice, bob, carol)
-    await mediator.befriend(bob, alice)
-    await forward(mediator, alice, bob)
-    for other in (alice, carol):
-        assert await contracts(mediator, other) == []
-        assert await mediator.records(other, QUERY_REQUESTS) == []
-
-
-async def test_the_whole_flow_between_two_strangers(
-    mediator: Mediator, alice: Identity, bob: Identity
-) -> None:
-    """Alice asks Bob for a contract, Bob answers, and both can write."""
-    await mediator.register(alice, bob)
-    expires_at = mediator.clock.now_s + DAY_S
-    terms = contract_terms(alice, bob.did, expires_at)
-    request = {"communication_contract": terms, "requestor_signature": alice.sign(terms)}
-    payload = contract_request(alice, bob.pre_public, request)
-    assert (await mediator.send(alice, payload, to=bob)).json["code"] == "REQUESTED"
-    (waiting,) = await mediator.records(bob, QUERY_REQUESTS)
-    contract = signed_contract(alice, bob, expires_at)
-    assert (await save(mediator, bob, contract)).json == SUCCESS
-    assert (await respond(mediator, bob, contract, to=alice)).json == SUCCESS
-    await mediator.do(bob, ACKNOWLEDGE_REQUESTS, communication_contract_ids=[waiting["id"]])
-    assert await contracts(mediator, alice) == await contracts(mediator, bob) == [contract]
-    await mediator.delivered(alice, bob, "hi Bob")
-    await mediator.delivered(bob, alice, "hi Alice")
-    assert await mediator.waiting(bob) == ["hi Bob"]
-    assert await mediator.waiting(alice) == ["hi Alice"]
-    assert await mediator.records(bob, QUERY_REQUESTS) == []

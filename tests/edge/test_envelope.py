@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 import pytest
-import rfc8785
 
 from tests.edge.identities import Identity, b64, signed_contract
 from tests.edge.mediator import MEDIATOR_DID, Mediator
@@ -260,24 +259,6 @@ async def test_a_did_beyond_the_bound_is_an_invalid_command(
     for header in longer:
         answer = await mediator.send(alice, QUERY, **header)
         assert answer.refusal == (400, "INVALID_COMMAND")
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"one": 1.0, "small": 1e-7, "large": 1e15, "minus": -0.0, "third": 1 / 3},
-        {"😀": 1, "￿": 2, "é": "ü", "": None},
-        {"control": '\x00\x08\t\n\x0c\r\x1f\x7f\u2028/\\"'},
-        {"10": 1, "9": 2, "nested": {"b": [{"z": 0, "a": 1}], "a": {}}},
-        {"number": 2**53 - 1, "negative": -(2**53) + 1},
-    ],
-)
-async def test_the_signature_is_over_canonical_json_whatever_the_text(
-    mediator: Mediator, alice: Identity, extra: dict[str, Any]
-) -> None:
-    command = mediator.command(alice, {**QUERY, **extra}, **{f"x{k}": v for k, v in extra.items()})
-    assert rfc8785.dumps(command)
-    assert (await mediator.post(orjson.dumps(command))).status == 200
 
 
 @pytest.mark.parametrize(

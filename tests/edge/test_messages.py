@@ -162,24 +162,6 @@ async def test_trap_55_messages_wait_in_the_order_of_their_arrival(
     assert [event for page in pages for event in page] == again
 
 
-async def test_messages_can_be_asked_for_by_sender(
-    mediator: Mediator, alice: Identity, bob: Identity, carol: Identity
-) -> None:
-    await mediator.befriend(bob, carol)
-    for sender, text in ((alice, "a1"), (carol, "c1"), (alice, "a2")):
-        await mediator.delivered(sender, bob, text)
-    found = await mediator.do(bob, QUERY, filter={"sender_did": alice.did})
-    assert [event["payload"] for event in found.payload["pending_events"]] == ["a1", "a2"]
-    assert found.payload["pagination"]["total"] == 2
-    all_senders = await mediator.do(bob, QUERY, filter={"sender_did": None})
-    assert all_senders.payload["pagination"]["total"] == 3
-    unknown = await mediator.do(bob, QUERY, filter={"sender_did": "did:decentrl:unknown"})
-    assert unknown.payload == {
-        "pending_events": [],
-        "pagination": {"page": 0, "page_size": 10, "total": 0},
-    }
-
-
 async def test_an_acknowledged_message_is_gone_for_good(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:

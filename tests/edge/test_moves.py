@@ -27,12 +27,18 @@ NO_RATES = {"per_sender_per_s": 0, "per_address_per_s": 0}
 ROOMY = {"page_size_max": 1_000}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def log_settings(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Where the log is: each store has locks of its own."""
-    if request.param == "sqlite":
-        return {}
-    return {"log": request.getfixturevalue("postgres_url")}
+@pytest.fixture
+def store() -> str:
+    """Where the log is; parametrised where the locks of a store could matter."""
+    return "sqlite"
+
+
+@pytest.fixture
+def log_settings(store: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    return {} if store == "sqlite" else {"log": request.getfixturevalue("postgres_url")}
+
+
+EACH_STORE = pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 
 
 @pytest.fixture
@@ -153,6 +159,7 @@ async def kept_under_load(
     assert NotedRoutes.waits > 0
 
 
+@EACH_STORE
 async def test_two_hundred_moves_under_load_refuse_lose_double_and_disorder_nothing(
     moving: MovingMediator, network: WalletNetwork
 ) -> None:
@@ -224,6 +231,7 @@ async def test_after_an_unplanned_change_the_sockets_of_that_shard_close_and_no_
         assert await hears(again) == "back again"
 
 
+@EACH_STORE
 async def test_an_owner_that_was_replaced_unawares_changes_nothing_and_says_whom_it_is_not(
     moving: MovingMediator, alice: Identity, bob: Identity
 ) -> None:
@@ -276,6 +284,7 @@ async def places_changed(moving: MovingMediator, busy: Sequence[str]) -> None:
             await moving.move(moving.shard_of(did))
 
 
+@EACH_STORE
 async def test_identities_that_leave_their_shards_and_come_back_refuse_and_lose_nothing(
     moving: MovingMediator, network: WalletNetwork
 ) -> None:

@@ -176,31 +176,6 @@ async def test_no_publisher_withdraws_the_events_of_others(
     assert await read(mediator, alice) == ["mine"]
 
 
-async def test_a_withdrawal_that_names_a_channel_stays_within_it(
-    mediator: Mediator, alice: Identity
-) -> None:
-    event_id = await publish(mediator, alice, "x", channel_id="one")
-    await withdraw(mediator, alice, public_event_id=event_id, channel_id="two")
-    assert await read(mediator, alice) == ["x"]
-    await withdraw(mediator, alice, public_event_id=event_id, channel_id="one")
-    assert await read(mediator, alice) == []
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {},
-        {"event_ids": None, "public_event_id": None, "event_id": None},
-    ],
-)
-async def test_a_withdrawal_names_events(
-    mediator: Mediator, alice: Identity, payload: Json
-) -> None:
-    command = {"type": "DELETE_PUBLIC_EVENT", **payload}
-    answer = await mediator.send(alice, command, channel="ONE_WAY_PUBLIC")
-    assert answer.refusal == INVALID
-
-
 @pytest.mark.parametrize(
     "did",
     [
@@ -350,18 +325,6 @@ async def test_an_address_pays_for_all_events_that_match_its_query(
     path = f"/public/{alice.did}?page_size=1&tags={'&tags='.join(tags)}"
     pages = [(await mediator.get(path)).status for _ in range(9)]
     assert pages == [200] * 8 + [429]  # of 5 tokens each, 4 of them for 16 lists of 250
-
-
-@pytest.mark.parametrize("settings", [{"limits": {"page_bytes_max": 1_048_576}}])
-async def test_one_event_alone_is_a_page_of_any_size(mediator: Mediator, alice: Identity) -> None:
-    await mediator.register(alice)
-    text = "\x01" * 60_000
-    for _ in range(4):
-        await publish(mediator, alice, text)
-    found = await mediator.get(f"/public/{alice.did}?page_size=4")
-    assert found.refusal == INVALID  # 240 KB as they are stored, 1.4 MB in JSON
-    for page in range(4):
-        assert await read(mediator, alice, f"?page_size=1&page={page}") == [text]
 
 
 @pytest.mark.parametrize("settings", [{"rates": {"per_address_per_s": 10, "burst_s": 10}}])

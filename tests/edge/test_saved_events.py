@@ -111,13 +111,6 @@ async def test_trap_61_one_bad_event_refuses_all(mediator: Mediator, alice: Iden
     assert await saved(mediator, alice) == []
 
 
-async def test_trap_61_no_events_are_saved_with_success(
-    mediator: Mediator, alice: Identity
-) -> None:
-    await save(mediator, alice)
-    assert await saved(mediator, alice) == []
-
-
 async def test_trap_62_tags_are_optional_and_keep_order_and_duplicates(
     mediator: Mediator, alice: Identity, bob: Identity
 ) -> None:
