@@ -120,6 +120,7 @@ def _expected(events: list[Event], where: PublicEventsFilter) -> list[str]:
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     history=st.lists(_events | _removals, min_size=1, max_size=9),
+    appended_first=st.integers(0, 9),
     wanted=st.lists(_filters, min_size=1, max_size=6),
     offset=st.integers(0, 3),
     limit=st.integers(1, 4),
@@ -127,6 +128,7 @@ def _expected(events: list[Event], where: PublicEventsFilter) -> list[str]:
 def test_pages_and_totals_are_those_of_the_plain_model(
     log: EventLog,
     history: list[tuple[Seconds, str, list[str]] | PublicEventsDeleted],
+    appended_first: int,
     wanted: list[PublicEventsFilter],
     offset: int,
     limit: int,
@@ -138,7 +140,9 @@ def test_pages_and_totals_are_those_of_the_plain_model(
         else published(str(number), item[0], channel=item[1], tags=item[2])
         for number, item in enumerate(history)
     ]
-    log.append([encode(owner, version, event) for version, event in enumerate(events, 1)], events)
+    rows = [encode(owner, version, event) for version, event in enumerate(events, 1)]
+    for part in (slice(appended_first), slice(appended_first, None)):
+        log.append(rows[part], events[part])
     for where in wanted:
         expected = _expected(events, where)
         page = log.query_public_events(owner, where, PageBounds(offset, limit))

@@ -140,7 +140,7 @@ def _write(log: EventLog, transactions: Sequence[dict[str, list[tuple[str, Event
         writer.commit(parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(transactions=_transactions, rows_max=st.integers(1, 12))
 def test_any_log_comes_back_from_its_export(
     transactions: list[dict[str, list[tuple[str, Event]]]], rows_max: int

@@ -127,17 +127,6 @@ async def test_more_recipients_than_allowed_are_refused_and_none_gets_it(
     assert await bob.drained() == []
 
 
-async def test_a_forward_to_an_unknown_key_looks_like_success(
-    network: WalletNetwork, bob: Bob
-) -> None:
-    (unregistered,) = keys(1)
-    known, unknown = (
-        await network.forward_text(bob.key, "one"),
-        await network.forward_text(unregistered, "one"),
-    )
-    assert (known.status, known.body) == (unknown.status, unknown.body) == (202, b"")
-
-
 @pytest.mark.parametrize("settings", [{"didcomm": {"unknown_recipient": "refuse"}}])
 async def test_a_forward_to_an_unknown_key_is_refused_where_the_operator_wants_it(
     network: WalletNetwork, bob: Bob

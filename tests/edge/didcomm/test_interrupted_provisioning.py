@@ -148,8 +148,9 @@ async def test_a_wallet_of_v1_is_provisioned_whatever_is_cut(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("how", Cut)
-@pytest.mark.parametrize("version", ["2.0", "3.0"])
+@pytest.mark.parametrize(
+    ("how", "version"), [*[(how, "3.0") for how in Cut], (Cut.UNANSWERED, "2.0")]
+)
 async def test_a_wallet_of_v2_is_provisioned_whatever_is_cut(
     way: Way, how: Cut, version: MediationVersion
 ) -> None:

@@ -47,16 +47,6 @@ async def test_long_polls_and_live_mode_wake_up(network: WalletNetwork) -> None:
         assert bob.read(await polling) == "polled"
 
 
-async def test_a_second_socket_takes_over(network: WalletNetwork, bob: Bob) -> None:
-    async with bob.wallet.live() as first:
-        await network.write(bob, "one")
-        await first.next(WAIT_S)
-        async with bob.wallet.live() as second:
-            assert bob.texts(await second.fetch()) == ["one"]
-            await network.write(bob, "two")
-            assert bob.texts(await second.next(WAIT_S)) == ["two"]
-
-
 async def test_everything_outlives_the_mediator(network: WalletNetwork, mediator: Mediator) -> None:
     bobs = await network.bobs(3)
     for bob in bobs:

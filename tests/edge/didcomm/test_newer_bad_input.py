@@ -186,13 +186,6 @@ async def test_a_forward_for_an_unknown_name_is_refused_where_the_operator_wants
     assert (await bob.status()).message_count == 3
 
 
-async def test_a_forward_with_a_wish_for_an_acknowledgement_is_not_acknowledged(
-    network: WalletNetwork, bob: Wallet2, recipient: Recipient2, alice: Sender
-) -> None:
-    answer = await alice.forward(recipient.did, "hello", please_ack=[""], return_route="all")
-    assert (answer.status, answer.body) == (202, b"")
-
-
 async def test_forwards_within_forwards_to_ourselves_are_unwrapped_to_a_bound(
     network: WalletNetwork, bob: Wallet2, recipient: Recipient2, alice: Sender
 ) -> None:

@@ -59,9 +59,16 @@ async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
         assert (await answer_to(bob, question))["@type"] == NEW_PREFIX + answer
 
 
-@PICKUPS
-@pytest.mark.parametrize("mediation", ["2.0", "3.0"])
-@pytest.mark.parametrize("did_method", ["peer4", "peer2", "key"])
+@pytest.mark.parametrize(
+    ("pickup", "mediation", "did_method"),
+    [
+        (PICKUP_3, "2.0", "peer4"),
+        (PICKUP_4, "3.0", "peer4"),
+        (PICKUP_3, "3.0", "peer2"),
+        (PICKUP_4, "2.0", "key"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.protocol,
+)
 async def test_a_wallet_follows_an_invitation_and_reads_what_waits(
     network: WalletNetwork,
     alice: Sender,

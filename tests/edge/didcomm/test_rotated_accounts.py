@@ -245,8 +245,11 @@ async def test_a_wallet_of_v1_rotates_to_a_did_of_v2(network: WalletNetwork, bob
         await bob.wallet.query_keylist()
 
 
-@pytest.mark.parametrize("pickup", [PICKUP_2, PICKUP_3, PICKUP_4], ids=lambda each: each.protocol)
-@pytest.mark.parametrize("method", ["peer4", "peer2", "key"])
+@pytest.mark.parametrize(
+    ("method", "pickup"),
+    [("peer4", PICKUP_3), ("peer2", PICKUP_4), ("key", PICKUP_2)],
+    ids=lambda each: each if isinstance(each, str) else each.protocol,
+)
 async def test_a_wallet_of_the_library_rotates_as_often_as_it_likes_and_ends(
     network: WalletNetwork, sender: Sender, method: DidMethod2, pickup: PickupVersion
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-import orjson
 import pytest
 
 from http_edge.didcomm.envelopes.did_documents import (
@@ -64,20 +63,6 @@ async def test_a_ping_is_answered_to_whom_it_came_from_by_whom_it_was_for(
             assert pong["thid"] == f"ping-{number}"
 
 
-async def test_an_unknown_protocol_is_answered_with_a_problem_report(
-    network: WalletNetwork,
-) -> None:
-    keys, did = await served_keys(network.mediator), CAROL.dids.peer4
-    fragment, key = next(iter(keys.agreement.items()))
-    for kind in (NEW_PREFIX + "nothing/1.0/like-it", "https://example.com/unsupported"):
-        body = CAROL.pack(ping(did, type=kind), Recipient(f"{keys.did}#{fragment}", key), did)
-        answer = await network.post(body, content_type=MEDIA_TYPE)
-        report = CAROL.open(answer.body, keys)
-        assert report["type"] == NEW_PREFIX + "report-problem/2.0/problem-report"
-        assert report["pthid"] == "message-1"
-        assert report["body"]["code"].startswith("e.")
-
-
 async def test_a_report_of_an_unknown_protocol_is_not_answered_with_another(
     network: WalletNetwork,
 ) -> None:
@@ -88,25 +73,6 @@ async def test_a_report_of_an_unknown_protocol_is_not_answered_with_another(
         body = CAROL.pack(message, Recipient(f"{keys.did}#{fragment}", key), did)
         answer = await network.post(body, content_type=MEDIA_TYPE)
         assert (answer.status, answer.body) == (202, b""), protocol
-
-
-async def test_what_proves_no_sender_or_is_not_for_us_is_refused(network: WalletNetwork) -> None:
-    keys, did = await served_keys(network.mediator), CAROL.dids.peer4
-    fragment, key = list(keys.agreement.items())[-1]
-    to = Recipient(f"{keys.did}#{fragment}", key)
-    good = orjson.loads(CAROL.pack(ping(did), to, did))
-    cases = [
-        (CAROL.pack(ping(did), to, None), "anonymous"),
-        (CAROL.pack(ping("did:example:other"), to, did), "not-a-message"),
-        (CAROL.pack({"no": "message"}, to, did), "not-a-message"),
-        (CAROL.pack(ping(did), to, did, kid="did:web:x.example#k"), "undecryptable"),
-        (orjson.dumps({**good, "tag": good["iv"]}), "undecryptable"),
-        (orjson.dumps({**good, "protected": "e30"}), "not-an-envelope"),
-        (orjson.dumps(ping(did)), "not-an-envelope"),
-    ]
-    for body, code in cases:
-        answer = await network.post(body, content_type=MEDIA_TYPE)
-        assert (answer.status, answer.json) == (400, {"error": code}), code
 
 
 async def test_a_wallet_may_go_on_by_its_short_did_after_a_restart(
