@@ -14,7 +14,9 @@ _PRELOADED: Final = [
     "tests.crash.owner",
     "tests.export.killed_archiving",
     "tests.export.killed_exporter",
+    "tests.export.killed_restore",
 ]
+_END_S: Final = 120
 
 
 def started(target: Any, *arguments: Any) -> ForkServerProcess:
@@ -24,3 +26,15 @@ def started(target: Any, *arguments: Any) -> ForkServerProcess:
     process = server.Process(target=target, args=arguments)
     process.start()
     return process
+
+
+def exit_code_of(target: Any, *arguments: Any) -> int | None:
+    """How a process ended that called this function of such a module; None if it goes on."""
+    process = started(target, *arguments)
+    process.join(_END_S)
+    try:
+        return process.exitcode
+    finally:
+        process.kill()
+        process.join()
+        process.close()

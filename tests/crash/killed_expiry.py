@@ -12,7 +12,7 @@ from eventstore.stores.open_log import open_log
 from eventstore.stores.sqlite_log import SqliteRecorder
 from tests.contract.test_retention_contract import Mediator
 from tests.export.killed_exporter import Steps
-from tests.forked import started
+from tests.forked import exit_code_of
 
 _END_S: Final = 60
 PACE: Final = RetentionPace(
@@ -47,11 +47,4 @@ def exit_code(dsn: str, fatal: int, passed_s: float) -> int | None:
 
     It kills itself at step ``fatal``, one before and one after each commit.
     """
-    process = started(_expire, dsn, fatal, passed_s)
-    process.join(2 * _END_S)
-    try:
-        return process.exitcode
-    finally:
-        process.kill()
-        process.join()
-        process.close()
+    return exit_code_of(_expire, dsn, fatal, passed_s)

@@ -136,16 +136,6 @@ async def test_no_page_of_another_origin_reads_what_operators_are_answered(
     assert not any(name.startswith("Access-Control-") for name in preflight.headers)
 
 
-async def test_the_token_is_made_once_for_its_owner_alone(mediator: Mediator) -> None:
-    path = mediator.settings.operators_token_path
-    assert path.parent == mediator.settings.data_dir
-    assert path.stat().st_mode & 0o077 == 0
-    before = mediator.token
-    await mediator.restart()
-    assert mediator.token == before
-    assert (await mediator.operate("/status")).status == 200
-
-
 async def test_what_is_no_number_or_no_did_is_refused(mediator: Mediator) -> None:
     assert (await mediator.operate("/queues?limit=x")).status == 400
     assert (await mediator.operate("/queues?limit=-1")).json == {"queues": []}

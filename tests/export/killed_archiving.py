@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from deltalake import DeltaTable
 
 from eventstore.parquet.write import table
@@ -12,9 +10,7 @@ from http_edge.server.archive_round import archive_once
 from http_edge.settings.settings import Settings
 from tests.export.killed_exporter import Steps
 from tests.export.leaving import LATER_MS
-from tests.forked import started
-
-_END_S: Final = 120
+from tests.forked import exit_code_of
 
 
 def _round(settings_text: str, fatal: int) -> None:
@@ -31,11 +27,4 @@ def exit_code(settings: Settings, fatal: int) -> int | None:
 
     A step is before or after a commit: of rows that leave, or of a version of the archive.
     """
-    process = started(_round, settings.model_dump_json(), fatal)
-    process.join(_END_S)
-    try:
-        return process.exitcode
-    finally:
-        process.kill()
-        process.join()
-        process.close()
+    return exit_code_of(_round, settings.model_dump_json(), fatal)

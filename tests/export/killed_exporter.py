@@ -16,11 +16,10 @@ from eventstore.parquet.files import open_place
 from eventstore.parquet.write import table
 from eventstore.stores.open_log import open_log
 from tests.export.samples import export_all, exporter
-from tests.forked import started
+from tests.forked import exit_code_of
 
 _WATCHED: Final = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 _STEPS: Final = ("create_write_transaction", "create_checkpoint", "cleanup_metadata")
-_END_S: Final = 120
 
 
 class Steps:
@@ -101,11 +100,4 @@ def exit_code(folder: str, fatal: int, what: str) -> int | None:
     with "erasing" it takes erased contents out instead; with "late" another exporter takes over
     before its first change, and its steps count from there.
     """
-    process = started(_export, folder, fatal, what)
-    process.join(_END_S)
-    try:
-        return process.exitcode
-    finally:
-        process.kill()
-        process.join()
-        process.close()
+    return exit_code_of(_export, folder, fatal, what)

@@ -6,8 +6,6 @@ import json
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -37,6 +35,7 @@ from http_edge.server.data_dir import locked
 from http_edge.server.exits import Exit
 from http_edge.server.exporting import exporter_of
 from http_edge.settings.settings import Export, Settings
+from tests.export.killed_restore import exit_code
 from tests.export.samples import whole_log
 from tests.histories import (
     AGENTS,
@@ -50,7 +49,6 @@ from tests.histories import (
     random_script,
 )
 from tests.log.stored import tables_of
-from tests.tidy.modules import ROOT
 from tests.unit.cli.conftest import Ran, Run, run
 
 __all__ = ["run"]
@@ -72,30 +70,6 @@ AGENTS_QUESTIONS = (
     c.DeliverMessages("phone", "pickup/2.0", 100, 1_000_000, 1_000),
     c.QueueEnvelopes(KEYS[0], [b"new"]),
 )
-
-CHILD = """
-import os, signal, sys
-from dataclasses import replace
-from pathlib import Path
-from eventstore.stores import restore
-from http_edge.server.restoring import keys_for, opened_source, run, target_of
-
-source, destination, data_dir, keys, fatal = sys.argv[1:]
-restore.TRANSACTION_ROWS = 1
-
-def cut(sections):
-    for number, section in enumerate(sections):
-        if number == int(fatal):
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield section
-    os.kill(os.getpid(), signal.SIGKILL)
-
-target = target_of(destination, Path(data_dir))
-keys = keys_for(target, Path(keys))
-with opened_source(source, target, keys, None) as source:
-    run(replace(source, sections=cut(source.sections)), target, keys, lambda *_: None)
-"""
-"""Restores in small transactions; kills itself before the given section, or after the last one."""
 
 
 class Original:
@@ -234,17 +208,8 @@ def test_a_log_moves_from_sqlite_to_postgresql_and_back(
 def test_a_restore_that_was_killed_is_not_opened_and_begins_anew(
     run: Run, original: Original, target: tuple[str, str], tmp_path: Path, fatal: int
 ) -> None:
-    arguments = [
-        str(original.place),
-        target[0],
-        str(tmp_path / "new"),
-        str(original.keys),
-        str(fatal),
-    ]
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments], cwd=ROOT, check=False, timeout=120
-    )
-    assert child.returncode == -signal.SIGKILL
+    ended = exit_code(original.place, target[0], tmp_path / "new", original.keys, fatal)
+    assert ended == -signal.SIGKILL
     with pytest.raises(LogUnfinished):
         open_log(target[1])
     named = ("--data-dir", "new", "--log", target[1])

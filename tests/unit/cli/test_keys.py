@@ -108,11 +108,6 @@ def test_private_keys_are_never_shown(run: Run, tmp_path: Path) -> None:
         assert b64encode(private) not in outs
 
 
-def test_the_did_follows_the_public_url(run: Run) -> None:
-    ran = run("keys", "--public-url", "https://m.example/a", "--json")
-    assert json.loads(ran.out)["did"] == "did:web:m.example:a"
-
-
 def test_the_mediator_is_the_one_that_was_served_from_the_data_directory(
     run: Run, tmp_path: Path
 ) -> None:
