@@ -46,9 +46,9 @@ def inviting(network: WalletNetwork) -> Invitations:
     return invitations_of(network.mediator.settings, SERVICE)
 
 
-def made(network: WalletNetwork, name: str, *, single_use: bool = False) -> MediatorInvitation:
+def made(network: WalletNetwork, name: str) -> MediatorInvitation:
     return inviting(network).make(
-        single_use=single_use, expires_at_s=None, label=None, new_id=lambda: name
+        single_use=False, expires_at_s=None, label=None, new_id=lambda: name
     )
 
 
@@ -229,17 +229,6 @@ async def test_the_invitation_is_served_as_json_as_a_redirect_and_as_a_page(
     assert b"<svg" in page.body
     older = await fetch_invitation(network.session, f"{url}?protocol=connections")
     assert (older.key, older.protocols) == (SERVICE.public, ("connections/1.0",))
-
-
-@pytest.mark.parametrize("settings", [{}, {"didcomm": {"registration": "invitation"}}])
-async def test_a_single_use_invitation_is_for_one_wallet(network: WalletNetwork) -> None:
-    invitation = made(network, "for one", single_use=True)
-    key = KeyPair.new()
-    first = await follow(network, invitation, key=key)
-    await first.ping()
-    assert await refused(network, invitation) == NOT_ACCEPTED
-    again = await follow(network, invitation, key=key, handshake="connections/1.0")
-    await again.ping()
 
 
 @pytest.mark.parametrize("settings", [{"didcomm": {"registration": "invitation"}}])
