@@ -9,18 +9,11 @@ ClientError
 ├── NotAuthentic         a signature or a decryption failed: the data is not what it claims to be
 ├── UnusableIdentity     the identity file or a key for this contract is missing or damaged
 └── SocketRefused        the mediator closed the WebSocket with one of the codes of DCTRL-0004 10.3
-    ├── AuthenticationTimedOut   4001
-    ├── MessageMalformed         4002
-    ├── TimestampOutOfRange      4003
-    ├── DidNotFound              4004  final
-    ├── SigningKeyNotFound       4005  final
-    ├── SignatureInvalid         4006  final
-    └── NotRegistered            4007  final
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 
 class ClientError(Exception):
@@ -78,65 +71,25 @@ class UnusableIdentity(ClientError):
     """The identity's file is damaged, readable by others, or lacks a key that is needed."""
 
 
+SOCKET_REFUSALS: Final[dict[int, tuple[str, bool]]] = {
+    4001: ("No AUTHENTICATE arrived within 10 seconds.", False),
+    4002: ("The AUTHENTICATE message was malformed.", False),
+    4003: ("The clocks of client and mediator differ by more than five minutes.", False),
+    4004: ("The mediator cannot resolve the identity's DID.", True),
+    4005: ("The signing key id is not in the identity's DID document.", True),
+    4006: ("The signature of AUTHENTICATE did not verify.", True),
+    4007: ("The identity has no active contract with the mediator.", True),
+}
+"""What each close code of DCTRL-0004 10.3 means, and whether it is final."""
+
+
 class SocketRefused(ClientError):
-    """The mediator closed the WebSocket and said why (DCTRL-0004 10.3).
+    """The mediator closed the WebSocket and said why by one of the codes in ``SOCKET_REFUSALS``.
 
     ``final`` says that connecting again cannot help.
     """
 
-    close_code: ClassVar[int]
-    final: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        super().__init__(f"socket closed with {self.close_code}: {type(self).__doc__}")
-
-
-class AuthenticationTimedOut(SocketRefused):
-    """No AUTHENTICATE arrived within 10 seconds."""
-
-    close_code = 4001
-
-
-class MessageMalformed(SocketRefused):
-    """The AUTHENTICATE message was malformed."""
-
-    close_code = 4002
-
-
-class TimestampOutOfRange(SocketRefused):
-    """The clocks of client and mediator differ by more than five minutes."""
-
-    close_code = 4003
-
-
-class DidNotFound(SocketRefused):
-    """The mediator cannot resolve the identity's DID."""
-
-    close_code = 4004
-    final = True
-
-
-class SigningKeyNotFound(SocketRefused):
-    """The signing key id is not in the identity's DID document."""
-
-    close_code = 4005
-    final = True
-
-
-class SignatureInvalid(SocketRefused):
-    """The signature of AUTHENTICATE did not verify."""
-
-    close_code = 4006
-    final = True
-
-
-class NotRegistered(SocketRefused):
-    """The identity has no active contract with the mediator."""
-
-    close_code = 4007
-    final = True
-
-
-SOCKET_REFUSALS: Final[dict[int, type[SocketRefused]]] = {
-    kind.close_code: kind for kind in SocketRefused.__subclasses__()
-}
+    def __init__(self, close_code: int) -> None:
+        reason, self.final = SOCKET_REFUSALS[close_code]
+        super().__init__(f"socket closed with {close_code}: {reason}")
+        self.close_code = close_code

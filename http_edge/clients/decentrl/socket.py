@@ -219,8 +219,9 @@ async def _receive(
     except TimeoutError as error:
         raise _Lost(f"nothing was received for {seconds_max} s") from error
     if frame.type in _ENDS:
-        refusal = SOCKET_REFUSALS.get(socket.close_code or 0)
-        raise refusal() if refusal else _Lost(f"closed with {socket.close_code}")
+        if socket.close_code in SOCKET_REFUSALS:
+            raise SocketRefused(socket.close_code)
+        raise _Lost(f"closed with {socket.close_code}")
     is_text = frame.type is aiohttp.WSMsgType.TEXT
     message = object_in(frame.data.encode(), parse_answer) if is_text else None
     if message is None:

@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 from http_edge.clients import decentrl, didcomm
-from http_edge.clients.decentrl.errors import SOCKET_REFUSALS
 from tests.tidy.modules import modules
 
 SERVER_SIDE = {
@@ -78,10 +77,6 @@ def test_a_library_exports_every_class_that_its_signatures_name(library: ModuleT
     named = {kind for item in public for hint in _hints(item) for kind in _classes(hint)}
     ours = {kind.__name__ for kind in named if kind.__module__.startswith("http_edge")}
     assert ours - INNER - set(library.__all__) == set()
-
-
-def test_every_refusal_of_a_socket_can_be_caught_by_its_name() -> None:
-    assert {kind.__name__ for kind in SOCKET_REFUSALS.values()} <= set(decentrl.__all__)
 
 
 def _hints(item: object) -> Iterator[object]:
