@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,9 +14,21 @@ from http_edge.cli.keys import existing_keys, require_owner
 from http_edge.cli.output import json_option, print_databases, progress_bar
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import archive_once
-from http_edge.server.exits import Exit, Stop
+from http_edge.server.exits import Endings, Exit, Stop, ended_by
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
+
+_ENDINGS: Final[Endings] = {
+    TurnLost: (Exit.BUSY, "{}",
+        "The other process does the same. Run this again for the remaining rows."),
+    RowsStay: (Exit.UNSAFE, "no more rows leave: {}",
+        "Rows that left earlier are not affected. Check: poste log verify, poste verify"),
+    SeamRefused: (Exit.UNSAFE, "the seam of the log cannot be used: {}", "See: poste log verify"),
+    ExportUnavailable: (Exit.UNREACHABLE, "the archive cannot be used: {}",
+        "No row leaves without the archive; run this again when it is available."),
+    ExportDamaged: (Exit.UNSAFE, "the archive is damaged: {}", "No row leaves. See: poste verify"),
+    ExportError: (Exit.UNSAFE, "{}", "See: poste log verify"),
+}  # fmt: skip
 
 
 @click.command()
@@ -56,7 +66,7 @@ def archive(loaded: Loaded, *, as_json: bool) -> int:
 
 def _archived(settings: Settings) -> dict[str, Any]:
     """Let rows leave one database of the log; return a record of the result."""
-    with _explained(), progress_bar("Archiving") as progress:
+    with ended_by(_ENDINGS), progress_bar("Archiving") as progress:
         archived = archive_once(
             settings,
             is_checked=True,
@@ -73,27 +83,3 @@ def _archived(settings: Settings) -> dict[str, Any]:
         "rows_stayed": archived.stayed,
         "states": archived.states,
     }
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain to the user why rows stay in the log."""
-    try:
-        yield
-    except TurnLost as error:
-        remedy = "The other process does the same. Run this again for the remaining rows."
-        raise Stop(Exit.BUSY, str(error), remedy) from error
-    except RowsStay as error:
-        remedy = "Rows that left earlier are not affected. Check: poste log verify, poste verify"
-        raise Stop(Exit.UNSAFE, f"no more rows leave: {error}", remedy) from error
-    except SeamRefused as error:
-        remedy = "See: poste log verify"
-        raise Stop(Exit.UNSAFE, f"the seam of the log cannot be used: {error}", remedy) from error
-    except ExportUnavailable as error:
-        remedy = "No row leaves without the archive; run this again when it is available."
-        raise Stop(Exit.UNREACHABLE, f"the archive cannot be used: {error}", remedy) from error
-    except ExportDamaged as error:
-        remedy = "No row leaves. See: poste verify"
-        raise Stop(Exit.UNSAFE, f"the archive is damaged: {error}", remedy) from error
-    except ExportError as error:
-        raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error

@@ -6,8 +6,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from http_edge.cli.output import (
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.archive_round import run_rounds
 from http_edge.server.archive_status import Reporter
-from http_edge.server.exits import Exit, Stop, escaped
+from http_edge.server.exits import Endings, Exit, Stop, ended_by, escaped
 from http_edge.server.export_metrics import export_metrics
 from http_edge.server.export_status import Reporter as StatusReporter
 from http_edge.server.export_status import time_text
@@ -45,6 +45,16 @@ from http_edge.server.mediator_log import opened_to_read
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
+_ENDINGS: Final[Endings] = {
+    ExportUnavailable: (Exit.UNREACHABLE, "the export cannot be written: {}",
+        "Exported files are kept; the next export continues from there."),
+    OtherExporter: (Exit.BUSY, "{}",
+        "poste status shows its progress. To do it here, stop that process first."),
+    ExportRefused: (Exit.USAGE, "{}", "Name another place with --to."),
+    ExportDamaged: (Exit.UNSAFE, "the export is damaged: {}",
+        "Restore the file, or export to another place."),
+    ExportError: (Exit.INTERNAL, "{}", ""),
+}  # fmt: skip
 _to: Final = click.option(
     "--to", metavar="DIR|URI", callback=named_place, help="Target; else the setting export.to."
 )
@@ -98,7 +108,7 @@ def export(
     if watch:
         _watch(each, _address(metrics), as_json=as_json)
         return Exit.OK
-    with _explained():
+    with ended_by(_ENDINGS):
         records = (_export(one, compacting=compacting) for one in each)
         print_databases("The log is exported", records, as_json=as_json)
     return Exit.OK
@@ -121,7 +131,7 @@ def compact(loaded: Loaded, *, to: str | None, as_json: bool) -> int:
     export.to the place is the archive in the data directory.
     """
     target = to or loaded.settings.exported_place
-    with _explained():
+    with ended_by(_ENDINGS):
         records = map(_compacted, _each(loaded.settings, target))
         print_databases("The export has no erased contents and names", records, as_json=as_json)
     return Exit.OK
@@ -287,23 +297,3 @@ def _watching(
         click.echo(f"poste: {title}the export waits: {escaped(str(error))}", err=True)
 
     return ContinuousExport(settings, status, on_step=on_step, on_fault=on_fault)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain to the user why an export failed."""
-    try:
-        yield
-    except ExportUnavailable as error:
-        remedy = "Exported files are kept; the next export continues from there."
-        raise Stop(Exit.UNREACHABLE, f"the export cannot be written: {error}", remedy) from error
-    except OtherExporter as error:
-        remedy = "poste status shows its progress. To do it here, stop that process first."
-        raise Stop(Exit.BUSY, str(error), remedy) from error
-    except ExportRefused as error:
-        raise Stop(Exit.USAGE, str(error), "Name another place with --to.") from error
-    except ExportDamaged as error:
-        remedy = "Restore the file, or export to another place."
-        raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
-    except ExportError as error:
-        raise Stop(Exit.INTERNAL, str(error)) from error

@@ -14,15 +14,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
+from eventstore.log import errors
 from http_edge.cli import projections_program
-from http_edge.server.exits import Exit, Stop, unusable
-
-if TYPE_CHECKING:
-    from eventstore.log import errors
+from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, stop_after
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run the mediator.",
@@ -44,7 +42,20 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "config": "Show the settings in force, and all available settings.",
 }
 _NAME_THE_LOG: Final = "Name the log with --log, --data-dir or --from."
-_BETWEEN_ROUNDS: Final = "Check again with a longer time between rounds: archive.every_s."
+_CHECK_THE_LOG: Final = "See: poste log verify"
+_ENDINGS_OF_LOG: Final[Endings] = {
+    **UNUSABLE_LOG,
+    errors.LogMissing: (Exit.UNREACHABLE, "{}", _NAME_THE_LOG),
+    errors.RowsLeft: (Exit.UNREACHABLE, "{}",
+        "Check again with a longer time between rounds: archive.every_s."),
+    errors.LogUnavailable: (Exit.UNREACHABLE, "the event log cannot be read: {}", _NAME_THE_LOG),
+    errors.ReadModelsMissing: (Exit.UNSAFE, "the log cannot be used: {}", ""),
+    errors.SeamRefused: (Exit.UNSAFE, "the seam of the log: {}", _CHECK_THE_LOG),
+    errors.NotAsSealed: (Exit.UNSAFE, "{}", _CHECK_THE_LOG),
+    errors.UnsafeLog: (Exit.UNSAFE, "UnsafeLog: {}", _CHECK_THE_LOG),
+    errors.UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _CHECK_THE_LOG),
+    errors.CorruptRow: (Exit.UNSAFE, "CorruptRow: {}", _CHECK_THE_LOG),
+}  # fmt: skip
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 
@@ -85,7 +96,6 @@ def poste() -> None:
 
 def explained(error: Exception) -> Stop | None:
     """The explanation of an expected failure for the user; None for a fault of the program."""
-    from eventstore.log import errors  # noqa: PLC0415
     from http_edge.crypto.mediator_keys import KeyFileRefused  # noqa: PLC0415
     from http_edge.settings.sources import SettingRefused  # noqa: PLC0415
 
@@ -95,7 +105,7 @@ def explained(error: Exception) -> Stop | None:
         case KeyFileRefused():
             return Stop(Exit.UNSAFE, str(error))
         case errors.LogError():
-            return _explained_of_log(error)
+            return stop_after(error, _ENDINGS_OF_LOG)
         case BrokenPipeError():
             return None  # the reader of the output has ended; click and rich handle that
         case PermissionError(filename=str(path)):
@@ -108,30 +118,6 @@ def explained(error: Exception) -> Stop | None:
             return Stop(Exit.UNWRITTEN, reason, "Check what it changed before you repeat it.")
         case OSError():
             return Stop(Exit.USAGE, str(error))
-        case _:
-            return None
-
-
-def _explained_of_log(error: errors.LogError) -> Stop | None:
-    from eventstore.log import errors  # noqa: PLC0415
-
-    match error:
-        case errors.LogUnfinished() | errors.LogOfLaterRelease() | errors.LogDamaged():
-            return unusable(error)
-        case errors.LogMissing():
-            return Stop(Exit.UNREACHABLE, str(error), _NAME_THE_LOG)
-        case errors.RowsLeft():
-            return Stop(Exit.UNREACHABLE, str(error), _BETWEEN_ROUNDS)
-        case errors.LogUnavailable():
-            return Stop(Exit.UNREACHABLE, f"the event log cannot be read: {error}", _NAME_THE_LOG)
-        case errors.ReadModelsMissing():
-            return Stop(Exit.UNSAFE, f"the log cannot be used: {error}")
-        case errors.SeamRefused():
-            return Stop(Exit.UNSAFE, f"the seam of the log: {error}", "See: poste log verify")
-        case errors.NotAsSealed():
-            return Stop(Exit.UNSAFE, str(error), "See: poste log verify")
-        case errors.UnsafeLog() | errors.UnknownTopic() | errors.CorruptRow():
-            return Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", "See: poste log verify")
         case _:
             return None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +24,7 @@ from eventstore.stores.restore import Restored
 from http_edge.cli.arguments import named_place, parsed
 from http_edge.cli.output import json_option, print_databases, speed_bar
 from http_edge.cli.settings import with_settings
-from http_edge.server.exits import Exit, Stop
+from http_edge.server.exits import Endings, Exit, ended_by
 from http_edge.server.restoring import Source, Target, keys_for, opened_source, run, target_of
 from http_edge.settings.sources import Loaded
 
@@ -34,6 +32,28 @@ _ERASED: Final = (
     "contents that were erased since then are missing by design; a message without content"
     " leaves its queue when a client requests it"
 )
+_OF_ANOTHER_RELEASE: Final = "Restore with the release that wrote it."
+_STOPPED: Final = (
+    Exit.UNREACHABLE,
+    "the restore stopped: {}",
+    "Correct this and run the same command again: it starts over.",
+)
+_ENDINGS: Final[Endings] = {
+    ImportRefused: (Exit.USAGE, "cannot restore into the target: {}",
+        "Name an empty data directory or database with --to."),
+    ExportDamaged: (Exit.UNSAFE, "the export is damaged: {}",
+        "Replace the file with an intact copy. For all faults: poste verify."),
+    SeamRefused: (Exit.UNSAFE, "the seam of the log cannot be used: {}",
+        "Name the keys of the log's mediator with --keys."),
+    NotAsSealed: (Exit.UNSAFE, "the source does not match its seals: {}",
+        "Restore from another copy, or end before this row with --as-of."),
+    UnknownTopic: (Exit.UNSAFE, "UnknownTopic: {}", _OF_ANOTHER_RELEASE),
+    CorruptRow: (Exit.UNSAFE, "CorruptRow: {}", _OF_ANOTHER_RELEASE),
+    LogDamaged: (Exit.UNSAFE, "the source is damaged: {}",
+        "Restore from the export, or from a backup of the log."),
+    ExportUnavailable: _STOPPED,
+    LogUnavailable: _STOPPED,
+}  # fmt: skip
 
 
 @click.command()
@@ -96,7 +116,7 @@ def restore(  # noqa: PLR0913 - one for each option
     """
     target = target_of(destination, loaded.settings.data_dir)
     started = time.monotonic()
-    with _explained():
+    with ended_by(_ENDINGS):
         keys = keys_for(target, backup)
         archive = archive or loaded.settings.export.to
         with opened_source(origin, target, keys, until, archive) as source:
@@ -132,31 +152,3 @@ def _record(source: Source, target: Target, restored: Restored, seconds: float) 
         # Without the URL of a server, which may hold a password.
         "next": shlex.join(next_step) + (" --log URL" if is_elsewhere else ""),
     }
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain to the user why a restore failed."""
-    try:
-        yield
-    except ImportRefused as error:
-        remedy = "Name an empty data directory or database with --to."
-        raise Stop(Exit.USAGE, f"cannot restore into the target: {error}", remedy) from error
-    except ExportDamaged as error:
-        remedy = "Replace the file with an intact copy. For all faults: poste verify."
-        raise Stop(Exit.UNSAFE, f"the export is damaged: {error}", remedy) from error
-    except SeamRefused as error:
-        remedy = "Name the keys of the log's mediator with --keys."
-        raise Stop(Exit.UNSAFE, f"the seam of the log cannot be used: {error}", remedy) from error
-    except NotAsSealed as error:
-        remedy = "Restore from another copy, or end before this row with --as-of."
-        raise Stop(Exit.UNSAFE, f"the source does not match its seals: {error}", remedy) from error
-    except (UnknownTopic, CorruptRow) as error:
-        remedy = "Restore with the release that wrote it."
-        raise Stop(Exit.UNSAFE, f"{type(error).__name__}: {error}", remedy) from error
-    except LogDamaged as error:
-        remedy = "Restore from the export, or from a backup of the log."
-        raise Stop(Exit.UNSAFE, f"the source is damaged: {error}", remedy) from error
-    except (ExportUnavailable, LogUnavailable) as error:
-        remedy = "Correct this and run the same command again: it starts over."
-        raise Stop(Exit.UNREACHABLE, f"the restore stopped: {error}", remedy) from error

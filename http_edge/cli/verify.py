@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -47,7 +47,7 @@ from http_edge.cli.projections_program import spark_arguments, spark_options
 from http_edge.cli.public_key import NAME_IT, NAMED, NOT_KNOWN, own_key, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
-from http_edge.server.exits import Exit, Stop
+from http_edge.server.exits import Endings, Exit, Stop, ended_by
 from http_edge.server.export_status import time_text
 from http_edge.server.mediator_log import opened_to_read
 from http_edge.server.verified_marks import marks_of
@@ -65,6 +65,13 @@ _NAMED: Final = {
 """Clearer names for some figures of the checks."""
 _FIGURES: Final = ("position", "manifests", "files", "rows", "seals", "streams", "findings")
 _FINDING: Final = ("fault", "file", "row", "positions", "shard", "explanation")
+_ENDINGS: Final[Endings] = {
+    ExportUnavailable: (Exit.UNREACHABLE, "the export cannot be read: {}", ""),
+    ExportRefused: (Exit.USAGE, "{}", "Name the export with --from."),
+    NotServed: (Exit.UNREACHABLE, "the mediator did not answer for all identities: {}",
+        "A host does not answer: see poste status."),
+    ExportError: (Exit.UNSAFE, "{}", "See: poste log verify"),
+}  # fmt: skip
 
 
 class _Checked(NamedTuple):
@@ -163,7 +170,7 @@ def verify(  # noqa: PLR0913 - one for each option
     settings = loaded.settings
     target = export_named(settings, source)
     compared = None
-    with _explained():
+    with ended_by(_ENDINGS):
         each = _databases(settings, target) if live else []
         if live:
             export_rest(each)
@@ -319,24 +326,6 @@ def _together(targets: Sequence[str]) -> list[ExportFinding]:
     except ExportDamaged as error:
         return [finding_of(error)]
     return []
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain to the user why a check could not be done."""
-    try:
-        yield
-    except ExportUnavailable as error:
-        raise Stop(Exit.UNREACHABLE, f"the export cannot be read: {error}") from error
-    except ExportRefused as error:
-        raise Stop(Exit.USAGE, str(error), "Name the export with --from.") from error
-    except NotServed as error:
-        remedy = "A host does not answer: see poste status."
-        raise Stop(
-            Exit.UNREACHABLE, f"the mediator did not answer for all identities: {error}", remedy
-        ) from (error)
-    except ExportError as error:
-        raise Stop(Exit.UNSAFE, str(error), "See: poste log verify") from error
 
 
 def _document(found: _Found) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Self, TypeAlias
 
 import click
 
@@ -54,14 +56,40 @@ class Stop(click.ClickException):
             click.echo(f"  {escaped(self.remedy)}", file=file or sys.stderr)
 
 
-def unusable(error: LogUnfinished | LogOfLaterRelease | LogDamaged) -> Stop:
-    """The end of a command, or of a start, that found a log which cannot be opened as it is."""
-    if isinstance(error, LogDamaged):
-        return Stop(Exit.UNSAFE, f"the event log is damaged: {error}", _RESTORE)
-    remedy = "Run the same poste restore again: it starts over."
-    if isinstance(error, LogOfLaterRelease):
-        remedy = "Use that release, or restore a backup from before its first start."
-    return Stop(Exit.UNSAFE, str(error), remedy)
+Endings: TypeAlias = Mapping[type[Exception], tuple[Exit, str, str]]
+"""How a command ends after an error: its exit code, the reason, in which ``{}`` stands for the text
+of the error, and the remedy. The first type that fits counts."""
+
+UNUSABLE_LOG: Final[Endings] = {
+    LogDamaged: (Exit.UNSAFE, "the event log is damaged: {}", _RESTORE),
+    LogUnfinished: (Exit.UNSAFE, "{}", "Run the same poste restore again: it starts over."),
+    LogOfLaterRelease: (Exit.UNSAFE, "{}",
+        "Use that release, or restore a backup from before its first start."),
+}  # fmt: skip
+"""The end of a command, or of a start, that found a log which cannot be opened as it is."""
+
+
+def stop_after(error: Exception, endings: Endings) -> Stop | None:
+    """The end of a command after this error; None for one that is not expected."""
+    for kind, (code, reason, remedy) in endings.items():
+        if isinstance(error, kind):
+            return Stop(code, reason.format(error), remedy)
+    return None
+
+
+@contextmanager
+def ended_by(endings: Endings) -> Iterator[None]:
+    """End the command after an expected error within the block.
+
+    Raises:
+        Stop: in place of the error.
+    """
+    try:
+        yield
+    except tuple(endings) as error:
+        stop = stop_after(error, endings)
+        assert stop is not None
+        raise stop from error
 
 
 def escaped(value: object) -> str:

@@ -17,10 +17,7 @@ from actors.host.clock import new_id
 from eventstore.log import databases
 from eventstore.log.errors import (
     LockedElsewhere,
-    LogDamaged,
     LogError,
-    LogOfLaterRelease,
-    LogUnfinished,
     RowsStay,
     SeamRefused,
     UnsafeLog,
@@ -34,7 +31,7 @@ from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.open_log import open_log
 from http_edge.crypto.mediator_keys import KeyFileRefused, load_or_create
 from http_edge.server.cluster_node import ENDING_S_MAX
-from http_edge.server.exits import Exit, Stop, unusable
+from http_edge.server.exits import UNUSABLE_LOG, Endings, Exit, Stop, ended_by
 from http_edge.server.hosts import host_leases, placement_of
 from http_edge.settings.settings import Settings
 
@@ -44,6 +41,15 @@ _URL_MARK: Final = "public_url"
 _RULES_MARK: Final = "rules_of_nodes"
 _ALONE: Final = "mediator"
 _POLL_S: Final = 0.1
+_ENDINGS: Final[Endings] = {
+    WrongDatabase: (Exit.USAGE, "{}.",
+        "Name all databases of the log with --log, in the order in which it was created."),
+    UnsafeLog: (Exit.UNSAFE, "{}.",
+        "Correct this, or, for experiments, use --set postgres.unsafe_ok=on."),
+    **UNUSABLE_LOG,
+    LogError: (Exit.UNREACHABLE, "The event log cannot be opened: {}.", "See --log."),
+}  # fmt: skip
+"""Why a log cannot be served."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,7 +73,7 @@ def check_log(settings: Settings) -> str:
         )
     postgres, placement = settings.postgres, placement_of(settings)
     own = [placement.shards_of(database) for database in range(placement.databases)]
-    with _explained(), contextlib.ExitStack() as opened:
+    with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
         logs = [
             opened.enter_context(
                 contextlib.closing(
@@ -92,31 +98,6 @@ def check_log(settings: Settings) -> str:
         with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
         return log_id
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn the errors of a log that cannot be used into a reason and a remedy."""
-    try:
-        yield
-    except WrongDatabase as error:
-        raise Stop(
-            Exit.USAGE,
-            f"{error}.",
-            "Name all databases of the log with --log, in the order in which it was created.",
-        ) from error
-    except UnsafeLog as error:
-        raise Stop(
-            Exit.UNSAFE,
-            f"{error}.",
-            "Correct this, or, for experiments, use --set postgres.unsafe_ok=on.",
-        ) from error
-    except (LogUnfinished, LogOfLaterRelease, LogDamaged) as error:
-        raise unusable(error) from error
-    except LogError as error:
-        raise Stop(
-            Exit.UNREACHABLE, f"The event log cannot be opened: {error}.", "See --log."
-        ) from error
 
 
 def _served(settings: Settings) -> Path:
@@ -217,7 +198,7 @@ def only_mediator(settings: Settings) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if settings.node_address is None:
             lock = advisory_lock(settings.log_dsns[0], _ALONE, settings.postgres.bounds)
-            with _explained():
+            with ended_by(_ENDINGS):
                 try:
                     held.enter_context(lock)
                 except LockedElsewhere as error:
