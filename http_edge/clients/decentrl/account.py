@@ -183,21 +183,6 @@ class Account(Commands):
             raise NotAuthentic(f"{pending.sender_did} sent an event of {envelope.sender_did}")
         return envelope
 
-    async def send(
-        self,
-        recipient_did: str,
-        payload: str,
-        *,
-        at: Mediator | None = None,
-        repeat: bool = False,
-    ) -> str:
-        """Send an encrypted payload to another identity; return its id there (TWO_WAY_PRIVATE).
-
-        The payload goes to ``at``, else to the recipient's mediator. After an unknown outcome it is
-        sent again only with ``repeat``, because the recipient may then get it twice.
-        """
-        return await self.two_way_private(recipient_did, payload, at=at, repeat=repeat)
-
     def take_pending_events(self, *, sender_did: str | None = None) -> AsyncIterator[PendingEvent]:
         """Iterate over the waiting events, and acknowledge each page after it; see ``drained``."""
         query = partial(self.query_pending_events, sender_did=sender_did)

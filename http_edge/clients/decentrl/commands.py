@@ -1,4 +1,4 @@
-"""The commands of DCTRL-0004 section 8 and DCTRL-0007, one method each, under their own names.
+"""The commands of DCTRL-0004 and DCTRL-0007, one method each, but for ``send`` under their names.
 
 ``signed_command`` makes the envelope in which each command is sent (section 4).
 
@@ -169,7 +169,7 @@ class Commands:
         answer = await self._query("QUERY_COMMUNICATION_CONTRACTS", where, page, page_size)
         return page_of(answer, "communication_contracts", StoredContract)
 
-    async def two_way_private(
+    async def send(
         self,
         recipient_did: str,
         payload: str,
@@ -177,9 +177,11 @@ class Commands:
         at: Mediator | None = None,
         repeat: bool = False,
     ) -> str:
-        """Send an opaque payload to ``recipient_did`` (section 7); return the pending event's id.
+        """Send an encrypted payload to another identity (TWO_WAY_PRIVATE, section 7).
 
-        The payload goes to ``at``, else to the recipient's mediator. ``repeat`` can queue it twice.
+        Return its id there. The payload goes to ``at``, else to the recipient's mediator. After an
+        unknown outcome it is sent again only with ``repeat``, because the recipient may then get it
+        twice.
         """
         answer = await self._issue(
             Channel.TWO_WAY_PRIVATE, recipient_did, payload, at=at, repeat=repeat
