@@ -14,13 +14,13 @@ from typing import Final, Literal, TypeAlias
 import orjson
 
 from http_edge.clients.didcomm.connection import Connection, Opened
-from http_edge.clients.didcomm.documents import QUEUE, OwnDocuments, endpoints
+from http_edge.clients.didcomm.documents import QUEUE, endpoints, peer2_did, peer4_did
 from http_edge.clients.didcomm.errors import NotAuthentic, UnexpectedAnswer
 from http_edge.clients.didcomm.flat_messages import member
 from http_edge.clients.didcomm.invitation import Invitation
 from http_edge.clients.didcomm.protocol_session import expected, new_id
 from http_edge.crypto.strict_json import JsonRefused, parse
-from http_edge.didcomm.envelopes.documents import read_document
+from http_edge.didcomm.envelopes.documents import legacy_did, legacy_document, read_document
 from http_edge.didcomm.envelopes.keys import KeyPair
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 from http_edge.didcomm.envelopes.peer_dids import peer2_document, peer4_document
@@ -53,10 +53,10 @@ class Handshake:
     @property
     def did(self) -> str:
         """The wallet's DID in this connection."""
-        documents = self._documents()
         if self.protocol == CONNECTIONS or self.did_method == "legacy":
-            return documents.legacy_did
-        return documents.peer4 if self.did_method == "peer4" else documents.peer2
+            return legacy_did(self.key.public)
+        make = peer4_did if self.did_method == "peer4" else peer2_did
+        return make(self.key, self.endpoint)
 
     def request(self) -> Json:
         """The request, for the key of the invitation."""
@@ -67,7 +67,8 @@ class Handshake:
             "~transport": {"return_route": "all"},
             "label": self.label,
         }
-        document = self._documents().legacy_document()
+        public = self.key.public
+        document = legacy_document(legacy_did(public), public, [self.endpoint])
         if self.protocol == CONNECTIONS:
             return {**message, "connection": {"DID": self.did, "DIDDoc": document}}
         message["did"] = self.did
@@ -124,9 +125,6 @@ class Handshake:
             "@id": new_id(),
             "~thread": {"thid": self.id, "pthid": self.invitation.id},
         }
-
-    def _documents(self) -> OwnDocuments:
-        return OwnDocuments(self.key, self.endpoint)
 
     def _connection_document(self, response: Json) -> tuple[str, Json]:
         """DID and document under ``connection~sig``. Raises: NotAuthentic, UnexpectedAnswer."""

@@ -15,7 +15,7 @@ import orjson
 from actors.core.commands import Connection, QueryConnection
 from actors.core.refusals import Refusal
 from actors.core.replies import Connected
-from http_edge.clients.didcomm.documents import OwnDocuments
+from http_edge.clients.didcomm.documents import peer2_did, peer4_did
 from http_edge.didcomm.envelopes.keys import KeyPair, base58, did_key
 from http_edge.didcomm.envelopes.messages import Json
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -48,8 +48,7 @@ class Wallet:
         self.did = did_key(self.key.public)
         self.unqualified = base58(self.key.public[:16])
         self._endpoint = endpoint
-        own = OwnDocuments(self.key, endpoint)
-        self.peer4, self.peer2 = own.peer4, own.peer2
+        self.peer4, self.peer2 = peer4_did(self.key, endpoint), peer2_did(self.key, endpoint)
 
     def legacy_document(self) -> dict[str, Any]:
         """The DIDDoc of connections 1.0, as ACA-Py of that time wrote it."""
