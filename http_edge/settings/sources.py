@@ -1,6 +1,6 @@
 """Load settings from defaults, TOML file, environment and command line; later sources win.
 
-pydantic-settings reads the environment. Nothing is guessed or ignored: an unknown name, also that
+Nothing is guessed or ignored: an unknown name, also that
 of a ``POSTE_`` variable, or an invalid value is refused with its name. See
 ``http_edge.settings.reference`` for the names.
 """
@@ -19,11 +19,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    SettingsConfigDict,
-)
 
 from http_edge.settings.reference import (
     PREFIX,
@@ -91,17 +86,6 @@ class _Given(NamedTuple):
     source: str
 
 
-class _Spelled(Settings, BaseSettings):
-    """The names of the settings as variables, for ``EnvSettingsSource``; never instantiated."""
-
-    model_config = SettingsConfigDict(
-        case_sensitive=True,
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        enable_decoding=False,  # a list is written with commas, see ``_typed``
-    )
-
-
 def load_settings(
     flags: Mapping[str, str], environ: Mapping[str, str], config_path: Path | None = None
 ) -> Loaded:
@@ -162,8 +146,6 @@ def _masked(address: str) -> str:
 def _from_file(path: Path) -> Iterator[_Given]:
     source = str(path)
     try:
-        # pydantic-settings treats anything but a regular file as empty, but a file of settings may
-        # be a pipe: ``--config <(sops decrypt poste.toml)``.
         # Editors on Windows put a byte order mark before the text.
         tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -174,23 +156,13 @@ def _from_file(path: Path) -> Iterator[_Given]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
-    texts = {
-        variable: text
-        for variable, text in environ.items()
-        if variable.startswith(PREFIX) and variable != CONFIG_VARIABLE
-    }
-    known = [variable_of(name) for name in (*every_setting(), *former_names())]
-    for variable in texts.keys() - {*known}:
-        if not _SERVICE_LINK.fullmatch(variable):
+    known = {variable_of(name): name for name in (*every_setting(), *former_names())}
+    for variable in environ.keys() - {*known, CONFIG_VARIABLE}:
+        if variable.startswith(PREFIX) and not _SERVICE_LINK.fullmatch(variable):
             raise SettingRefused(variable, "the environment", _nearest(variable, known))
-    source = EnvSettingsSource(_Spelled, case_sensitive=False)
-    # Only these: the caller decides which environment is read.
-    source.env_vars = {variable.lower(): text for variable, text in texts.items()}
-    read = dict(_flat(source(), "the environment"))
-    read |= {name: texts[v] for name in former_names() if (v := variable_of(name)) in texts}
-    for name, text in read.items():
-        variable = variable_of(name)
-        yield _Given(name, _typed(_known(name, variable), text), variable)
+    for variable, name in known.items():
+        if (text := environ.get(variable)) is not None:
+            yield _Given(name, _typed(_known(name, variable), text), variable)
 
 
 def _from_flags(flags: Mapping[str, str]) -> Iterator[_Given]:
