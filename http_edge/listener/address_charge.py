@@ -22,6 +22,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from actors.core.rate_limits import RateLimit
+from http_edge.listener.in_flight import counted
 from http_edge.settings.settings import Rates
 
 UNPROVEN_BYTES: Final = 16_384
@@ -178,14 +179,11 @@ def large_answer() -> Iterator[bool]:
         yield True
         return
     waiting, address = charge.rates.large_answers, charge.address
-    has_place = waiting[address] < LARGE_ANSWERS_MAX
-    waiting[address] += has_place
-    try:
-        yield has_place
-    finally:
-        waiting[address] -= has_place
-        if not waiting[address]:
-            del waiting[address]
+    if waiting[address] >= LARGE_ANSWERS_MAX:
+        yield False
+        return
+    with counted(waiting, address):
+        yield True
 
 
 async def until_paid() -> None:

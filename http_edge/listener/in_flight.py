@@ -60,7 +60,7 @@ class InFlight:
     @contextmanager
     def body_of(self, body: Transfer) -> Iterator[None]:
         """Count a body that arrives within the block; a complete one is held after the block."""
-        with _counted(self._bodies_of, body.address):
+        with counted(self._bodies_of, body.address):
             self.bodies.begin(body)
             try:
                 yield
@@ -82,7 +82,7 @@ class InFlight:
         """Count a socket of this client address that is open within the block."""
         self.sockets[protocol] += 1
         try:
-            with _counted(self._sockets_of, address):
+            with counted(self._sockets_of, address):
                 yield
         finally:
             self.sockets[protocol] -= 1
@@ -105,7 +105,7 @@ def parked() -> Iterator[None]:
 
 
 @contextmanager
-def _counted(counts: Counter[str], address: str) -> Iterator[None]:
+def counted(counts: Counter[str], address: str) -> Iterator[None]:
     """Count an address within the block; forget it when its count is zero."""
     counts[address] += 1
     try:

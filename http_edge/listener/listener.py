@@ -29,7 +29,7 @@ from http_edge.listener.address_charge import AddressCharge, AddressRates, charg
 from http_edge.listener.client_address import ClientAddress
 from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
-from http_edge.listener.in_flight import InFlight
+from http_edge.listener.in_flight import InFlight, counted
 from http_edge.listener.request import Request, may_upgrade
 from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
@@ -279,13 +279,8 @@ class HttpListener:
             peer.cut(Cut.OWING)
             return
         times = min(1 + waiting // _LIMITED_AT_ONCE, _LIMITED_TIMES_MAX)
-        self._limited[address] += 1
-        try:
+        with counted(self._limited, address):
             await asyncio.sleep(self._settings.rates.limited_answer_s * times)
-        finally:
-            self._limited[address] -= 1
-            if not self._limited[address]:
-                del self._limited[address]
 
     async def _answer_unread(self, request: web.Request, response: web.StreamResponse) -> None:
         """Answer a request before its body has arrived, and do not read a long body.

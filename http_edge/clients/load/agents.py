@@ -117,13 +117,10 @@ async def patiently(once: Callable[[], Awaitable[Result]]) -> Result:
     for _ in range(_PAUSES_MAX):
         try:
             return await once()
-        except CommandRefused as error:
-            if error.http_status != _RATE_LIMITED:
+        except (CommandRefused, MediatorRefused) as error:
+            status = error.http_status if isinstance(error, CommandRefused) else error.status
+            if status != _RATE_LIMITED:
                 raise
             pause_s = _PAUSE_S if error.retry_after_s is None else error.retry_after_s
-        except MediatorRefused as error:
-            if error.status != _RATE_LIMITED:
-                raise
-            pause_s = _PAUSE_S
         await SOURCES.sleep(min(pause_s, _PAUSE_S_MAX))
     return await once()
