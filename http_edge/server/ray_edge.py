@@ -71,8 +71,13 @@ class RayEdge:
 
         # They exist since the start of the mediator: other keys would make it another one.
         keys = load(self._settings.keys_path)
-        edge = Edge(
-            self._name, self._settings, keys, self._port, routes=self._routes, placer=self._placer
+        edge: Edge = Edge(
+            self._name,
+            self._settings,
+            keys,
+            lambda host: self._port(host, edge),
+            routes=self._routes,
+            placer=self._placer,
         )
         if self._placer is not None:
             self._following = asyncio.create_task(self._follow(edge, self._placer))
@@ -118,32 +123,15 @@ class RayEdge:
                 _LOG.exception("failed to apply the placement table")
                 await asyncio.sleep(_PLACER_AGAIN_S)
 
-    def _port(self, host: str) -> HostPort:
+    def _port(self, host: str, edge: Edge) -> HostPort:
         limits = self._settings.limits
-        caller = Caller(
-            self._name,
-            limits.host_call_s_max,
-            self._take_pushes,
-            self._host_forgot,
-        )
+        caller = Caller(self._name, limits.host_call_s_max, edge.take_pushes, edge.host_forgot)
         if self._settings.has_placer:
             # The placer's table says which sessions a host handed over before it ended in order.
-            caller = caller._replace(on_left=self._host_left)
+            caller = caller._replace(on_left=edge.host_left)
         else:
             caller = caller._replace(patience_s=limits.move_wait_s_max)
         return ConnectedHostPort(caller, host, self._finder)
-
-    def _host_forgot(self, host: str) -> None:
-        if self._edge is not None:
-            self._edge.host_forgot(host)
-
-    def _host_left(self, host: str) -> None:
-        if self._edge is not None:
-            self._edge.host_left(host)
-
-    def _take_pushes(self, pushes: bytes) -> None:
-        if self._edge is not None:
-            self._edge.take_pushes(pushes)
 
 
 def _on_loop_fault(loop: asyncio.AbstractEventLoop, fault: dict[str, Any]) -> None:
