@@ -51,6 +51,8 @@ from http_edge.clients.didcomm.invitation import (
     read_invitation_2,
 )
 from http_edge.clients.didcomm.mediation import (
+    MEDIATION_2,
+    MEDIATION_3,
     Keylist,
     KeylistKey,
     KeylistResult,
@@ -85,6 +87,8 @@ from http_edge.clients.didcomm.wallet import Wallet, Wallet2
 from http_edge.didcomm.envelopes.keys import KeyPair
 
 __all__ = [
+    "MEDIATION_2",
+    "MEDIATION_3",
     "PICKUP_2",
     "PICKUP_3",
     "PICKUP_4",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -122,7 +122,22 @@ def _routing_key(text: str) -> bytes:
     return key
 
 
-MediationVersion: TypeAlias = Literal["2.0", "3.0"]
+class MediationVersion(NamedTuple):
+    """A version for DIDComm v2: its protocol, the names of its messages, the member of its list."""
+
+    protocol: str
+    update: str
+    query: str
+    listing: str
+    listed: str
+
+
+MEDIATION_2: Final = MediationVersion(
+    "coordinate-mediation/2.0", "keylist-update", "keylist-query", "keylist", "keys"
+)
+MEDIATION_3: Final = MediationVersion(
+    "coordinate-mediation/3.0", "recipient-update", "recipient-query", "recipient", "dids"
+)
 
 
 class RecipientResult(msgspec.Struct, frozen=True):
@@ -146,23 +161,10 @@ class RecipientList(msgspec.Struct, frozen=True):
     pagination: Pagination | None = None
 
 
-class _Names(msgspec.Struct, frozen=True):
-    update: str
-    query: str
-    listing: str
-    listed: str
-
-
-_NAMES: Final[dict[MediationVersion, _Names]] = {
-    "2.0": _Names("keylist-update", "keylist-query", "keylist", "keys"),
-    "3.0": _Names("recipient-update", "recipient-query", "recipient", "dids"),
-}
-
-
 class SpeaksMediation2(ProtocolSession):
     """Coordinate mediation in the version ``mediation_version``."""
 
-    mediation_version: MediationVersion = "2.0"
+    mediation_version: MediationVersion = MEDIATION_2
 
     async def request_mediation(self, invitation_id: str = "") -> str:
         """Request mediation, which establishes the relation; return the DID that is granted.
@@ -174,7 +176,9 @@ class SpeaksMediation2(ProtocolSession):
             ProblemReported: the mediator denied it (code ``mediate-deny``) or reported a problem.
         """
         thread = {"~thread": {"pthid": invitation_id}} if invitation_id else {}
-        granted = (await _granted(self, self._protocol, **thread)).get("routing_did")
+        granted = (await _granted(self, self.mediation_version.protocol, **thread)).get(
+            "routing_did"
+        )
         if isinstance(granted, list) and granted:
             granted = granted[0]
         if not isinstance(granted, str):
@@ -189,24 +193,17 @@ class SpeaksMediation2(ProtocolSession):
         Raises:
             ProblemReported: mediation was not granted, or the whole update is refused.
         """
-        name = self._names.update
+        version = self.mediation_version
         answer = await self.request(
-            f"{self._protocol}/{name}",
-            f"{name}-response",
+            f"{version.protocol}/{version.update}",
+            f"{version.update}-response",
             updates=_updates("recipient_did", add, remove),
         )
         return record_of(answer.get("updated"), list[RecipientResult])
 
     async def query_recipients(self, limit: int | None = None, offset: int = 0) -> RecipientList:
         """Query the registered recipients, all or up to ``limit`` of them from ``offset`` on."""
-        page, names = _page(limit, offset), self._names
-        answer = await self.request(f"{self._protocol}/{names.query}", names.listing, **page)
-        return record_of({**answer, "dids": answer.get(names.listed)}, RecipientList)
-
-    @property
-    def _protocol(self) -> str:
-        return f"coordinate-mediation/{self.mediation_version}"
-
-    @property
-    def _names(self) -> _Names:
-        return _NAMES[self.mediation_version]
+        page, version = _page(limit, offset), self.mediation_version
+        kind = f"{version.protocol}/{version.query}"
+        answer = await self.request(kind, version.listing, **page)
+        return record_of({**answer, "dids": answer.get(version.listed)}, RecipientList)

@@ -26,6 +26,7 @@ from http_edge.clients.didcomm.invitation import (
     read_invitation,
 )
 from http_edge.clients.didcomm.mediation import (
+    MEDIATION_2,
     Mediation,
     MediationVersion,
     SpeaksMediation,
@@ -148,7 +149,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         *,
         session: aiohttp.ClientSession,
         pickup: PickupVersion = PICKUP_3,
-        mediation: MediationVersion = "2.0",
+        mediation: MediationVersion = MEDIATION_2,
         routing_did: str = "",
     ) -> None:
         super().__init__(connection, session=session)
@@ -165,7 +166,7 @@ class Wallet2(SpeaksMediation2, ConnectedWallet):
         did_method: DidMethod2 = "peer4",
         endpoint: str | None = None,
         pickup: PickupVersion = PICKUP_3,
-        mediation: MediationVersion = "2.0",
+        mediation: MediationVersion = MEDIATION_2,
         key: KeyPair | None = None,
     ) -> Wallet2:
         """Follow an out-of-band 2.0 invitation: its object, a URL with it, or one that returns it.

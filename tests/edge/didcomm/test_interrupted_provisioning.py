@@ -24,7 +24,7 @@ from http_edge.clients.didcomm import (
 )
 from http_edge.clients.didcomm.errors import WalletError
 from http_edge.clients.didcomm.handshake import HandshakeProtocol
-from http_edge.clients.didcomm.mediation import MediationVersion
+from http_edge.clients.didcomm.mediation import MEDIATION_2, MEDIATION_3, MediationVersion
 from http_edge.clients.didcomm.transport import post
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key
 from http_edge.didcomm.envelopes.own_dids import OwnDids
@@ -149,7 +149,7 @@ async def test_a_wallet_of_v1_is_provisioned_whatever_is_cut(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("how", "version"), [*[(how, "3.0") for how in Cut], (Cut.UNANSWERED, "2.0")]
+    ("how", "version"), [*[(how, MEDIATION_3) for how in Cut], (Cut.UNANSWERED, MEDIATION_2)]
 )
 async def test_a_wallet_of_v2_is_provisioned_whatever_is_cut(
     way: Way, how: Cut, version: MediationVersion

@@ -21,7 +21,7 @@ from http_edge.clients.didcomm import (
     post,
 )
 from http_edge.clients.didcomm.connection import DidMethod2
-from http_edge.clients.didcomm.mediation import MediationVersion
+from http_edge.clients.didcomm.mediation import MEDIATION_2, MEDIATION_3, MediationVersion
 from http_edge.clients.didcomm.pickup import PickupVersion, delivered
 from http_edge.clients.didcomm.protocol_session import ReturnRoute, check_problem
 from http_edge.didcomm.envelopes.keys import KeyPair
@@ -62,10 +62,10 @@ async def test_a_minor_version_of_tomorrow_is_answered_in_the_highest_known(
 @pytest.mark.parametrize(
     ("pickup", "mediation", "did_method"),
     [
-        (PICKUP_3, "2.0", "peer4"),
-        (PICKUP_4, "3.0", "peer4"),
-        (PICKUP_3, "3.0", "peer2"),
-        (PICKUP_4, "2.0", "key"),
+        (PICKUP_3, MEDIATION_2, "peer4"),
+        (PICKUP_4, MEDIATION_3, "peer4"),
+        (PICKUP_3, MEDIATION_3, "peer2"),
+        (PICKUP_4, MEDIATION_2, "key"),
     ],
     ids=lambda each: each if isinstance(each, str) else each.protocol,
 )
