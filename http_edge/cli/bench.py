@@ -90,29 +90,25 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     "--messages",
     type=click.IntRange(1, 1_000_000),
     default=1_000,
-    show_default=True,
     help="Messages of each protocol.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 3_600),
     default=10.0,
-    show_default=True,
     help="Stop sending after this time.",
 )
-@click.option("--connections", type=click.IntRange(1, 1_024), default=8, show_default=True)
+@click.option("--connections", type=click.IntRange(1, 1_024), default=8)
 @click.option(
     "--agents",
     type=click.IntRange(1, 1_000),
     default=8,
-    show_default=True,
     help="Recipients to register; each Decentrl recipient has a sender of its own.",
 )
 @click.option(
     "--size",
     type=click.IntRange(1, 1_000_000),
     default=1_024,
-    show_default=True,
     help="Bytes of each message.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before a load on another machine's mediator.")

@@ -31,7 +31,7 @@ _PROTOCOLS: Final = ("decentrl", "didcomm")
 
 @click.command()
 @click.argument("protocol", type=click.Choice(_PROTOCOLS), default="decentrl")
-@click.option("--url", default="http://127.0.0.1:8080", show_default=True, help="The mediator.")
+@click.option("--url", default="http://127.0.0.1:8080", help="The mediator.")
 @click.option("--peer", help="A second mediator for Bob; Alice uses the first.")
 @click.option(
     "--invitation", help=("Id of a multi-use invitation, if Decentrl registration needs one.")

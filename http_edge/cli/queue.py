@@ -25,9 +25,7 @@ def queue() -> None:
 
 @queue.command()
 @did_argument(required=False)
-@click.option(
-    "--limit", type=click.IntRange(1, QUEUES_MAX), default=20, show_default=True, help="Queues."
-)
+@click.option("--limit", type=click.IntRange(1, QUEUES_MAX), default=20, help="Queues.")
 @json_option
 @for_operators
 def show(mediator: RunningMediator, *, did: str | None, limit: int, as_json: bool) -> None:
