@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, islice
 from typing import Final, NamedTuple, Self
 
@@ -121,8 +122,7 @@ class DidCommAgents(_PickingUp):
     async def leave(self) -> None:
         """Remove the keys from the keylists."""
         for wallet, recipient in self.mailboxes:
-            remove = [recipient.key.public]
-            await patiently(lambda w=wallet, r=remove: w.update_keylist(remove=r))  # type: ignore[misc]
+            await patiently(partial(wallet.update_keylist, remove=[recipient.key.public]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,5 +188,4 @@ class DidComm2Agents(_PickingUp):
     async def leave(self) -> None:
         """Remove the DIDs from the keylists."""
         for wallet, recipient in self.mailboxes:
-            remove = [recipient.did]
-            await patiently(lambda w=wallet, r=remove: w.update_recipients(remove=r))  # type: ignore[misc]
+            await patiently(partial(wallet.update_recipients, remove=[recipient.did]))
