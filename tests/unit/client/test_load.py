@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from http_edge.clients.decentrl import MediatorClient
-from http_edge.clients.didcomm import Mediation, Recipient, Recipient2
-from http_edge.clients.load.agents import MESSAGE_BYTES
+from http_edge.clients.decentrl import CommandRefused, MediatorClient, Sources
+from http_edge.clients.didcomm import Mediation, MediatorRefused, Recipient, Recipient2
+from http_edge.clients.load import agents as agents_module
+from http_edge.clients.load.agents import MESSAGE_BYTES, patiently
 from http_edge.clients.load.closed_loop import closed_loop, http_posts, refusal_of
 from http_edge.clients.load.decentrl_agents import DecentrlAgents
 from http_edge.clients.load.didcomm_agents import DidComm2Agents, DidCommAgents, Mailbox, Mailbox2
@@ -51,6 +52,29 @@ async def test_nothing_is_sent_when_the_time_is_over(mediator: ScriptedMediator)
     async with http_posts(f"{mediator.url}/", "application/json", 1) as posts:
         result = await closed_loop(posts, [b"{}"] * 5, seconds_max=0)
     assert (result.accepted, result.refused, mediator.received) == (0, {}, [])
+
+
+@pytest.mark.parametrize(
+    "refused", [CommandRefused("RATE_LIMITED", 429, 7.0), MediatorRefused(429, "", 7.0)]
+)
+async def test_a_load_waits_as_long_as_the_mediator_asks_for(
+    refused: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits_s.append(seconds)
+
+    refusals = [refused]
+
+    async def once() -> str:
+        if refusals:
+            raise refusals.pop()
+        return "done"
+
+    monkeypatch.setattr(agents_module, "SOURCES", Sources(sleep=sleep))
+    assert await patiently(once) == "done"
+    assert waits_s == [7.0]
 
 
 async def test_a_queue_is_drained_in_spite_of_a_rate_limit(mediator: ScriptedMediator) -> None:
