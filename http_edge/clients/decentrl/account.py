@@ -59,9 +59,10 @@ class Account(Commands):
     # Registration: 8.1.
 
     async def register(self, *, expires_at_s: Seconds, invitation: str | None = None) -> Contract:
-        """Register until ``expires_at_s`` by a contract with the mediator. Repeating is harmless.
+        """Register until ``expires_at_s`` by a contract with the mediator.
 
-        ``invitation`` is the id of an invitation, if the mediator asks for one.
+        Repeating is harmless; a later time renews, and the old contract stays valid until it
+        expires. ``invitation`` is the id of an invitation, if the mediator asks for one.
 
         Raises:
             NotAuthentic: the returned contract is not the requested one.
@@ -84,10 +85,6 @@ class Account(Commands):
         if terms != (self.identity.did, document.did, expires_at_s):
             raise NotAuthentic("the mediator signed another contract than the one of the request")
         return contract
-
-    async def renew(self, *, expires_at_s: Seconds) -> Contract:
-        """Register until a later time; the old contract stays valid until it expires."""
-        return await self.register(expires_at_s=expires_at_s)
 
     # Contracts: 8.1 to 8.6.
 

@@ -60,7 +60,7 @@ async def test_registration_returns_the_contract_that_both_signed(
     assert contract.other(alice.identity.did) == mediator.did
     assert contract.expires_at_s == LATER_S
     assert verified(contract.signed, mediator.document) == contract
-    assert (await alice.renew(expires_at_s=LATER_S + 1)).expires_at_s == LATER_S + 1
+    assert (await alice.register(expires_at_s=LATER_S + 1)).expires_at_s == LATER_S + 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ async def test_an_older_registration_is_no_answer_to_a_new_one(
         success(payload={"signed_communication_contract": old.signed}),
     )
     with pytest.raises(NotAuthentic, match="another contract"):
-        await alice.renew(expires_at_s=LATER_S + 1)
+        await alice.register(expires_at_s=LATER_S + 1)
 
 
 async def test_both_parties_of_a_contract_derive_the_same_secret(
