@@ -314,9 +314,10 @@ class DeliverMessages(CommandBase, frozen=True):
     A ``lease_ms`` of 0 makes it a read: it leases nothing, and ids may name any message.
     ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
-    mode. ``implicit``: refused while another session holds implicit pickup. ``waits_for_turn``: a
-    large answer hands nothing out (``replies.Delivery``); the edge asks again without this when it
-    may read one.
+    mode; from then on new envelopes are leased to it for ``lease_ms`` and pushed whole while it
+    holds less than ``bytes_max``. ``implicit``: refused while another session holds implicit
+    pickup. ``waits_for_turn``: a large answer hands nothing out (``replies.Delivery``); the edge
+    asks again without this when it may read one.
     """
 
     session: str
@@ -362,18 +363,13 @@ class Listen(CommandBase, frozen=True):
 
 
 class StartLive(CommandBase, frozen=True):
-    """Give ``session`` the live mode (RFC 0685).
+    """Give ``session`` the live mode (RFC 0685); its first ``DeliverMessages`` turns it on.
 
     Envelopes that other sessions held in live mode or by implicit pickup are offered again.
-
-    New envelopes are leased to the session for ``lease_ms`` and pushed whole while it holds less
-    than ``bytes_max``. With a ``lease_ms`` of 0 the session is only notified, and fetches them.
     """
 
     edge: str
     session: str
-    lease_ms: int = 0
-    bytes_max: int = 0
 
 
 class EndLive(CommandBase, frozen=True):

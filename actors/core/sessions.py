@@ -10,14 +10,16 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 
 class LiveMode(msgspec.Struct, frozen=True, gc=False):
     """The session that holds an identity's live mode; empty for none (RFC 0685).
 
+    It is off until the session fetches: if an edge gave up the question for it, none ever does.
     Messages queued after version ``since`` of the identity go to the session as they are queued,
     each leased for ``lease_ms``, while it holds no more than ``bytes_max``. Messages that were
-    ``leased`` when live mode began go to it too once they are free: it could not fetch them before.
+    ``leased`` when it was given go to it too once they are free: it could not fetch them before.
     """
 
     edge: str = ""
@@ -26,6 +28,11 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     lease_ms: int = 0
     bytes_max: int = 0
     leased: list[str] = []
+
+    @property
+    def is_on(self) -> bool:
+        """Has the session fetched, so that messages go to it as they are queued?"""
+        return self.lease_ms > 0
 
 
 NO_LIVE_MODE: Final = LiveMode()
@@ -117,6 +124,12 @@ class Sessions:
         """
         if self.live_of(did).session != mode.session:
             self._live[did] = mode
+
+    def go_live(self, did: str, session: str, lease_ms: int, bytes_max: int) -> None:
+        """Turn the live mode on: the session that holds it has fetched."""
+        mode = self.live_of(did)
+        if mode.session == session and not mode.is_on:
+            self._live[did] = replace(mode, lease_ms=lease_ms, bytes_max=bytes_max)
 
     def end_live(self, did: str, session: str) -> None:
         """End the live mode if the session holds it."""

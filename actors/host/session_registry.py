@@ -133,6 +133,9 @@ class SessionRegistry:
                 self._start_live(did, command, reply.version)
             case EndLive():
                 self.sessions.end_live(did, command.session)
+            case DeliverMessages(session, live=True):
+                self.sessions.go_live(did, session, command.lease_ms, command.bytes_max)
+                self.sessions.end_implicit(did, session)
             case DeliverMessages() if not command.implicit:
                 # The session now asks explicitly, so it no longer holds messages implicitly.
                 self.sessions.end_implicit(did, command.session)
@@ -242,9 +245,7 @@ class SessionRegistry:
                 self._release(did, before)
         # The session can fetch unleased messages: the answer counts them.
         leased = list(self.leases.of(did))
-        mode = LiveMode(
-            command.edge, command.session, version, command.lease_ms, command.bytes_max, leased
-        )
+        mode = LiveMode(command.edge, command.session, version, leased=leased)
         self.sessions.start_live(did, mode)
 
     def _release(self, did: str, session: str) -> None:

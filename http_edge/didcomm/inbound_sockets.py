@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from actors.core.commands import EndLive, ReleaseLeases
-from actors.core.refusals import Refusal
-from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice, QueueState
+from actors.core.commands import ReleaseLeases
+from actors.core.replies import Done, EnvelopeDelivered, IdentityGone, Notice
 from actors.host.clock import NewId
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Waiting, Wake
@@ -21,7 +20,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.pickup import opens_route, wants_live
+from http_edge.didcomm.protocols.pickup import opens_route
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -37,8 +36,6 @@ from http_edge.settings.settings import Settings
 _LOG = logging.getLogger(__name__)
 _PEERS_MAX: Final = 64
 """Agents on one socket; one more agent gets answers, but no pushed messages."""
-_END_AGAIN_S: Final = 1.0
-"""Pause after it stayed unknown whether a live mode was ended."""
 _ERASED: Final = 4410
 """Close code of a socket when an agent that listens on it is erased."""
 _LONG_POLLS_MAX: Final = 8
@@ -60,24 +57,21 @@ class SocketDependencies(msgspec.Struct, frozen=True):
 class _Peer:
     """One agent on one socket; it listens at the hub (``http_edge.dispatch.hub.Listener``)."""
 
-    def __init__(self, session: str, pump: Pump, outgoing: Outgoing) -> None:
+    def __init__(self, pump: Pump, outgoing: Outgoing) -> None:
         self.pump = pump
         self.explicit = False
         self.live_since: int | None = None
-        self.ending: asyncio.Task[None] | None = None
-        """Ends a live mode of which the agent does not know."""
-        self._session = session
         self._wake = Wake()
         self._running: set[asyncio.Task[None]] = set()
         self._outgoing = outgoing
 
     def notify(self, notice: Notice) -> None:
-        if not isinstance(notice, EnvelopeDelivered):
-            self._wake.notify(notice)
-            if isinstance(notice, IdentityGone):
-                self._outgoing.close(_ERASED, reason="erased")
-        elif notice.session == self._session:
+        if isinstance(notice, EnvelopeDelivered):
             self.pump.push(notice.message)
+            return
+        self._wake.notify(notice)
+        if isinstance(notice, IdentityGone):
+            self._outgoing.close(_ERASED, reason="erased")
 
     def close(self, code: int) -> None:
         self._wake.close(code)
@@ -151,9 +145,6 @@ class InboundSocket(InboundTransport):
         """
         if opens_route(message):
             message = msgspec.structs.replace(message, return_route="all")
-        known = self._peers.get(sender.did)
-        if known is not None and known.ending is not None and wants_live(message):
-            known.ending.cancel()  # it would end the live mode that begins now
         peer = await super().admit(sender, message)
         patient = len(self._passed) < _LONG_POLLS_MAX
         if message.delay_ms is not None and patient:
@@ -171,7 +162,7 @@ class InboundSocket(InboundTransport):
             if hub.listeners_of(did) >= limits.sockets_per_identity_max:
                 return False
             peer = self._peers[did] = self._peer_of(sender)
-            hub.add(did, peer)
+            hub.add(did, peer, self.session)
         await hub.session_ended(did)
         return True
 
@@ -240,10 +231,6 @@ class InboundSocket(InboundTransport):
 
     def _follow_live(self, peer: _Peer, agent: AgentAccount, live: LiveModeChange) -> None:
         delivery = live.delivery
-        if live.may_begin:
-            if peer.live_since is None:
-                peer.ending = self._spawn(self._end_live(agent.did, peer.pump))
-            return
         if delivery is None:
             peer.live_since = None
             peer.finish()
@@ -252,19 +239,6 @@ class InboundSocket(InboundTransport):
         since = peer.live_since if peer.is_pumping else None
         peer.live_since = since = live.version if since is None else since
         peer.start(lambda wake: peer.pump.live(wake, since, agent, delivery))
-
-    async def _end_live(self, did: str, pump: Pump) -> None:
-        """End a live mode as soon as it begins: its agent was answered that it is off.
-
-        A host that could not answer may refuse this, too, and begin the live mode afterwards.
-        What was pushed until then is offered again when its lease ends.
-        """
-        end, ask = EndLive(self.session), self._dependencies.identities.ask
-        while True:
-            if await ask(did, end, b"", QueueState) is not Refusal.TEMPORARILY_UNAVAILABLE:
-                pump.drop_pushed()
-                return
-            await asyncio.sleep(_END_AGAIN_S)
 
     async def _hand_over(self, did: str, command: bytes, message_ids: Sequence[str]) -> None:
         """Remove messages once the peer has read them.
@@ -284,7 +258,7 @@ class InboundSocket(InboundTransport):
             outgoing=self._outgoing,
             new_id=self._dependencies.new_id,
         )
-        return _Peer(self.session, pump, self._outgoing)
+        return _Peer(pump, self._outgoing)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

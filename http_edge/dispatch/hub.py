@@ -7,12 +7,12 @@ notice, and each listener picks the notices of its protocol.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import Context
 from typing import Final, Protocol
 
-from actors.core.commands import CloseSession
-from actors.core.replies import Notice
+from actors.core.commands import CloseSession, ReleaseLeases
+from actors.core.replies import EnvelopeDelivered, Notice
 from actors.core.submissions import Submission
 from http_edge.dispatch.gateway import Gateway
 
@@ -36,9 +36,10 @@ class Hub:
     def __init__(self, edge: str, gateway: Gateway) -> None:
         self.edge = edge
         self._gateway = gateway
-        self._listeners: dict[str, set[Listener]] = {}
+        self._listeners: dict[str, dict[Listener, str]] = {}
         self._count = 0
-        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """What is being ended at a host, by identity or by session."""
 
     def __len__(self) -> int:
         """How many listeners there are."""
@@ -53,9 +54,12 @@ class Hub:
         hosts = {self._host_of(did) for did in self._listeners}
         return {host for host in hosts if host is not None}
 
-    def add(self, did: str, listener: Listener) -> None:
-        """Send the notices of the identity to the listener from now on."""
-        self._listeners.setdefault(did, set()).add(listener)
+    def add(self, did: str, listener: Listener, session: str = "") -> None:
+        """Send the notices of the identity to the listener from now on.
+
+        ``session`` is its session in live mode; it gets what is delivered to that one alone.
+        """
+        self._listeners.setdefault(did, {})[listener] = session
         self._count += 1
 
     def remove(self, did: str, listener: Listener) -> None:
@@ -63,22 +67,27 @@ class Hub:
         listeners = self._listeners.get(did)
         if listeners is None or listener not in listeners:
             return
-        listeners.remove(listener)
+        del listeners[listener]
         self._count -= 1
         if not listeners:
             del self._listeners[did]
             self._end_session(did)
 
     def push(self, did: str, notice: Notice) -> None:
-        """Notify every listener of the identity."""
-        listeners = self._listeners.get(did)
-        if listeners is None:
-            # The host does not know yet that the last listener is gone, or keeps a session of an
-            # earlier edge of this name.
+        """Notify the listeners of the identity; end at its host what has no listener here.
+
+        The host does not know yet that a listener is gone, or refused to end its session.
+        """
+        listeners = self._listeners.get(did, {})
+        if not listeners:
             self._end_session(did)
-            return
-        for listener in listeners:
-            listener.notify(notice)
+        session = notice.session if isinstance(notice, EnvelopeDelivered) else None
+        if session and session not in listeners.values():
+            # What is leased to it is then offered to others at once.
+            self._end(session, lambda: self._submit(did, ReleaseLeases(session)))
+        for listener, its_session in listeners.items():
+            if session in (None, its_session):
+                listener.notify(notice)
 
     def close_sessions_on(self, host: str) -> None:
         """Close the listeners whose sessions a host has lost, for example by a restart.
@@ -115,19 +124,24 @@ class Hub:
         Two calls to a host can overtake each other, and the end of the last session must not
         arrive after the beginning of the next.
         """
-        closing = self._closing.get(did)
-        if closing is not None:
-            await asyncio.shield(closing)
+        ending = self._ending.get(did)
+        if ending is not None:
+            await asyncio.shield(ending)
 
     def _end_session(self, did: str) -> None:
-        if did not in self._closing:
-            closing = self._close_session(did)
-            task = asyncio.get_running_loop().create_task(closing, context=Context())
-            self._closing[did] = task
-            task.add_done_callback(lambda _: self._closing.pop(did))
+        self._end(did, lambda: self._close_session(did))
+
+    def _end(self, what: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin to end something at a host, unless that is under way."""
+        if what not in self._ending:
+            task = asyncio.get_running_loop().create_task(work(), context=Context())
+            self._ending[what] = task
+            task.add_done_callback(lambda _: self._ending.pop(what))
 
     async def _close_session(self, did: str) -> None:
-        if did in self._listeners:
-            return  # a new listener came meanwhile
+        if did not in self._listeners:  # no new listener came meanwhile
+            await self._submit(did, CloseSession(self.edge))
+
+    async def _submit(self, did: str, command: CloseSession | ReleaseLeases) -> None:
         partition = self._gateway.routes.partition_of(did)
-        await self._gateway.submit(Submission(partition, did, b"", command=CloseSession(self.edge)))
+        await self._gateway.submit(Submission(partition, did, b"", command=command))

@@ -225,7 +225,8 @@ def test_what_others_send_puts_no_end_off(log: EventLog, what: str) -> None:
 def test_what_is_handed_out_live_is_no_traffic_of_the_agent(log: EventLog) -> None:
     mediator = mediator_of(log)
     settle(mediator, AGENT, waiting=0)
-    ask(mediator, AGENT, StartLive("edge-0", "phone", 10**12, 10_000))
+    ask(mediator, AGENT, StartLive("edge-0", "phone"))
+    ask(mediator, AGENT, DeliverMessages("phone", "live", 1, 10_000, 10**12, live=True))
     mediator.pass_s(60 * DAY_S)
     ask(mediator, AGENT, QueueEnvelopes(KEY, [b"live"]))
     assert days_until_end(mediator) == 30

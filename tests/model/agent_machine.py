@@ -82,7 +82,7 @@ queue_commands = st.one_of(
     *[deliveries] * 4,
     *[removals] * 2,
     policies,
-    st.builds(c.StartLive, st.just(EDGE), sessions, leases_ms, st.sampled_from([99, 10])),
+    st.builds(c.StartLive, st.just(EDGE), sessions),
     st.builds(c.ReleaseLeases, sessions),
     ends,
     st.builds(c.QueryQueue, keys),
@@ -198,14 +198,17 @@ class AgentMachine(IdentityMachine):
         """One session is live, another fetches beside it and may take over."""
         first, second = pair
         live = c.DeliverMessages(first, "live", 3, 99, 59_500, live=True)
-        self.put(who, c.StartLive(EDGE, first, lease_ms, 20))
+        begin = c.DeliverMessages(first, "live", 3, 20, lease_ms, live=True)
+        self.put(who, c.StartLive(EDGE, first))
         if is_waiting:
+            self.commit()
+            self.put(who, begin)
             self.commit()
         self.put(who, *[self.named(command, who, []) for command in queued])
         beside = c.DeliverMessages(second, "pickup/2.0", 1, 99, 59_500)
         self.put(who, *([beside, live] if is_late else [live, beside]))
         self.put(who, self.named(c.RemoveMessages([], "acknowledged"), who, picked), live)
-        self.put(who, c.StartLive(EDGE, second, lease_ms, 99))
+        self.put(who, c.StartLive(EDGE, second))
         self.commit()
         self.system.now_ms += ms
 

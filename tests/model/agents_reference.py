@@ -160,8 +160,8 @@ class Live(NamedTuple):
 
     session: str
     since: int
-    lease_ms: int
-    bytes_max: int
+    lease_ms: int = 0
+    bytes_max: int = 0
     leased: frozenset[str] = frozenset()
 
 
@@ -197,9 +197,9 @@ class Held:
                 if session:
                     self._end_implicit(did, own, but=session)
                     self.implicit[did] = session
-            case c.StartLive(_, session, lease_ms, bytes_max) if isinstance(reply, r.QueueState):
+            case c.StartLive(_, session) if isinstance(reply, r.QueueState):
                 self.listening.add(did)
-                self._start_live(did, own, Live(session, reply.version, lease_ms, bytes_max))
+                self._start_live(did, own, Live(session, reply.version))
             case c.RotateAccount() | c.EndAccount():
                 self.end_handing_out(did)
             case c.ExpireRecords() if isinstance(reply, r.Expired) and reply.agents:
@@ -211,7 +211,11 @@ class Held:
                     if self.implicit.get(did) == session:
                         del self.implicit[did]
                     self._release(session, own)
-            case c.DeliverMessages(session) if not request.command.implicit:
+            case c.DeliverMessages(session) as fetch if fetch.live or not fetch.implicit:
+                if fetch.live and self.live_of(did) == session and not self.is_live(did):
+                    self.live[did] = self.live[did]._replace(
+                        lease_ms=fetch.lease_ms, bytes_max=fetch.bytes_max
+                    )
                 if self.implicit.get(did) == session:
                     del self.implicit[did]
             case _:
@@ -241,6 +245,9 @@ class Held:
         return live or (
             command.implicit and self.implicit.get(did, command.session) != command.session
         )
+
+    def is_live(self, did: str) -> bool:
+        return did in self.live and self.live[did].lease_ms > 0
 
     def live_of(self, did: str) -> str:
         return self.live[did].session if did in self.live else ""
@@ -329,7 +336,7 @@ def on_an_agent(  # noqa: C901 - one arm per command
         case c.StartLive():
             return _standing(did, agent, held, is_live=True)
         case c.EndLive(session):
-            is_live = held.live_of(did) not in ("", session)
+            is_live = held.is_live(did) and held.live_of(did) != session
             return _standing(did, agent, held, is_live=is_live)
         case c.Listen():
             pass
@@ -481,7 +488,7 @@ def _standing(
         last_delivered_ms=agent.delivered_ms,
         last_removed_ms=agent.removed_ms,
         policy=agent.rules(),
-        live=did in held.live if is_live is None else is_live,
+        live=held.is_live(did) if is_live is None else is_live,
         version=agent.version,
         held_back=sum(held.leases.get(m.message_id, ("", 0))[0] == HELD_BACK for m in counted),
     )

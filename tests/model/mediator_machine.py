@@ -143,7 +143,10 @@ class MediatorMachine(AgentMachine):
     def hand_over(self, who: str, is_live: bool) -> None:
         """Sessions, leases, stored nonces go along; what the former owner refuses is not done."""
         if is_live:
-            self.put(who, c.StartLive(EDGE, "phone", 340_000, 99))
+            self.put(who, c.StartLive(EDGE, "phone"))
+            self.commit()
+            self.put(who, c.DeliverMessages("phone", "live", 1, 99, 340_000, live=True))
+            self.commit()
         self.put(who, c.QueueEnvelopes("", [b"to lease"]))
         self.put(who, c.DeliverMessages("phone", "pickup/2.0", 10, 1_000, 340_000))
         self.commit()

@@ -231,14 +231,14 @@ class CoreSystem(System):
                 self._sessions.open(did, edge)
                 if implicit:
                     self._leases.release(did, self._sessions.start_implicit(did, edge, implicit))
-            case StartLive(edge, session, lease_ms, bytes_max) if isinstance(reply, QueueState):
+            case StartLive(edge, session) if isinstance(reply, QueueState):
                 self._sessions.open(did, edge)
                 implicit = self._sessions.implicit_of(did)
                 self._sessions.end_implicit(did, implicit)
                 for before in {self._sessions.live_of(did).session, implicit} - {session}:
                     self._leases.release(did, before)
                 leased = list(self._leases.of(did))
-                mode = LiveMode(edge, session, reply.version, lease_ms, bytes_max, leased)
+                mode = LiveMode(edge, session, reply.version, leased=leased)
                 self._sessions.start_live(did, mode)
             case RotateAccount() | EndAccount():
                 self._sessions.end_handing_out(did)
@@ -250,7 +250,9 @@ class CoreSystem(System):
                 self._sessions.end_live(did, session)
                 self._sessions.end_implicit(did, session)
                 self._leases.release(did, session)
-            case DeliverMessages(session) if not command.implicit:
+            case DeliverMessages(session) if command.live or not command.implicit:
+                if command.live:
+                    self._sessions.go_live(did, session, command.lease_ms, command.bytes_max)
                 self._sessions.end_implicit(did, session)
             case _:
                 pass

@@ -101,14 +101,8 @@ class Pump:
         if len(self._pushed) == 1 and not self._fetching:
             self._sending = asyncio.get_running_loop().create_task(self._send_pushed())
 
-    def drop_pushed(self) -> None:
-        """Forget messages that were pushed for a live mode of which the agent does not know."""
-        if self._delivery is None:
-            self._pushed.clear()
-
     async def _send_pushed(self) -> None:
-        # Messages pushed before the answer to the live mode request wait for that answer.
-        if self._fetching or self._delivery is None:
+        if self._fetching:
             return
         pushed, self._pushed = self._pushed, []
         await self._send(pushed)
@@ -134,6 +128,7 @@ class Pump:
     ) -> None:
         """Deliver messages queued after ``version`` of the identity, until live mode ends.
 
+        The first fetch, which the host gets before any later command, turns live mode on there.
         ``agent`` is the account that asked for live mode, perhaps in another message version than
         the socket's first message; ``delivery`` writes a delivery of the live mode's protocol.
         The agent has to ask for messages that waited before (RFC 0685, live mode).
@@ -141,10 +136,12 @@ class Pump:
         self._agent = agent
         self._delivery = delivery
         while not wake.is_over:
-            pause_s = await self._deliver_live(wake, version)
+            pause_s = await self._deliver_live(version)
             if pause_s is None:
                 return
             await wake.next(pause_s)
+            # Wait for a reader that is slower than the queue; do not cut it off.
+            await self._outgoing.written()
 
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:
         """Send waiting and new messages unchanged, until a newer socket takes over."""
@@ -166,26 +163,20 @@ class Pump:
             if not delivery.state.available:
                 await wake.next(_SWEEP_S)
 
-    async def _deliver_live(self, wake: Wake, version: int) -> float | None:
-        """Deliver until no message is left; return the pause (s), None if live mode is over."""
-        while not wake.is_over:
-            # Wait for a reader that is slower than the queue; do not cut it off.
-            await self._outgoing.written()
-            self._fetching += 1
-            try:
-                delivery = await self._take(LIVE, after_version=version, live=True)
-                if not isinstance(delivery, Refusal):
-                    await self._send(delivery.messages)
-            finally:
-                self._fetching -= 1
-                await self._send_pushed()
-            if isinstance(delivery, Refusal):
-                return _RETRY_S if delivery in TO_RETRY else None
-            if not delivery.messages:
-                return _SWEEP_S
-            if not delivery.state.available:
-                return _SWEEP_S  # messages queued since have woken this pump
-        return None
+    async def _deliver_live(self, version: int) -> float | None:
+        """Deliver what one fetch finds; return the pause (s), None if live mode is over."""
+        self._fetching += 1
+        try:
+            delivery = await self._take(LIVE, after_version=version, live=True)
+            if not isinstance(delivery, Refusal):
+                await self._send(delivery.messages)
+        finally:
+            self._fetching -= 1
+            await self._send_pushed()
+        if isinstance(delivery, Refusal):
+            return _RETRY_S if delivery in TO_RETRY else None
+        # Messages queued since have woken this pump.
+        return 0.0 if delivery.messages and delivery.state.available else _SWEEP_S
 
     async def _take(self, channel: str, **wanted: bool | int) -> Delivery | Refusal:
         command = delivery_to(self._session, channel, _BATCH, self._settings)

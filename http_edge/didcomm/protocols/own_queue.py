@@ -51,9 +51,7 @@ class OwnQueue:
         """Start live mode for the request's session on ``edge``, or end it if ``edge`` is None."""
         if edge is None:
             return await request.ask_account(EndLive(request.session), QueueState)
-        lease_ms = round(self._settings.lease_s * 1000)
-        start = StartLive(edge, request.session, lease_ms, self._settings.delivery_bytes_max)
-        return await request.ask_account(start, QueueState)
+        return await request.ask_account(StartLive(edge, request.session), QueueState)
 
     async def acknowledge(
         self, request: Request, message_ids: Sequence[str]

@@ -226,10 +226,6 @@ class Pickup:
                 return self._refused(Problem.LIVE_MODE_NOT_SUPPORTED)
             return await self._status_reply(request, everything)
         state = await self._queue.live(request, self._edge if wanted else None)
-        if wanted and state is Refusal.TEMPORARILY_UNAVAILABLE:
-            return msgspec.structs.replace(
-                self._refused(state), live=LiveModeChange(None, may_begin=True)
-            )
         if not isinstance(state, QueueState):
             return self._refused(state)
         outcome = _answer(self._written(state, everything))
@@ -265,18 +261,14 @@ class Pickup:
         return refusal(problem, may_wait=False, explicit=True, is_own=own)
 
 
-def wants_live(message: Message) -> bool:
-    """Say whether a message turns live mode on."""
-    return message.type.name == _LIVE and message.flag("live_delivery") is True
-
-
 def opens_route(message: Message) -> bool:
     """Say whether a message turns live mode on in a version in which that opens the return route.
 
     The Identus SDK for Android writes no return route with it, nor does Indicio's quickstart.
     """
     kind = message.type
-    return (kind.family, kind.major) in _LIVE_OPENS and wants_live(message)
+    is_change = (kind.family, kind.major) in _LIVE_OPENS and kind.name == _LIVE
+    return is_change and message.flag("live_delivery") is True
 
 
 def with_nothing(state: QueueState) -> QueueState:

@@ -118,12 +118,10 @@ class LiveModeChange(msgspec.Struct, frozen=True):
     """A change of a socket's live mode: on if there is a ``delivery``, else off.
 
     When live mode is on, the socket gets messages queued after ``version`` of the identity.
-    ``may_begin``: it is off, but the host did not answer in time, and may begin it later.
     """
 
     delivery: LiveDelivery | None
     version: int = 0
-    may_begin: bool = False
 
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Outcome]]

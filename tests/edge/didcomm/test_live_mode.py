@@ -9,7 +9,6 @@ import pytest
 
 from actors.host.port import HostUnavailable
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
-from http_edge.didcomm import inbound_sockets
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
@@ -274,51 +273,34 @@ async def test_a_live_mode_that_begins_after_its_answer_was_given_up_holds_no_me
         await network.write(bob, "one", "two")
         assert bob.texts(await wallet.fetch(10)) == ["one", "two"]
         assert (await wallet.status()).live_delivery is False
+        status = await answer_to(wallet, CHANGE, live_delivery=True)
+        assert status["live_delivery"] is True
+        await network.write(bob, "three")
+        assert bob.texts(await Live(bob.connection, socket).next(WAIT_S)) == ["three"]
 
 
-@pytest.mark.parametrize("asks_again", [False, True])
-async def test_such_a_live_mode_ends_though_its_end_is_refused_at_first_unless_it_is_wanted_again(
-    network: WalletNetwork,
-    bob: Bob,
-    mediator: Mediator,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    asks_again: bool,
+async def test_a_live_mode_whose_socket_is_gone_holds_no_messages_though_its_end_was_refused(
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, ends, is_given_up = LocalHostPort.submit, 0, True
-    refused_thrice, ended = asyncio.Event(), asyncio.Event()
+    submit = LocalHostPort.submit
+    refused = asyncio.Event()
 
-    async def given_up(port: LocalHostPort, batch: bytes) -> bytes:
-        nonlocal ends
-        if b"EndLive" in batch and b"StartLive" not in batch:
-            ends += 1
-            if ends >= 3:
-                refused_thrice.set()
-            if ends <= 3 or asks_again:
-                raise HostUnavailable("the edge holds too much")
-        answer = await submit(port, batch)
-        if b"StartLive" in batch and is_given_up:
-            raise HostUnavailable("it takes too long")
-        if b"EndLive" in batch:
-            ended.set()
-        return answer
+    async def overloaded(port: LocalHostPort, batch: bytes) -> bytes:
+        if b"ReleaseLeases" in batch:
+            refused.set()
+            raise HostUnavailable("the edge holds too much")
+        return await submit(port, batch)
 
-    monkeypatch.setattr(inbound_sockets, "_END_AGAIN_S", 0.0)
-    monkeypatch.setattr(LocalHostPort, "submit", given_up)
-    async with bob.wallet.socket() as socket:
-        wallet = bob.wallet.over(socket)
-        refused = await answer_to(wallet, CHANGE, live_delivery=True)
-        assert refused["@type"].endswith("problem-report"), refused
-        await asyncio.wait_for(refused_thrice.wait(), WAIT_S)
-        if asks_again:
-            is_given_up = False
-            status = await answer_to(wallet, CHANGE, live_delivery=True)
-            assert status["live_delivery"] is True
-            tried = ends
-        else:
-            await asyncio.wait_for(ended.wait(), WAIT_S)
-            await network.write(bob, "one")
-            assert bob.texts(await wallet.fetch(10)) == ["one"]
-            tried = 4
-        assert (await wallet.status()).live_delivery is asks_again
-        assert ends == tried
+    async with bob.wallet.socket() as other:
+        wallet = bob.wallet.over(other)
+        await wallet.status()  # this edge goes on to listen
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalHostPort, "submit", overloaded)
+            async with bob.wallet.live():
+                pass
+            await asyncio.wait_for(refused.wait(), WAIT_S)
+        await network.write(bob, "one")
+        async with asyncio.timeout(WAIT_S):
+            while not (texts := bob.texts(await wallet.fetch(10))):
+                pass
+    assert texts == ["one"]

@@ -45,7 +45,8 @@ from actors.core.decision import Accepted, Decision, DeliveryRefs
 from actors.core.evolve import evolve
 from actors.core.identity import Identity
 from actors.core.leases import Lease
-from actors.core.replies import QueueState
+from actors.core.replies import Delivery, QueueState
+from actors.host.host import Host
 from eventstore.log.events import Event, MessagesRemoved
 from tests.unit.actors.given import (
     NOW_MS,
@@ -54,6 +55,8 @@ from tests.unit.actors.given import (
     contract,
     delivery,
     registration,
+    run,
+    unclaimed,
 )
 
 FRIEND: Final = "did:x:friend"
@@ -203,3 +206,13 @@ def removed(versions: Sequence[int], *ids: str, reason: str = "acknowledged") ->
         reason=reason,
         versions=[*versions],
     )
+
+
+def go_live(owner: Host, edge: str, *, lease_ms: int, bytes_max: int) -> None:
+    """A session gets the live mode and fetches once, as it does when its edge has the answer."""
+    (begun,) = run(owner, unclaimed(ME, StartLive(edge, "phone")))
+    assert isinstance(begun, QueueState)
+    bounds = {"lease_ms": lease_ms, "bytes_max": bytes_max, "after_version": begun.version}
+    (fetched,) = run(owner, unclaimed(ME, delivery("phone", live=True, **bounds)))
+    assert isinstance(fetched, Delivery)
+    assert fetched.messages == []

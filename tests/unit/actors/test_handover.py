@@ -14,7 +14,6 @@ from actors.core.commands import (
     QueueMessage,
     RemoveMessages,
     SaveContract,
-    StartLive,
 )
 from actors.core.leases import LEASE_MS_MAX
 from actors.core.partitioning import shard_of
@@ -24,7 +23,7 @@ from eventstore.log.errors import LogError
 from eventstore.log.event_log import EventLog
 from http_edge.settings.reference import every_setting
 from tests.log.faulty_log import FailNext, FaultyLog, StoredButFailed
-from tests.unit.actors.didcomm import KEY, ME
+from tests.unit.actors.didcomm import KEY, ME, go_live
 from tests.unit.actors.given import (
     SHARDS,
     HandClock,
@@ -50,7 +49,7 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     (waiting,) = queue(former, b"1")
     take(former, delivery("phone"))
     run(former, unclaimed(ME, Listen("edge-1")))
-    run(former, unclaimed(ME, StartLive("edge-0", "phone", 60_000, 100)))
+    go_live(former, "edge-0", lease_ms=60_000, bytes_max=100)
     handover = former.release([MINE])
     new = host(log, name="new", shards=[], clock=clock)
     new.adopt([MINE], handover)

@@ -45,7 +45,7 @@ from eventstore.log.errors import LogUnavailable
 from eventstore.log.event_log import EventLog, StoredRecord
 from eventstore.log.streams import identity_stream
 from tests.log.faulty_log import ConflictNext, FailNext, FaultyLog, Plan, StoredButFailed
-from tests.unit.actors.didcomm import KEY, ME, claimed
+from tests.unit.actors.didcomm import KEY, ME, claimed, go_live
 from tests.unit.actors.given import (
     NOW_MS,
     HandClock,
@@ -473,7 +473,7 @@ def test_what_is_pushed_goes_to_the_edge_of_the_live_session_alone(log: EventLog
     owner = host(log)
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
-    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    go_live(owner, "edge-1", lease_ms=HELD_MS, bytes_max=1_000)
     (reply,), pushes = owner.execute([("edge-2", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
     assert isinstance(reply, EnvelopeQueued)
     message = DeliveredMessage(reply.message_id, KEY, b"1", NOW_MS)
@@ -490,7 +490,7 @@ def test_what_was_to_be_pushed_is_offered_when_the_outcome_is_unknown(
     faulty = FaultyLog(log)
     owner = host(faulty)
     queue(owner)
-    run(owner, unclaimed(ME, StartLive("edge-0", "phone", HELD_MS, 1_000)))
+    go_live(owner, "edge-0", lease_ms=HELD_MS, bytes_max=1_000)
     faulty.plan(fault)
     answer = owner.execute([("edge-0", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
     assert answer == ([UNAVAILABLE], [])

@@ -62,7 +62,7 @@ def test_a_live_session_gets_a_message_in_the_transaction_that_queues_it() -> No
     assert list(me.state.messages) == [message_id]
 
 
-def test_without_a_lease_or_a_live_session_a_message_is_only_notified() -> None:
+def test_without_a_session_that_has_gone_live_and_fetched_a_message_is_only_notified() -> None:
     for live in (LiveMode(), LiveMode("edge-0", "phone", SINCE)):
         assert queued(agent(), b"x", live=live) == EnvelopesWaiting()
 

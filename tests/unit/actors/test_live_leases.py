@@ -9,15 +9,16 @@ from actors.core.commands import (
     EndAccount,
     EndLive,
     Listen,
+    QueryQueue,
     QueueEnvelopes,
     ReleaseLeases,
     RemoveMessages,
     StartLive,
 )
 from actors.core.refusals import Refusal
-from actors.core.replies import Delivery, EnvelopeQueued, QueueState, Refused
+from actors.core.replies import Delivery, EnvelopeDelivered, EnvelopeQueued, QueueState, Refused
 from eventstore.log.event_log import EventLog
-from tests.unit.actors.didcomm import KEY, ME
+from tests.unit.actors.didcomm import KEY, ME, go_live
 from tests.unit.actors.given import NOW_MS, HandClock, delivery, host, run, unclaimed
 from tests.unit.actors.test_leases import HELD_MS, WAITING, available, queue, take
 
@@ -61,6 +62,25 @@ def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: Ev
     assert available(owner) == 1
 
 
+def test_a_live_mode_is_off_until_its_session_fetches(log: EventLog) -> None:
+    """An edge that gave up the question for it sends no fetch, and its agent knows of none."""
+    owner = host(log)
+    queue(owner)
+    run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    (first,), pushes = owner.execute([("edge-1", unclaimed(ME, QueueEnvelopes(KEY, [b"1"])))])
+    assert isinstance(first, EnvelopeQueued)
+    assert pushes == [("edge-0", WAITING)]
+    (standing,) = run(owner, unclaimed(ME, QueryQueue()))
+    assert isinstance(standing, QueueState)
+    assert (standing.live, standing.available) == (False, 1)
+    assert take(owner, delivery("phone", live=True)) == [[first.message_id]]
+    (standing,) = run(owner, unclaimed(ME, QueryQueue()))
+    assert isinstance(standing, QueueState)
+    assert standing.live
+    _, pushes = owner.execute([("edge-1", unclaimed(ME, QueueEnvelopes(KEY, [b"2"])))])
+    assert [type(push.notice) for _, push in pushes] == [EnvelopeDelivered]
+
+
 @pytest.mark.parametrize("end", [EndLive("phone"), ReleaseLeases("phone")], ids=type)
 def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
     end: Command, log: EventLog
@@ -68,7 +88,7 @@ def test_what_is_queued_as_live_mode_ends_is_offered_and_not_pushed(
     owner = host(log)
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
-    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    go_live(owner, "edge-1", lease_ms=HELD_MS, bytes_max=1_000)
     late = unclaimed(ME, QueueEnvelopes("", [b"1"]))
     (_, reply), pushes = owner.execute([("edge-1", unclaimed(ME, end)), ("edge-2", late)])
     assert {*pushes, *owner.due_pushes()} == {("edge-0", WAITING), ("edge-1", WAITING)}
@@ -81,7 +101,7 @@ def test_what_is_queued_as_the_account_ends_is_refused_and_not_pushed(log: Event
     owner = host(log)
     queue(owner)
     run(owner, unclaimed(ME, Listen("edge-0")))
-    run(owner, unclaimed(ME, StartLive("edge-1", "phone", HELD_MS, 1_000)))
+    go_live(owner, "edge-1", lease_ms=HELD_MS, bytes_max=1_000)
     late = unclaimed(ME, QueueEnvelopes("", [b"1"]))
     end = unclaimed(ME, EndAccount(ME, NOW_MS // 1_000))
     (_, reply), pushes = owner.execute([("edge-1", end), ("edge-2", late)])

@@ -298,6 +298,7 @@ async def test_live_mode_is_answered_by_a_status_and_starts_with_what_comes_next
     assert holder.reply_of(outcome)["message_count"] == 1
     assert outcome.live is not None
     assert outcome.live.delivery
+    await holder.deliver_live(ALICE, "socket", outcome.live.version)
     assert (await holder.state(ALICE)).live
     await holder.queue(ALICE, 2)
     after = await holder.state(ALICE)
@@ -356,7 +357,9 @@ async def test_live_mode_can_be_off_over_http_and_the_socket_keeps_its_own(
 ) -> None:
     status = await holder.ask(ALICE, LIVE_CHANGE, live_delivery=False)
     assert (status["@type"], status["live_delivery"]) == (STATUS, False)
-    await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **socket)
+    outcome = await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **socket)
+    assert outcome.live is not None
+    await holder.deliver_live(ALICE, "socket", outcome.live.version)
     await holder.ask(ALICE, LIVE_CHANGE, live_delivery=False)
     assert (await holder.state(ALICE)).live
 
@@ -385,8 +388,7 @@ async def test_an_unknown_outcome_is_reported_and_nothing_is_said_to_be_removed(
         outcome = await holder.outcome(ALICE, kind, **members)
         assert outcome.reply is not None
         assert problem_code(holder.reply_of(outcome)) == "try-again"
-        may_begin = LiveModeChange(None, may_begin=True)
-        assert outcome.live == (may_begin if kind == LIVE_CHANGE else None)
+        assert outcome.live is None
     holder.mend()
     assert (await holder.state(ALICE)).messages == 1
 

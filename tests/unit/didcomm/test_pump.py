@@ -99,32 +99,6 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
     assert sent == [b"older", b"newer"]
 
 
-async def test_what_is_pushed_for_a_live_mode_that_the_agent_does_not_know_of_is_not_kept(
-    tmp_path: Path,
-) -> None:
-    sent: list[bytes] = []
-
-    def delivery(messages: Sequence[DeliveredMessage]) -> NewMessage:
-        sent.extend(message.payload for message in messages)
-        return NewMessage("messagepickup/2.0/delivery", {})
-
-    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
-        wake, socket = Wake(), pump_of(agents)
-        await agents.connect(AGENT.public)
-        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
-        socket.push(DeliveredMessage("early", "key", b"early", 1))
-        socket.drop_pushed()
-        fetch = agents.hosts.hold(SESSION.encode())
-        live = asyncio.create_task(socket.live(wake, 0, ACCOUNT, delivery))
-        await fetch.arrived.wait()
-        socket.push(DeliveredMessage("newer", "key", b"newer", 2))
-        wake.close(0)
-        fetch.released.set()
-        await live
-        socket.drop_pushed()  # changes nothing: the agent knows of this live mode
-    assert sent == [b"newer"]
-
-
 @pytest.mark.parametrize("is_live", [True, False])
 async def test_pushes_go_on_after_too_many_large_answers_to_their_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_live: bool

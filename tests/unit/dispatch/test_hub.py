@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from actors.core.commands import CloseSession
+import pytest
+
+from actors.core.commands import CloseSession, ReleaseLeases
 from actors.core.partitioning import Placement
 from actors.core.placement_table import PartitionOwner
-from actors.core.replies import ContractsUpdated, Notice
+from actors.core.replies import ContractsUpdated, DeliveredMessage, EnvelopeDelivered, Notice
 from http_edge.dispatch.hub import GOING_AWAY, SERVICE_RESTART, Hub
 from http_edge.dispatch.routes import Routes
 from tests.unit.dispatch.test_gateway import Setting, sender_and_target
@@ -66,6 +68,37 @@ async def test_a_push_for_no_listener_ends_the_session_once_at_a_time() -> None:
     hub.push("a", ContractsUpdated())
     await hub.session_ended("a")
     assert ended(setting) == ["a"] * 2
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_what_is_delivered_to_a_session_that_is_gone_is_given_back_once_at_a_time(
+    *, is_alone: bool
+) -> None:
+    """As its socket ended, the host was overloaded and refused to release what it held."""
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    other = Listening()
+    if not is_alone:
+        hub.add("a", other, "laptop")
+    message = DeliveredMessage("id", "key", b"sealed", 1)
+    for _ in range(3):
+        hub.push("a", EnvelopeDelivered("phone", message))
+    for ending in ("a", "phone"):
+        await hub.session_ended(ending)
+    items = [item for batch in setting.host.batches for item in batch]
+    closes = [CloseSession(EDGE)] if is_alone else []
+    assert [item.command for item in items] == [*closes, ReleaseLeases("phone")]
+    assert other.notices == []
+
+
+async def test_what_is_delivered_to_a_session_goes_to_its_listener_alone() -> None:
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    listening = {session: Listening() for session in ("", "phone", "laptop")}
+    for session, listener in listening.items():
+        hub.add("a", listener, session)
+    hub.push("a", EnvelopeDelivered("laptop", DeliveredMessage("id", "key", b"sealed", 1)))
+    assert [len(each.notices) for each in listening.values()] == [0, 0, 1]
 
 
 async def test_a_session_that_a_new_listener_needs_goes_on() -> None:

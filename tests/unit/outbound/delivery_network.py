@@ -158,6 +158,11 @@ class DeliveryNetwork:
         command = StartLive("edge-0", "a socket")
         state = await self.identities().ask(did, command, _KEY, QueueState)
         assert isinstance(state, QueueState), state
+        since = state.version
+        fetch = DeliverMessages(
+            "a socket", "live", 1, 1_000_000, 30_000, after_version=since, live=True
+        )
+        await self.identities().ask(did, fetch, _KEY, Delivery)
 
     async def stop(self) -> None:
         """End all workers, then the hosts."""
