@@ -82,10 +82,8 @@ class _Batch(msgspec.Struct):
 
 _Item: TypeAlias = tuple[_Batch, int]
 """A submission: its batch and its index there."""
-
-
-class _Call(msgspec.Struct):
-    run: Callable[[], None]
+_Call: TypeAlias = Callable[[], None]
+"""What is to run between transactions."""
 
 
 class _Unanswered:
@@ -186,9 +184,9 @@ class Writer:
         else:
             self._inbox.put(taken)
 
-    def call(self, run: Callable[[], None]) -> None:
+    def call(self, run: _Call) -> None:
         """Run a function on the writer's thread, between transactions."""
-        self._inbox.put(_Call(run))
+        self._inbox.put(run)
 
     def stop(self) -> None:
         """Answer the batches already taken, then end both threads."""
@@ -200,25 +198,27 @@ class Writer:
     def _serve(self) -> None:
         stopping = False
         while not stopping:
-            calls, stopping = self._gather()
+            call, stopping = self._gather()
             cheap = self._cheap.take(self._limits.transaction_work_max)
             self._run(cheap)
             if not cheap or perf_counter() >= self._costly_from_s:
                 self._run(self._costly.take(self._limits.costly_work_max))
             # A call may undo earlier commands (such as a lost edge's sessions): run these first.
-            while self._cheap and (calls or stopping):
+            while self._cheap and (call or stopping):
                 self._run(self._cheap.take(self._limits.transaction_work_max))
             while self._costly and stopping:
                 self._run(self._costly.take(self._limits.costly_work_max))
-            for call in calls:
-                call.run()
+            if call:
+                call()
             due = self._host.run_housekeeping()
             if due:
                 self._snapshots.put(due)
             self._send(self._host.due_pushes())
 
-    def _gather(self) -> tuple[list[_Call], bool]:
-        """Wait for work, then take all of it, because turns depend on what waits.
+    def _gather(self) -> tuple[_Call | None, bool]:
+        """Wait for work, then take all of it up to a call, because turns depend on what waits.
+
+        Return the call that ends it, and whether to stop.
 
         Each edge bounds the amount by its number of pending calls, and ``submit`` by its bytes:
         an edge stops waiting for a call after a time, and sends the next one.
@@ -229,14 +229,13 @@ class Writer:
             since_s = perf_counter()
             while True:
                 if work is None:
-                    return [], True
-                if isinstance(work, _Call):
-                    return [work], False
+                    return None, True
+                if not isinstance(work, _Batch):
+                    return work, False
                 self._put(work)
                 work = self._more(since_s)
         except queue.Empty:
-            pass
-        return [], False
+            return None, False
 
     def _put(self, batch: _Batch) -> None:
         if not batch.submissions:
