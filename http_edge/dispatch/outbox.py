@@ -142,18 +142,19 @@ class Outbox:
             self._stop_lingering()
             return
         while self._waiting and len(self._calls) < self._calls_max():
-            self._start(self._next_batch(), self._calls, self._called)
+            self._start(self._next_batch(), self._calls, self._flush)
 
     def _send_costly(self) -> None:
         while self._costly and len(self._costly_calls) < _COSTLY_CALLS_MAX:
-            self._start(self._costly.take(0), self._costly_calls, self._called_costly)
+            self._start(self._costly.take(0), self._costly_calls, self._send_costly)
 
     def _start(
-        self,
-        batch: list[_Waiting],
-        calls: set[asyncio.Task[None]],
-        called: Callable[[asyncio.Task[None]], None],
+        self, batch: list[_Waiting], calls: set[asyncio.Task[None]], go_on: Callable[[], None]
     ) -> None:
+        def called(task: asyncio.Task[None]) -> None:
+            calls.discard(task)
+            go_on()
+
         # An empty context: the batch holds submissions of many requests.
         task = asyncio.get_running_loop().create_task(self._call(batch), context=Context())
         calls.add(task)
@@ -161,14 +162,6 @@ class Outbox:
 
     def _calls_max(self) -> int:
         return _CALLS_IN_FLIGHT_MAX if len(self._waiting) >= _SECOND_CALL_ITEMS else 1
-
-    def _called(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
-        self._flush()
-
-    def _called_costly(self, task: asyncio.Task[None]) -> None:
-        self._costly_calls.discard(task)
-        self._send_costly()
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
