@@ -394,7 +394,7 @@ class Push(msgspec.Struct, frozen=True, array_like=True):
 class BatchResult(msgspec.Struct, frozen=True, array_like=True):
     """The answer to a batch: one reply per submission, in order, and pushes for that edge.
 
-    ``incarnation`` changes when the host restarts; the edge must then reopen its sessions.
+    ``incarnation`` changes when the edge's sessions are lost; the edge then closes its sockets.
     """
 
     incarnation: str

@@ -1,7 +1,7 @@
 """Sessions: which edges hold sockets of which identity, and so receive its pushes. In memory only.
 
 A push is a hint: its content is durable in the queue. Losing this table loses no message; the
-edges reopen their sessions when they see that the host has a new incarnation.
+edges close their sockets when they see that the host has a new incarnation.
 """
 
 from __future__ import annotations

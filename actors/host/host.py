@@ -120,7 +120,8 @@ class Host:
             self.cache.drop_partition(name)
         ids = self._ownership.adopt(names, given.ids())
         self.outage.worked(has_stored=True)
-        self._registry.take_over(names, given, self.now_ms())
+        for name in names:
+            self._registry.take_over(name, name, given, self.now_ms())
         return ids
 
     def release(self, names: Sequence[str]) -> bytes:
@@ -161,7 +162,7 @@ class Host:
         self._expected.pop(did, None)
         if shard not in self._ownership.holdings:
             return False
-        self._registry.take_in(did, shard, given, self.now_ms())
+        self._registry.take_over(did, shard, given, self.now_ms())
         return True
 
     def execute(

@@ -1,6 +1,6 @@
 """The sessions of one host's identities, and the leases that they hold.
 
-All of this is in the host's memory. Losing it makes edges reopen their sessions and offers messages
+All of this is in the host's memory. Losing it makes edges close their sockets and offers messages
 again; handing it over with its partition costs nothing.
 """
 
@@ -178,9 +178,9 @@ class SessionRegistry:
 
     def hand_over(self, ids: Mapping[str, str]) -> bytes:
         """Hand over the sessions and leases of partitions; ``ids`` are their session ids."""
-        parts = {name: _Part(id_) for name, id_ in ids.items() if id_}
+        parts = {name: _Part(id_) for name, id_ in ids.items()}
         for did in self._dids(ids):
-            self._take(did, parts.get(self._partitions[did], _Part("")))
+            self._take(did, parts[self._partitions[did]])
         return msgspec.msgpack.encode(parts)
 
     def hand_out(self, did: str, id_: str) -> bytes:
@@ -192,22 +192,25 @@ class SessionRegistry:
         self._take(did, part)
         return msgspec.msgpack.encode({did: part})
 
-    def take_over(self, names: Sequence[str], handover: Handover, now_ms: int) -> None:
-        """Continue the sessions and leases that were handed over for these partitions."""
-        for name in names:
-            part = handover.parts.get(name)
-            if part is not None:
-                self._put(part, name, now_ms)
+    def take_over(self, name: str, partition: str, handover: Handover, now_ms: int) -> None:
+        """Continue what was handed over under this name, in a partition.
 
-    def take_in(self, did: str, partition: str, handover: Handover, now_ms: int) -> None:
-        """Continue what was handed over for an identity that returns to this partition."""
-        part = handover.parts.get(did)
-        if part is not None:
-            self._put(part, partition, now_ms)
+        The name is that of the partition, or an identity that returns to it.
+        """
+        part = handover.parts.get(name)
+        if part is None:
+            return
+        for did, sessions in part.sessions.items():
+            self.sessions.put(did, sessions)
+        for did, leases in part.leases.items():
+            self.leases.put(did, leases, now_ms)
+        self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], partition))
+        self._offered_again.update(part.offered_again)
 
     def lose(self, names: Sequence[str]) -> None:
         """Drop the sessions and leases of these partitions."""
-        self.hand_over(dict.fromkeys(names, ""))
+        for did in self._dids(names):
+            self._take(did, _Part(""))
 
     def _take(self, did: str, part: _Part) -> None:
         self._partitions.pop(did, None)
@@ -219,14 +222,6 @@ class SessionRegistry:
         if did in self._offered_again:
             self._offered_again.discard(did)
             part.offered_again.append(did)
-
-    def _put(self, part: _Part, partition: str, now_ms: int) -> None:
-        for did, sessions in part.sessions.items():
-            self.sessions.put(did, sessions)
-        for did, leases in part.leases.items():
-            self.leases.put(did, leases, now_ms)
-        self._partitions.update(dict.fromkeys([*part.sessions, *part.leases], partition))
-        self._offered_again.update(part.offered_again)
 
     def _dids(self, names: Collection[str]) -> list[str]:
         return [did for did, partition in self._partitions.items() if partition in names]
