@@ -106,14 +106,14 @@ class ConnectedHostPort:
         if self._pages is not None:
             self._pages.close()
 
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+    async def heartbeat(self, sockets: int) -> str:
         """See ``HostPort.heartbeat``. Raises: HostUnavailable.
 
         The incarnation is that of the connection, since pushes are lost with it. This opens a
         connection if there is none, so that the host can push before any command comes. It sends
         nothing if the host knows the same from the open connection.
         """
-        note = NoteSockets(self._caller.name, sockets, incarnation)
+        note = NoteSockets(self._caller.name, sockets)
         if self._noted is not None and self._noted[0].is_open and self._noted[1] == note:
             return self._noted[0].incarnation
 

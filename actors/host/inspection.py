@@ -69,10 +69,9 @@ class DescribedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatesDescribed(_Said, frozen=True):
-    """The states of the targets that this host owns; ``asleep``: targets in no process now."""
+    """The states of the targets that this host owns."""
 
     states: list[DescribedState]
-    asleep: list[str] = []
 
 
 class CachedIdentities(_Said, frozen=True):

@@ -81,12 +81,12 @@ class NoteSockets(HostQuestion[str], frozen=True):
     """Report an edge and how many sockets it has; the answer is the host's incarnation.
 
     Another incarnation than before means that the host may have lost the edge's sessions. The
-    edge's own ``incarnation`` is for hosts of earlier releases.
+    edge's own ``incarnation`` is for hosts of earlier releases, which need the field.
     """
 
     edge: str
     sockets: int
-    incarnation: str
+    incarnation: str = ""
 
 
 class QueryHoldings(HostQuestion[HostHoldings], frozen=True):
@@ -211,8 +211,8 @@ class OwnerPort(Protocol):
 class HostPort(OwnerPort, Protocol):
     """An edge's port to one host: ``ConnectedHostPort``, or a host in this process."""
 
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        """Report how many sockets this incarnation of the edge has; return the host's incarnation.
+    async def heartbeat(self, sockets: int) -> str:
+        """Report how many sockets the edge has; return the host's incarnation.
 
         Another incarnation than before, or none, means that the host may have lost the edge's
         sessions.

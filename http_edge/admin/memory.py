@@ -71,9 +71,9 @@ class Memory:
         """
         async with self._alone:
             found = await self._states(DescribeStates([did], 0))
-        if not found.states and not found.asleep:
+        if not found.states:
             raise HostUnavailable(did)
-        return bool(found.asleep) or any(state.version or state.fault for state in found.states)
+        return any(state.version or state.fault for state in found.states)
 
     async def _ask(self, question: InspectionQuestion) -> InspectionAnswer:
         match question:
@@ -101,10 +101,7 @@ class Memory:
         answers = await asyncio.gather(
             *[self._describe(host, pairs, question) for host, pairs in by_host.items()]
         )
-        return StatesDescribed(
-            [state for answer in answers for state in answer.states],
-            [target for answer in answers for target in answer.asleep],
-        )
+        return StatesDescribed([state for answer in answers for state in answer.states])
 
     async def _describe(
         self, host: str, pairs: list[tuple[str, str]], question: DescribeStates

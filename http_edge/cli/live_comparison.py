@@ -251,11 +251,10 @@ class Collector:
         targets.update(self._answer_to(ListCachedIdentities(), CachedIdentities).targets)
         targets -= self._note_nameless(targets)
         answered = 0
-        for answer in self._answers(sorted(targets)):
-            for described in answer.states:
+        for states in self._answers(sorted(targets)):
+            for described in states:
                 self._writer.add_state(self._whole(described))
-            self._writer.add_asleep(answer.asleep)
-            answered += len(answer.states) + len(answer.asleep)
+            answered += len(states)
             progress(answered, len(targets))
         for index in range(shards):
             held = self._answer_to(DescribeNonces(shard_name(index)), NoncesHeld)
@@ -272,10 +271,10 @@ class Collector:
             self._writer.add_asleep([n for n in sorted(nameless) if stream_of(n) not in known])
         return nameless
 
-    def _answers(self, targets: Sequence[str]) -> Iterator[StatesDescribed]:
+    def _answers(self, targets: Sequence[str]) -> Iterator[list[DescribedState]]:
         parts = (targets[i : i + TARGETS_MAX] for i in range(0, len(targets), TARGETS_MAX))
         with ThreadPoolExecutor(_AHEAD) as asking:
-            ahead: deque[Future[StatesDescribed]] = deque(
+            ahead: deque[Future[list[DescribedState]]] = deque(
                 asking.submit(self._states, part) for part in islice(parts, _AHEAD)
             )
             while ahead:
@@ -283,21 +282,19 @@ class Collector:
                 ahead.extend(asking.submit(self._states, part) for part in islice(parts, 1))
                 yield answer
 
-    def _states(self, targets: Sequence[str]) -> StatesDescribed:
+    def _states(self, targets: Sequence[str]) -> list[DescribedState]:
         """The states of all targets, including those whose owner changes meanwhile."""
         states: list[DescribedState] = []
-        asleep: list[str] = []
         left = list(targets)
         for pause_s in (*_PAUSES_S, None):
             answer = self._answer_to(DescribeStates(left, STATE_BYTES_MAX), StatesDescribed)
             states += answer.states
-            asleep += answer.asleep
-            done = {state.target for state in answer.states} | set(answer.asleep)
+            done = {state.target for state in answer.states}
             left = [target for target in left if target not in done]
             if not left:
                 break
             _wait(pause_s, f"no host owns {left[0]}")
-        return StatesDescribed(states, asleep)
+        return states
 
     def _whole(self, described: DescribedState) -> DescribedState:
         """The state itself; ask for it alone if it was too large for an answer with others."""

@@ -4,7 +4,7 @@
                                     made
     <folder>/<table>.parquet        a table of ``actors.core.state_rows``, with ``identity`` first
     <folder>/watermarks.parquet     stream, identity and version of every identity in memory
-    <folder>/asleep.parquet         identities that no process has in memory; they were not loaded
+    <folder>/asleep.parquet         identities whose names are erased and in no process's memory
     <folder>/unserved.parquet       identities that their host cannot serve, and why
     <folder>/partitions.parquet     shards as their owners know them, up to which seal
     <folder>/seals.parquet          the newest seals of the shards

@@ -101,7 +101,6 @@ class Edge:
         Without a ``placer`` the owners of partitions never change.
         """
         self._settings = settings
-        self._incarnation = new_id()
         self._web = _fetched_dids(settings.did_web, web.METHODS)
         self._agent_dids = _fetched_dids(settings.did_web, methods(clock))
         resolver = Resolver(settings.mediator_did, keys, web=self._web)
@@ -115,7 +114,7 @@ class Edge:
             measures=self._measures,
         )
         counts = _refusal_counts(settings.audit, clock, self._measures)
-        self._refusals = RefusalLog(name, self._incarnation, counts, self._gateway)
+        self._refusals = RefusalLog(name, new_id(), counts, self._gateway)
         self._hub = Hub(name, self._gateway)
         identities = Identities(self._gateway)
         self._keylists = Keylists(identities, keys_max=settings.didcomm.keylist_keys_max)
@@ -387,9 +386,7 @@ class Edge:
 
     async def _probe(self, host: str) -> None:
         with contextlib.suppress(HostUnavailable):
-            incarnation = await self._gateway.port(host).heartbeat(
-                len(self._hub), self._incarnation
-            )
+            incarnation = await self._gateway.port(host).heartbeat(len(self._hub))
             self._gateway.saw_incarnation(host, incarnation)
 
     async def _sweep_outbound(self) -> None:

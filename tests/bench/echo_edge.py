@@ -77,7 +77,7 @@ class EchoHost:
         answer: A = answers.get(type(question), [b""] * len(reads))
         return answer
 
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+    async def heartbeat(self, sockets: int) -> str:
         """Never starts anew."""
         return "echo"
 

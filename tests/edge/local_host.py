@@ -152,8 +152,8 @@ class LocalHostPort(HostPort):
         return await self._run(lambda host: host.submit(self._edge, batch))
 
     @override
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
-        return await self.ask(NoteSockets(self._edge, sockets, incarnation))
+    async def heartbeat(self, sockets: int) -> str:
+        return await self.ask(NoteSockets(self._edge, sockets))
 
     @override
     def close(self) -> None:

@@ -190,7 +190,7 @@ async def test_the_keys_of_an_agent_that_ended_are_free_for_others(
     # Each host learns of an edge when it first shows itself.
     for number in range(mediator.settings.hosts):
         port = mediator.hosts.ports_of("edge-0")(host_name(number))
-        await port.heartbeat(0, "")
+        await port.heartbeat(0)
     await pass_days(mediator, 30.1)
     assert ended(mediator) == 1
     await until(mediator, "key-released.1")

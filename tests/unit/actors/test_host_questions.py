@@ -136,7 +136,7 @@ async def test_a_question_that_fails_is_unavailable_and_the_next_one_is_answered
         await port.ask(TakeIn(DID, SHARD, b"no handover"))
     with pytest.raises(HostUnavailable):
         await port.ask(EndHost())  # it is that of shards
-    assert await port.heartbeat(1, "first") == await port.heartbeat(1, "first") != ""
+    assert await port.heartbeat(1) == await port.heartbeat(1) != ""
 
 
 async def test_what_was_asked_of_a_host_that_ends_is_answered_before_its_log_closes(
@@ -179,11 +179,11 @@ async def test_a_host_that_knows_the_sockets_of_an_edge_is_not_sent_them_again(
         return await ask(client, question)
 
     monkeypatch.setattr(HostClient, "ask", noted)
-    first = {await port.heartbeat(sockets, "first") for sockets in (1, 1, 1, 2, 2)}
+    first = {await port.heartbeat(sockets) for sockets in (1, 1, 1, 2, 2)}
     assert (len(first), len(questions)) == (1, 2)
     port.close()
     # The connection ended, and what was pushed to it with it.
-    second = {await port.heartbeat(2, "first") for _ in range(3)}
+    second = {await port.heartbeat(2) for _ in range(3)}
     assert (len(first | second), len(questions)) == (2, 3)
 
 
@@ -191,7 +191,7 @@ async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next
     host: RayIdentityHost, port: ConnectedHostPort
 ) -> None:
     sessions = host._host.sessions
-    await port.heartbeat(1, "first")
+    await port.heartbeat(1)
     sessions.open(DID, "edge-0")
     port.close()
 
@@ -201,7 +201,7 @@ async def test_sessions_end_with_the_connection_of_an_edge_and_not_with_its_next
     await until(ended)
     await port.ask(Ping())
     sessions.open(DID, "edge-0")  # of a client that is back before the edge reports
-    await port.heartbeat(1, "second")
+    await port.heartbeat(1)
     assert sessions.edges_of(DID) == {"edge-0"}
 
 
@@ -248,7 +248,7 @@ async def test_an_edge_that_is_gone_has_no_sockets_and_gets_no_keys_of_ended_age
         for name in ("edge-0", "edge-1")
     }
     for port in ports.values():
-        await port.heartbeat(7, "first")
+        await port.heartbeat(7)
     ports["edge-1"].close()
 
     async def forgotten() -> bool:

@@ -103,7 +103,7 @@ def test_a_state_that_is_too_large_for_others_is_requested_alone(tmp_path: Path)
     assert collected(tmp_path, ["did:example:large"], reply).rows["registrations"] == 2
 
 
-def test_asleep_unserved_and_unknown_identities_are_kept_apart(tmp_path: Path) -> None:
+def test_unserved_and_unknown_identities_are_kept_apart(tmp_path: Path) -> None:
     def reply(question: InspectionQuestion) -> InspectionAnswer:
         if not isinstance(question, DescribeStates):
             return answer(question)
@@ -112,11 +112,11 @@ def test_asleep_unserved_and_unknown_identities_are_kept_apart(tmp_path: Path) -
             DescribedState("did:example:unknown", 0, b""),
             describe(CACHED, registered(CACHED), STATE_BYTES_MAX),
         ]
-        return StatesDescribed(states, ["did:example:sleeper"])
+        return StatesDescribed(states)
 
-    targets = [f"did:example:{who}" for who in ("broken", "unknown", "sleeper")]
+    targets = [f"did:example:{who}" for who in ("broken", "unknown")]
     dumped = collected(tmp_path, targets, reply)
-    assert (dumped.identities, dumped.asleep) == (1, 1)
+    assert (dumped.identities, dumped.asleep) == (1, 0)
     (fault,) = pq.read_table(tmp_path / "unserved.parquet").to_pylist()
     assert (fault["identity"], fault["fault"]) == ("did:example:broken", "CorruptRow")
 

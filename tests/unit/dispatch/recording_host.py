@@ -86,7 +86,7 @@ class RecordingHost(HostPort):
         return cast("A", name if isinstance(question, Ping) else holdings)
 
     @override
-    async def heartbeat(self, sockets: int, incarnation: str) -> str:
+    async def heartbeat(self, sockets: int) -> str:
         await self._turn([])
         return self.incarnation_name
 

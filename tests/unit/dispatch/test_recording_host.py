@@ -65,7 +65,7 @@ async def test_a_batch_has_a_reply_to_each_command_and_the_incarnation_that_gave
     result = msgspec.msgpack.decode(await port.submit(batch(3)), type=BatchResult)
     assert (len(result.replies), result.pushes) == (3, [])
     assert result.incarnation == await port.ask(Ping()) != ""
-    assert result.incarnation == await port.heartbeat(0, result.incarnation)
+    assert result.incarnation == await port.heartbeat(0)
     assert msgspec.msgpack.decode(await port.submit(batch(0)), type=BatchResult).replies == []
 
 
@@ -86,7 +86,7 @@ async def test_a_host_that_is_cut_off_is_unavailable_to_all_until_it_is_there_ag
 ) -> None:
     port, cut = host
     cut(True)
-    for call in (port.submit(batch(1)), port.ask(Ping()), port.heartbeat(0, "")):
+    for call in (port.submit(batch(1)), port.ask(Ping()), port.heartbeat(0)):
         with pytest.raises(HostUnavailable):
             await call
     cut(False)
