@@ -80,7 +80,7 @@ def grant_mediation(state: Identity, command: GrantMediation, context: DecisionC
         return Refusal.NOT_CONNECTED
     if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
-    events = _stated(state, command.connection, context)
+    events = newly_stated(state, command.connection, context)
     if not state.mediated:
         events.append(MediationGranted(at_ms=context.now_ms, command=context.command))
     return Accepted(
@@ -143,7 +143,7 @@ def rotate(state: Identity, command: RotateAccount, context: DecisionContext) ->
         events.append(rotated)
     if not _has_room(state, [c.key for c in command.own], context):
         return Refusal.QUOTA_EXCEEDED
-    events += _stated(state, command.connection, context)
+    events += newly_stated(state, command.connection, context)
     return Accepted(
         Done(), [*events, *keylist_updates(newer_claims(state, command.own), [], context)]
     )
@@ -174,21 +174,19 @@ def _rotates_from_s(state: Identity) -> Seconds:
     return max(state.rotated_at_s, state.ended_at_s)
 
 
-def _stated(state: Identity, stated: Connection | None, context: DecisionContext) -> list[Event]:
-    """The event for the agent's statement about itself, if it is new."""
+def newly_stated(
+    state: Identity, stated: Connection | None, context: DecisionContext
+) -> list[Event]:
+    """The event that records the agent's statement about itself, if it is new."""
     if stated is None or stated == state.connection:
         return []
-    return [established(stated, context)]
-
-
-def established(stated: Connection, context: DecisionContext) -> ConnectionEstablished:
-    """The event that records an agent's statement about itself."""
-    return ConnectionEstablished(
+    established = ConnectionEstablished(
         at_ms=context.now_ms,
         command=context.command,
         did=context.target,
         **msgspec.structs.asdict(stated),
     )
+    return [established]
 
 
 def _has_room(state: Identity, names: Iterable[str], context: DecisionContext) -> bool:

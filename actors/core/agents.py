@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from actors.core.accounts import established, keylist_updates, newer_claims
+from actors.core.accounts import keylist_updates, newer_claims, newly_stated
 from actors.core.commands import (
     CheckKeys,
     ClaimedKey,
@@ -54,10 +54,7 @@ def connect(state: Identity, command: Connect, context: DecisionContext) -> Deci
     """Record the agent's statement about itself, replacing an earlier one."""
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
-    stated = command.connection
-    if stated == state.connection:
-        return Accepted(Done())
-    return Accepted(Done(), [established(stated, context)])
+    return Accepted(Done(), newly_stated(state, command.connection, context))
 
 
 def invitation_target(invitation_id: str) -> str:
