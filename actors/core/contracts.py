@@ -26,7 +26,7 @@ from actors.core.decision import (
     Decision,
     DecisionContext,
     RequestRefs,
-    exceeds,
+    answered_page,
 )
 from actors.core.identity import ContractRecord, Identity
 from actors.core.refusals import Refusal
@@ -163,11 +163,9 @@ def query_requests(
 ) -> Decision:
     """Answer with a page of waiting contract requests in arrival order (8.3)."""
     page, requests = command.page, state.requests
-    chosen = list(islice(requests.values(), page.offset, page.offset + page.size))
-    size_bytes = sum(request.stored_bytes for request in chosen)
-    if exceeds(page, len(chosen), size_bytes):
-        return Refusal.INVALID_COMMAND
-    return Accepted(RequestRefs([r.version for r in chosen], len(requests), size_bytes))
+    chosen = islice(requests.values(), page.offset, page.offset + page.size)
+    records = [(request.version, request.stored_bytes) for request in chosen]
+    return answered_page(RequestRefs, page, records, len(requests))
 
 
 def acknowledge_requests(
@@ -208,12 +206,9 @@ def query_contracts(
     if (command.did, command.expires_before_s, command.expires_after_s) != (None, None, None):
         found = [record for record in contracts if _matches(record, command)]
         total, looked_at, matching = len(found), total, iter(found)
-    chosen = list(islice(matching, page.offset, page.offset + page.size))
-    size_bytes = sum(record.stored_bytes for record in chosen)
-    if exceeds(page, len(chosen), size_bytes):
-        return Refusal.INVALID_COMMAND
-    refs = ContractRefs([r.version for r in chosen], total, size_bytes)
-    return Accepted(refs, looked_at=looked_at)
+    chosen = islice(matching, page.offset, page.offset + page.size)
+    records = [(record.version, record.stored_bytes) for record in chosen]
+    return answered_page(ContractRefs, page, records, total, looked_at=looked_at)
 
 
 def _matches(record: ContractRecord, command: QueryContracts) -> bool:

@@ -77,28 +77,24 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
         return Content.of(data, blake2b(place, digest_size=SALT_BYTES, key=self.secret).digest())
 
 
-class MessageRefs(msgspec.Struct, frozen=True):
-    """A page of waiting messages not yet read: versions in the log, total, payload bytes."""
+class PageRefs(msgspec.Struct, frozen=True):
+    """A page of records not yet read: versions in the log, how many match, and bytes."""
 
     versions: list[int]
     total: int
     size_bytes: int
 
 
-class RequestRefs(msgspec.Struct, frozen=True):
-    """The same for waiting contract requests; bytes as in ``actors.core.stored_bytes``."""
-
-    versions: list[int]
-    total: int
-    size_bytes: int
+class MessageRefs(PageRefs, frozen=True):
+    """A page of waiting messages; bytes of their payloads."""
 
 
-class ContractRefs(msgspec.Struct, frozen=True):
-    """The same for contracts; bytes as in ``actors.core.stored_bytes``."""
+class RequestRefs(PageRefs, frozen=True):
+    """A page of waiting contract requests; bytes as in ``actors.core.stored_bytes``."""
 
-    versions: list[int]
-    total: int
-    size_bytes: int
+
+class ContractRefs(PageRefs, frozen=True):
+    """A page of contracts; bytes as in ``actors.core.stored_bytes``."""
 
 
 class DeliveryRefs(msgspec.Struct, frozen=True):
@@ -134,6 +130,22 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 
 Decision: TypeAlias = Accepted | Refusal
+
+
+def answered_page(
+    kind: type[MessageRefs | RequestRefs | ContractRefs],
+    page: Page,
+    records: Sequence[tuple[int, int]],
+    total: int,
+    *,
+    looked_at: int = 0,
+) -> Decision:
+    """Answer with a page of records, each a version and its bytes, unless it exceeds its bound."""
+    size_bytes = sum(size for _, size in records)
+    if exceeds(page, len(records), size_bytes):
+        return Refusal.INVALID_COMMAND
+    refs = kind([version for version, _ in records], total, size_bytes)
+    return Accepted(refs, looked_at=looked_at)
 
 
 def exceeds(page: Page, records: int, size_bytes: int) -> bool:

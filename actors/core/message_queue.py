@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
-from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs, exceeds
+from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs, answered_page
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
@@ -194,12 +194,9 @@ def query_messages(state: Identity, command: QueryMessages, _context: DecisionCo
         total = state.by_sender.get(sender, _EMPTY).messages
         matching = (message for message in matching if message.sender_did == sender)
     # It stops at the last match: behind it may stand thousands of others.
-    chosen = list(islice(matching, page.offset, min(page.offset + page.size, total)))
-    versions = [message.version for message in chosen]
-    size_bytes = sum(message.size_bytes for message in chosen)
-    if exceeds(page, len(chosen), size_bytes):
-        return Refusal.INVALID_COMMAND
-    return Accepted(MessageRefs(versions, total, size_bytes))
+    chosen = islice(matching, page.offset, min(page.offset + page.size, total))
+    records = [(message.version, message.size_bytes) for message in chosen]
+    return answered_page(MessageRefs, page, records, total)
 
 
 def acknowledge_messages(
