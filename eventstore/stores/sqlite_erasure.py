@@ -68,6 +68,7 @@ class Erasure:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_failed = False
 
     def wanted(self) -> None:
         """Note that something was erased; the writer calls this after its commit."""
@@ -102,10 +103,15 @@ class Erasure:
             with closing(self._connect()) as connection:
                 connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
                 self._give_back(connection)
-                return self._truncated(connection)
+                is_done = self._truncated(connection)
         except (OperationalError, sqlite3.Error) as error:
-            _LOG.warning("erased contents are still in the files: %s", type(error).__name__)
+            # A full disk fails every attempt: one line for all until one succeeds.
+            level = logging.DEBUG if self._has_failed else logging.WARNING
+            _LOG.log(level, "erased contents are still in the files: %s", error)
+            self._has_failed = True
             return False
+        self._has_failed = False
+        return is_done
 
     def _remove_all(self) -> None:
         """Remove erased contents in one pass: what is erased behind it waits for the next one."""

@@ -50,7 +50,9 @@ _REMEDIES: Final = {
         " token file with --set operators.token_file=PATH. If the file was replaced, restart the"
         " mediator, which reads it at its start."
     ),
-    http.client.SERVICE_UNAVAILABLE: "A host does not answer: see poste status.",
+    http.client.SERVICE_UNAVAILABLE: (
+        "A host does not answer, or its log accepts no writes: see poste status."
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -101,6 +102,31 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_tried_again(
     until(lambda: wal_bytes(path) == 0)
     erasure.stop()
     assert failures == []
+
+
+@pytest.mark.usefixtures("log")
+def test_one_line_with_its_reason_names_a_disk_that_fails_every_attempt(
+    path: Path, passes: Passes, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[Exception] = []
+
+    def open_or_fail() -> sqlite3.Connection:
+        if failures:
+            raise failures.pop()
+        return connect(path)
+
+    def is_over() -> bool:
+        return not failures and not erasure._wanted.is_set() and wal_bytes(path) == 0
+
+    erasure = Erasure(open_or_fail, threading.Lock(), passes.remove, within_s=0.0)
+    said = "erased contents are still in the files: database or disk is full"
+    for outage in (1, 2):
+        failures.extend([sqlite3.OperationalError("database or disk is full")] * 3)
+        erasure.wanted()
+        until(is_over)
+        lines = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
+        assert lines == [said] * outage
+    erasure.stop()
 
 
 def test_no_thread_starts_after_the_end(path: Path, passes: Passes) -> None:
