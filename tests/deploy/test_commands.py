@@ -16,7 +16,7 @@ from http_edge.cli.projections_program import SUMMARIES
 from http_edge.settings.reference import PREFIX, every_setting
 from http_edge.settings.sources import CONFIG_VARIABLE
 from projections.__main__ import projections
-from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, rendered, services
+from tests.deploy.manifests import DEPLOY, EVERYTHING_ON, pod_templates, rendered, services
 from tests.tidy.modules import ROOT
 
 TEXTS: Final = sorted(
@@ -105,6 +105,20 @@ def test_every_command_that_is_shown_is_understood_by_poste(path: Path) -> None:
     for line in _lines(path):
         for arguments in _commands(line):
             _check(arguments, shown=True)
+
+
+def test_every_command_for_kubernetes_names_the_namespace_of_the_release() -> None:
+    given = r"--namespace=(mediator|{{ \.Release\.Namespace }}) "
+    for path in TEXTS:
+        for line in _lines(path):
+            for rest in re.findall(r"\bkubectl (?!create namespace|drain )(.*)", line):
+                assert re.match(given, rest), f"{path.name}: {line}"
+
+
+def test_the_export_gets_a_new_password_with_the_nodes() -> None:
+    runbook = (DEPLOY / "runbooks/lost-key.md").read_text("utf-8")
+    restarted = re.findall(r"rollout restart deploy/(\S+)", runbook)
+    assert set(restarted) == {name for name, _ in pod_templates()}
 
 
 def test_every_block_of_commands_is_marked_as_one() -> None:
