@@ -1,4 +1,4 @@
-"""Runs the projections on a Spark cluster, by its own spark-submit.
+r"""Runs the projections on a Spark cluster, by its own spark-submit.
 
     python deploy/spark/submit.py [OPTION OF SPARK-SUBMIT ...] -- rebuild --from URI --to URI
 
