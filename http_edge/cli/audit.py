@@ -1,8 +1,7 @@
 """``poste audit``: asks an export a question and prints the answer.
 
 One message or identity is looked up here (``eventstore.parquet.audit.answering``), without Java.
-Questions that read much, and with ``--master`` all questions, go to Spark: the program
-``projections`` answers the same question with the same records.
+Questions that read much go to Spark, in the program ``projections``.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from eventstore.parquet.audit.answering import (
     Answer,
     OfIdentity,
     OfMessage,
+    OfOne,
     OfRefusals,
     OfReplays,
     OfStuck,
+    Period,
     Question,
-    Subject,
-    answer,
+    look_up,
 )
 from eventstore.parquet.audit.records import FROM_QUEUED, Record, message_summary, time_text
 from eventstore.parquet.errors import (
@@ -39,6 +39,7 @@ from eventstore.parquet.errors import (
     SignedByAnother,
 )
 from eventstore.parquet.opening import (
+    AsOf,
     NoExport,
     NotExported,
     open_exports,
@@ -61,21 +62,19 @@ _MS: Final = 1_000
 
 
 class _Query(NamedTuple):
-    """The options that all commands have: the export, and how to read it."""
+    """The export, and how to read it.
+
+    All commands have the first options. Only those that Spark answers have a ``period``, and in
+    ``spark`` the arguments for it.
+    """
 
     source: str
-    as_of: str | None
+    as_of: AsOf
     key_file: str | None
     public_key: PublicKey | None
-    master: str | None
-    memory_mib: int | None
-    skip_hashes: bool
     as_json: bool
-
-
-def _as_of(text: str) -> str:
-    point_in_log(text)
-    return text
+    period: Period = Period()
+    spark: Sequence[str] = ()
 
 
 def _key_file(path: str) -> str:
@@ -95,34 +94,32 @@ def audit() -> None:
     """Show from an export what happened to a message or an identity.
 
     Payloads are never shown. Times are in UTC. Messages and identities are looked up without Spark,
-    and seals prove what is shown; with --master, Spark reads the same. Spark finds refusals,
-    replays and stuck messages, in files that match their signatures.
+    and seals prove what is shown. Spark finds refusals, replays and stuck messages, in files that
+    match their signatures.
     """
 
 
-def _query_options(
-    command: Callable[..., Any],
-    with_spark: Callable[..., Any] = spark_options,
-) -> Callable[..., Any]:
+def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of ``_Query``, and pass it the query as first argument."""
 
     @functools.wraps(command)
-    def run(**options: Any) -> Any:
-        query = _Query(**{name: options.pop(name) for name in _Query._fields})
-        if query.source is None:
+    def run(
+        *,
+        source: str | None,
+        as_of: AsOf,
+        key_file: str | None,
+        public_key: PublicKey | None,
+        as_json: bool,
+        **options: Any,
+    ) -> Any:
+        if source is None:
             raise click.UsageError("name the export with --from")
         with _explained():
-            return command(query, **options)
+            return command(_Query(source, as_of, key_file, public_key, as_json), **options)
 
     shown: Callable[..., Any] = run
     for option in (
         json_option,
-        click.option(
-            "--skip-hashes",
-            is_flag=True,
-            help="With Spark, do not verify data files: changes to them go undetected.",
-        ),
-        with_spark,
         public_key_option,
         click.option(
             "--pseudonymise",
@@ -134,7 +131,7 @@ def _query_options(
         click.option(
             "--as-of",
             metavar="TIME|POSITION",
-            type=parsed(_as_of),
+            type=parsed(point_in_log),
             help="Show the log as of then; else all of it.",
         ),
         click.option(
@@ -148,32 +145,45 @@ def _query_options(
     return shown
 
 
-_lookup_options: Final = functools.partial(
-    _query_options, with_spark=functools.partial(spark_options, otherwise="no Spark")
-)
-
-
-def _period_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options ``since`` and ``until``, which must not leave an empty time."""
-
-    @functools.wraps(command)
-    def run(**options: Any) -> Any:
-        since, until = options["since"], options["until"]
-        if since is not None and until is not None and until <= since:
-            said = f"the time from {since.isoformat()} until {until.isoformat()} is empty"
-            raise click.BadParameter(said, param_hint="--until")
-        return command(**options)
-
-    since = click.option(
-        "--since", type=parsed(_instant), metavar="TIME", help="From this time on."
-    )
-    until = click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time.")
-    return since(until(run))
-
-
 _limit_option: Final = click.option(
     "--limit", type=click.IntRange(1), default=_ROWS_MAX, show_default=True, help="Rows of a table."
 )
+
+
+def _range_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command all options of ``_Query``, and ``limit``."""
+
+    @functools.wraps(command)
+    def run(
+        query: _Query,
+        *,
+        since: datetime | None,
+        until: datetime | None,
+        master: str | None,
+        memory_mib: int | None,
+        skip_hashes: bool,
+        **rest: Any,
+    ) -> Any:
+        if since is not None and until is not None and until <= since:
+            said = f"the time from {since.isoformat()} until {until.isoformat()} is empty"
+            raise click.BadParameter(said, param_hint="--until")
+        spark = spark_arguments(master, memory_mib) + ["--skip-hashes"] * skip_hashes
+        return command(query._replace(period=Period(since, until), spark=spark), **rest)
+
+    shown: Callable[..., Any] = run
+    for option in (
+        click.option(
+            "--skip-hashes",
+            is_flag=True,
+            help="Do not verify data files: changes to them go undetected.",
+        ),
+        spark_options,
+        _limit_option,
+        click.option("--until", type=parsed(_instant), metavar="TIME", help="Before this time."),
+        click.option("--since", type=parsed(_instant), metavar="TIME", help="From this time on."),
+    ):
+        shown = option(shown)
+    return _query_options(shown)
 
 
 @audit.command("message")
@@ -184,7 +194,7 @@ _limit_option: Final = click.option(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a proof for holders of the mediator's public key: poste proof check.",
 )
-@_lookup_options
+@_query_options
 def message_command(query: _Query, *, message_id: str, file: Path | None) -> int:
     """Show the history of one message, and the seals that prove it.
 
@@ -193,7 +203,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     """
     if file is not None and query.key_file is not None:
         raise click.UsageError("a proof needs the real names: use either --proof or --pseudonymise")
-    said = _answer(query, OfMessage(message_id), _EVENTS_MAX)
+    said = _look_up(query, OfMessage(message_id), _EVENTS_MAX)
     events = said.found["events"]
     if not events:
         raise Stop(Exit.FINDING, f"no such message up to position {_position(said)}")
@@ -214,7 +224,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
 @audit.command("identity")
 @click.argument("did", callback=utf8)
 @_limit_option
-@_lookup_options
+@_query_options
 def identity_command(query: _Query, *, did: str, limit: int) -> int:
     """Show what an identity did, what it received, and which of its commands were refused.
 
@@ -222,7 +232,7 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
     """
     if did.startswith(PREFIX) and query.key_file is None:
         raise click.UsageError("a pseudonym needs its key: --pseudonymise")
-    said = _answer(query, OfIdentity(did), limit)
+    said = _look_up(query, OfIdentity(did), limit)
     if not any(said.found.values()):
         raise Stop(Exit.FINDING, f"no such identity up to position {_position(said)}")
     titles = {
@@ -234,35 +244,27 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
 
 
 @audit.command("refused")
-@_period_options
-@_limit_option
-@_query_options
-def refused_command(
-    query: _Query, *, since: datetime | None, until: datetime | None, limit: int
-) -> int:
+@_range_options
+def refused_command(query: _Query, *, limit: int) -> int:
     """Show which commands were refused, to whom and why, most refusals first.
 
     Edges count refused commands over short periods; a count is shown in full if its period overlaps
     the given time. Also lists queues that began to refuse messages.
     """
-    said = _answer(query, OfRefusals(since=since, until=until), limit)
+    said = _ask(query, OfRefusals(), limit)
     titles = {"refused": "Refused commands", "queues": "Queues that began to refuse messages"}
     return _show(query, said, limit, titles)
 
 
 @audit.command("replays")
-@_period_options
-@_limit_option
-@_query_options
-def replays_command(
-    query: _Query, *, since: datetime | None, until: datetime | None, limit: int
-) -> int:
+@_range_options
+def replays_command(query: _Query, *, limit: int) -> int:
     """Show commands that were refused as replays or for their timestamp.
 
     DUPLICATE_NONCE is a replay; TIMESTAMP_OUT_OF_RANGE is a replay after a longer time, or a wrong
     clock.
     """
-    said = _answer(query, OfReplays(since=since, until=until), limit)
+    said = _ask(query, OfReplays(), limit)
     return _show(query, said, limit, {"refused": "Refused as replays"})
 
 
@@ -281,40 +283,46 @@ def replays_command(
     show_default=True,
     help="Messages delivered at least this often and not acknowledged.",
 )
-@_period_options
-@_limit_option
-@_query_options
-def stuck_command(query: _Query, *, limit: int, **bounds: Any) -> int:
+@_range_options
+def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limit: int) -> int:
     """Show messages that wait long or are delivered again and again, worst first.
 
     --since and --until select messages by the time of queuing. The age is that at the time of
     --as-of, or else at the newest event.
     """
-    subject = OfStuck(**bounds)
-    kept = f"Messages that have waited more than {subject.older_than_s:,} s"
-    title = f"{kept} or were handed out {subject.deliveries_min:,} times or more"
-    return _show(query, _answer(query, subject, limit), limit, {"messages": title})
+    said = _ask(query, OfStuck(older_than_s, deliveries_min), limit)
+    kept = f"Messages that have waited more than {older_than_s:,} s"
+    title = f"{kept} or were handed out {deliveries_min:,} times or more"
+    return _show(query, said, limit, {"messages": title})
 
 
-def _answer(query: _Query, subject: Subject, rows_max: int) -> Answer:
-    """Answer a question from the export: here, unless Spark is named or needed."""
+def _look_up(query: _Query, subject: OfOne, rows_max: int) -> Answer:
+    said = look_up(
+        query.source,
+        subject,
+        as_of=query.as_of,
+        key=None if query.key_file is None else read_key(query.key_file),
+        signer=query.public_key,
+        rows_max=rows_max,
+    )
+    if said.note:
+        click.echo(f"poste: {said.note}", err=True)
+    return said
+
+
+def _ask(query: _Query, subject: OfRefusals | OfReplays | OfStuck, rows_max: int) -> Answer:
+    """Have Spark answer a question that needs all rows."""
     question = Question(
         source=query.source,
         subject=subject,
-        as_of=query.as_of,
+        period=query.period,
+        as_of=None if query.as_of is None else str(query.as_of),
         key_file=query.key_file,
         public_key=None if query.public_key is None else query.public_key.text,
         rows_max=rows_max,
     )
-    if isinstance(subject, OfMessage | OfIdentity) and query.master is None:
-        said = answer(question, subject)
-        if said.note:
-            click.echo(f"poste: {said.note}", err=True)
-        return said
-    options = spark_arguments(query.master, query.memory_mib)
-    options += ["--skip-hashes"] if query.skip_hashes else []
     text = msgspec.json.encode(question).decode()
-    code, printed = answer_of_program(["audit", *options, text])
+    code, printed = answer_of_program(["audit", *query.spark, text])
     if code:
         raise click.exceptions.Exit(code)
     return msgspec.json.decode(printed, type=Answer)

@@ -35,18 +35,15 @@ projections(prog_name="poste")
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 
-def spark_options(
-    command: Callable[..., Any], *, otherwise: str = "all cores of this machine"
-) -> Callable[..., Any]:
-    """Give a command the options ``master`` and ``memory_mib``.
-
-    ``otherwise`` says what the command uses without a master.
-    """
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options ``master`` and ``memory_mib``."""
     for option in (
         click.option(
             "--memory-mib", help="Heap of the Java that Spark starts.", type=click.IntRange(512)
         ),
-        click.option("--master", help=f"Spark master, e.g. local[2]; else {otherwise}."),
+        click.option(
+            "--master", help="Spark master, e.g. local[2]; else all cores of this machine."
+        ),
     ):
         command = option(command)
     return command

@@ -1,1 +1,1 @@
-"""Audits what the log says about messages, identities and refusals, with Spark."""
+"""Audits refusals, and messages that are not fetched, with Spark."""

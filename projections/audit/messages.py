@@ -1,4 +1,4 @@
-"""Audits single messages, refusals, and messages that are not fetched.
+"""Audits refusals, and messages that are not fetched.
 
 Each function makes a DataFrame of the events of a step (``events_until``), so it depends only on
 the log up to one position. The rows are sorted, and none has the content of a message.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import timedelta
+from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from eventstore.log.streams import erased_name
+from eventstore.parquet.audit.answering import Period
 from eventstore.parquet.opening import Position
 from projections.spark.export import ExportedLog
 from projections.tables.projection import Step
@@ -24,26 +24,17 @@ REPLAYS: Final = ("DUPLICATE_NONCE", "TIMESTAMP_OUT_OF_RANGE")
 """The reasons of refused replays: while the nonce is remembered, and later. A client with a wrong
 clock is refused for the second reason, too."""
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
-_SEAL: Final = ("position", "version", "digest")
+EVER: Final = Period()
 
 
-class AuditPeriod(NamedTuple):
-    """A time from ``since`` until before ``until``; None for no bound."""
-
-    since: datetime | None = None
-    until: datetime | None = None
-
-    def overlaps(self, first: str, last: str) -> Column:
-        """Whether the time from ``first`` to ``last``, both columns, overlaps this one."""
-        inside = F.lit(col=True)
-        if self.since is not None:
-            inside &= F.col(last) >= F.lit(self.since)
-        if self.until is not None:
-            inside &= F.col(first) < F.lit(self.until)
-        return inside
-
-
-EVER: Final = AuditPeriod()
+def _overlaps(period: Period, first: str, last: str) -> Column:
+    """Whether the time from ``first`` to ``last``, both columns, overlaps a period."""
+    inside = F.lit(col=True)
+    if period.since is not None:
+        inside &= F.col(last) >= F.lit(period.since)
+    if period.until is not None:
+        inside &= F.col(first) < F.lit(period.until)
+    return inside
 
 
 def events_until(spark: SparkSession, export: ExportedLog, position: Position) -> Step:
@@ -54,60 +45,11 @@ def events_until(spark: SparkSession, export: ExportedLog, position: Position) -
     return Step(events, events, frozenset(), types, {}, at_ms, 0, databases=len(position))
 
 
-def message_life(step: Step, message_id: str) -> DataFrame:
-    """The events of one message, in order, each with the seal that proves it.
-
-    The row with ``event`` queued has identity, protocol, sender_did, recipient_key and size_bytes;
-    ``by`` is the channel of a delivery and the reason of a removal. ``seal_…`` name the seal of the
-    transaction: its partition, position, version there, and digest. There are no rows if there is
-    no such message.
-    """
-    is_named = F.array_contains("message_ids", message_id)
-    rows = (
-        step.of("message-queued", "messages-delivered", "messages-removed")
-        .where((F.col("message_id") == message_id) | is_named)
-        .select(
-            *step.shown_place,
-            "recorded_at",
-            F.regexp_extract("type", "[a-z]+$", 0).alias("event"),
-            F.coalesce("channel", "reason").alias("by"),
-            "version",
-            "identity",
-            "protocol",
-            "sender_did",
-            "recipient_key",
-            "size_bytes",
-            "shard",
-        )
-    )
-    return _sealed(step, rows).orderBy("position")
-
-
-def _sealed(step: Step, rows: DataFrame) -> DataFrame:
-    """Add to each row the seal that covers it: the next one of its partition."""
-    shards = F.broadcast(rows.select("shard").distinct())
-    seal = F.struct(*_SEAL)
-    seals = step.of("batch-sealed").select(
-        F.col("partition").alias("shard"), "position", seal.alias("seal")
-    )
-    # In reverse order, where the next seal is the last one seen.
-    backwards = Window.partitionBy("shard").orderBy(F.col("position").desc())
-    return (
-        rows.unionByName(seals.join(shards, "shard", "left_semi"), allowMissingColumns=True)
-        .withColumn("seal", F.last("seal", ignorenulls=True).over(backwards))
-        .where("event IS NOT NULL")
-        .withColumnRenamed("shard", "seal_partition")
-        .select("*", *[F.col(f"seal.{n}").alias(f"seal_{n}") for n in _SEAL])
-        .drop("seal")
-    )
-
-
 def refused_commands(
     step: Step,
-    period: AuditPeriod = EVER,
+    period: Period = EVER,
     *,
     reasons: Collection[str] = (),
-    sender_did: str | None = None,
 ) -> DataFrame:
     """Refused commands by protocol, command, reason and sender; most refusals first.
 
@@ -115,7 +57,6 @@ def refused_commands(
         step: the events.
         period: a count is taken whole if its time overlaps the period.
         reasons: only refusals for these reasons; empty for all.
-        sender_did: only refusals of this sender; None for all.
     """
     counts = step.of("refusals-counted")
     if period.since is not None:
@@ -124,11 +65,9 @@ def refused_commands(
     rows = counts.select("edge", F.explode("refusals").alias("one")).select("edge", "one.*")
     if reasons:
         rows = rows.where(F.col("reason").isin(*reasons))
-    if sender_did is not None:
-        rows = rows.where(F.col("sender_did").isin(sender_did, erased_name(sender_did)))
     keys = ("protocol", "command", "reason", "sender_did")
     return (
-        rows.where(period.overlaps("first_at", "last_at"))
+        rows.where(_overlaps(period, "first_at", "last_at"))
         .groupBy(*keys)
         .agg(
             F.sum("count").alias("count"),
@@ -140,12 +79,12 @@ def refused_commands(
     )
 
 
-def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
+def queue_refusals(step: Step, period: Period = EVER) -> DataFrame:
     """How often each queue began to refuse messages, by reason; most often first."""
     keys = ("identity", "recipient_key", "reason")
     return (
         step.of("queue-refused")
-        .where(period.overlaps("recorded_at", "recorded_at"))
+        .where(_overlaps(period, "recorded_at", "recorded_at"))
         .groupBy(*keys)
         .agg(
             F.count("*").alias("count"),
@@ -157,7 +96,7 @@ def queue_refusals(step: Step, period: AuditPeriod = EVER) -> DataFrame:
 
 
 def stuck_messages(
-    step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int, period: AuditPeriod = EVER
+    step: Step, at_ms: int, *, older_than_s: int, deliveries_min: int, period: Period = EVER
 ) -> DataFrame:
     """Messages that wait longer than one bound or were delivered as often as another; worst first.
 
@@ -178,7 +117,7 @@ def stuck_messages(
     over = F.greatest(F.col("age_s") / older_than_s, F.col("deliveries") / deliveries_min)
     return (
         QUEUES.rebuild(step)
-        .where(period.overlaps("recorded_at", "recorded_at"))
+        .where(_overlaps(period, "recorded_at", "recorded_at"))
         .withColumn("age_s", age_s)
         .where((F.col("age_s") > older_than_s) | (F.col("deliveries") >= deliveries_min))
         .orderBy(over.desc(), "position")

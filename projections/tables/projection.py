@@ -73,16 +73,6 @@ class Step:
         """The columns that distinguish a row from all others; a single number joins faster."""
         return ("position",) if self.databases == 1 else ("stream", "position")
 
-    @property
-    def shown_place(self) -> Sequence[str]:
-        """The columns that say, in output, where an event is in the log."""
-        return ("position",) if self.databases == 1 else ("database", "position")
-
-    @property
-    def order(self) -> Sequence[str]:
-        """The columns that order events by time."""
-        return ("position",) if self.databases == 1 else ("recorded_at", "position")
-
     def of(self, *types: str) -> DataFrame:
         """The new events of these types; if there are none, no file is read."""
         wanted = self.types.intersection(types)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,14 @@ from eventstore.log.event_log import EventLog
 from eventstore.log.events import BatchSealed
 from eventstore.log.proof import ProvenMessage, check_proof, proof_bytes
 from eventstore.log.tree_head import TreeHead, sign_head
+from eventstore.parquet.audit.lookup import Lookup
+from eventstore.parquet.audit.records import identity_records, message_records
 from eventstore.parquet.errors import ExportDamaged
-from eventstore.parquet.opening import NoExport, NotExported
+from eventstore.parquet.opening import NoExport, NotExported, open_exports
 from eventstore.parquet.proofs import message_proof
 from eventstore.stores.open_log import open_log
 from http_edge.server.exits import Exit
-from projections.audit.identity import identity_history
-from projections.audit.messages import events_until, message_life, stuck_messages
+from projections.audit.messages import events_until, stuck_messages
 from projections.audit.program import records
 from projections.compare.compare import compare
 from projections.generations.generation import Generation
@@ -177,17 +178,24 @@ def test_memory_is_compared_with_all_databases_at_once(
         compare(spark, open_export(str(sample.export / "db-0")), str(dump))
 
 
+@contextmanager
+def looking_up(place: Path) -> Iterator[list[Lookup]]:
+    """What looks rows up in all exports of a place."""
+    parts = open_exports(str(place)).parts
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(Lookup(part, part.catalog.last, number if len(parts) > 1 else None))
+            for number, part in enumerate(parts)
+        ]
+
+
 @pytest.mark.spark
 def test_an_audit_finds_what_stands_in_either_database(
     spark: SparkSession, sample: SampleLog
 ) -> None:
     export_log(sample.log, sample.folder / "whole")
-    together, alone = (
-        events_until(spark, export, export.last)
-        for export in map(open_export, (str(sample.export), str(sample.folder / "whole")))
-    )
-    steps = (together, alone)
-    mixed, whole = (records(identity_history(step, AGENTS[0]), ALL) for step in steps)
+    with looking_up(sample.export) as both, looking_up(sample.folder / "whole") as alone:
+        mixed, whole = (identity_records(one, AGENTS[0]).history for one in (both, alone))
     names = ("identity", "version", "type", "recorded_at")
     assert {tuple(row[n] for n in names) for row in mixed} == {
         tuple(row[n] for n in names) for row in whole
@@ -197,17 +205,18 @@ def test_an_audit_finds_what_stands_in_either_database(
     where = {row["identity"]: row["database"] for row in mixed}
     assert where == {name: TWO.database_of(name) for name in where}
     assert {*where.values()} == {0, 1}
-    [waits] = records(stuck_messages(together, together.at_ms, older_than_s=1, deliveries_min=1), 1)
+    export = open_export(str(sample.export))
+    step = events_until(spark, export, export.last)
+    [waits] = records(stuck_messages(step, step.at_ms, older_than_s=1, deliveries_min=1), 1)
+    with looking_up(sample.export) as both, looking_up(sample.folder / "whole") as alone:
+        events, expected = (
+            message_records(one, waits["message_id"], None) for one in (both, alone)
+        )
     shown = ("recorded_at", "event", "by", "version", "seal_partition", "seal_digest")
-    lived, expected = (
-        [
-            [row[name] for name in shown]
-            for row in records(message_life(step, waits["message_id"]), 9)
-        ]
-        for step in steps
-    )
-    assert lived == expected != []
-    events = records(message_life(together, waits["message_id"]), 9)
+    assert [[row[name] for name in shown] for row in events] == [
+        [row[name] for name in shown] for row in expected
+    ]
+    assert events
     part = open_export(str(sample.export)).parts[events[0]["database"]]
     seals = [event["seal_position"] for event in events]
     named = (waits["message_id"], events[0]["identity"], seals)

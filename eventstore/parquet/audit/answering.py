@@ -1,7 +1,7 @@
-"""The questions of an audit to an export, and the answers, with or without Spark.
+"""The questions of an audit to an export, and the answers.
 
-``answer`` looks up one message or identity by the index and the seals of the export. The program
-``projections audit`` reads any question as JSON, and answers in JSON.
+``look_up`` finds one message or identity by the index and the seals of the export. The program
+``projections audit`` reads a ``Question`` as JSON, and answers in JSON.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import Final, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
-from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of, pseudonymous, read_key
-from eventstore.log.public_key import read_public_key
+from eventstore.log.pseudonyms import PREFIX, fingerprint, pseudonym_of, pseudonymous
+from eventstore.log.public_key import PublicKey
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import Record, identity_records, message_records
 from eventstore.parquet.catalog import pruned_text
-from eventstore.parquet.opening import OpenedExport, open_exports, point_in_log
+from eventstore.parquet.opening import AsOf, OpenedExport, open_exports
 
 _MS: Final = 1_000
 _NO_INDEX: Final = (
@@ -26,13 +26,13 @@ _NO_INDEX: Final = (
 )
 
 
-class OfMessage(msgspec.Struct, frozen=True, tag="message"):
+class OfMessage(NamedTuple):
     """The life of one message: ``events``, in order."""
 
     message_id: str
 
 
-class OfIdentity(msgspec.Struct, frozen=True, tag="identity"):
+class OfIdentity(NamedTuple):
     """What an identity did and received: ``history``, ``traffic`` and ``refused`` commands.
 
     With the key of the pseudonyms, the DID may be a pseudonym.
@@ -41,46 +41,41 @@ class OfIdentity(msgspec.Struct, frozen=True, tag="identity"):
     did: str
 
 
-class OfRefusals(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The ``refused`` commands by sender, and the ``queues`` that began to refuse messages.
-
-    From ``since`` until before ``until``; None for no bound.
-    """
-
-    since: datetime | None = None
-    until: datetime | None = None
+OfOne: TypeAlias = OfMessage | OfIdentity
 
 
-class OfReplays(msgspec.Struct, frozen=True, kw_only=True, tag="replays"):
-    """The commands ``refused`` as replays, in a time as in ``OfRefusals``."""
-
-    since: datetime | None = None
-    until: datetime | None = None
+class OfRefusals(msgspec.Struct, frozen=True, tag="refused"):
+    """The ``refused`` commands by sender, and the ``queues`` that began to refuse messages."""
 
 
-class OfStuck(msgspec.Struct, frozen=True, kw_only=True, tag="stuck"):
+class OfReplays(msgspec.Struct, frozen=True, tag="replays"):
+    """The commands ``refused`` as replays."""
+
+
+class OfStuck(msgspec.Struct, frozen=True, tag="stuck"):
     """The ``messages`` that wait longer than a time, or were delivered too often, worst first.
 
-    They were queued in a time as in ``OfRefusals``; ``older_than_s`` and ``deliveries_min`` are at
-    least 1.
+    ``older_than_s`` and ``deliveries_min`` are at least 1.
     """
 
     older_than_s: int
     deliveries_min: int
+
+
+class Period(NamedTuple):
+    """A time from ``since`` until before ``until``; None for no bound."""
+
     since: datetime | None = None
     until: datetime | None = None
 
 
-OfOne: TypeAlias = OfMessage | OfIdentity
-Subject: TypeAlias = OfOne | OfRefusals | OfReplays | OfStuck
-
-
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to an export.
+    """A question that needs all rows of an export, which Spark reads.
 
     Attributes:
         source: The folder or URI of the export, or of the exports of all databases.
         subject: What the question is about.
+        period: When that was refused, or queued.
         as_of: The point in the log as text, a position or a time; None for all of it.
         key_file: The key that makes pseudonyms of names; None to show names.
         public_key: The key that must have signed the export, as text; None for any.
@@ -88,7 +83,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source: str
-    subject: Subject
+    subject: OfRefusals | OfReplays | OfStuck
+    period: Period = Period()
     as_of: str | None = None
     key_file: str | None = None
     public_key: str | None = None
@@ -119,23 +115,30 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def answer(question: Question, subject: OfOne) -> Answer:
+def look_up(
+    source: str,
+    subject: OfOne,
+    *,
+    as_of: AsOf = None,
+    key: bytes | None = None,
+    signer: PublicKey | None = None,
+    rows_max: int,
+) -> Answer:
     """Look up one message or identity; seals prove the answer.
 
     Args:
-        question: the export to ask, and how.
+        source: the folder or URI of the export, or of the exports of all databases.
         subject: the message or identity.
+        as_of: the point in the log, a position or a time; None for all of it.
+        key: makes pseudonyms of names; None to show names.
+        signer: the key that must have signed the export; None for any.
+        rows_max: the most rows of each list; with one row more there are more.
 
     Raises:
         NoExport, NotExported, ExportDamaged, ExportUnavailable: see ``eventstore.parquet.opening``;
             a file that was tampered with raises ``ExportDamaged``, and gives no answer.
-        KeyRefused: the key of the pseudonyms cannot be used.
-        ValueError, PublicKeyRefused: the point in the log or the public key cannot be parsed.
     """
-    signer = None if question.public_key is None else read_public_key(question.public_key)
-    key = None if question.key_file is None else read_key(question.key_file)
-    as_of = None if question.as_of is None else point_in_log(question.as_of)
-    export = open_exports(question.source, signer)
+    export = open_exports(source, signer)
     positions = export.position(as_of)
     if isinstance(as_of, datetime):
         at_ms = round(as_of.timestamp() * _MS)
@@ -157,7 +160,7 @@ def answer(question: Question, subject: OfOne) -> Answer:
         signed_by=export.head.public_key,
         key_is_trusted=signer is not None,
         pseudonyms=fingerprint(key),
-        found={what: rows[: question.rows_max + 1] for what, rows in found.items()},
+        found={what: rows[: rows_max + 1] for what, rows in found.items()},
         note="; ".join([*([] if is_indexed else [_NO_INDEX]), *_removed(export, lookups)]),
     )
 

@@ -1,7 +1,6 @@
 """Turns the rows found for a message or an identity into plain records to show.
 
-The queries of ``projections.audit``, which read much with Spark, give the same records in the same
-order; a test compares both. Times are ISO 8601 in UTC with milliseconds.
+Times are ISO 8601 in UTC with milliseconds.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ FROM_QUEUED: Final = ("identity", "protocol", "sender_did", "recipient_key", SIZ
 """The fields that the first event of a message has."""
 _MS: Final = 1_000
 _COUNTED_BY: Final = ("protocol", "command", "reason", "sender_did")
-LIFE: Final = ("message-queued", "messages-delivered", "messages-removed")
+_LIFE: Final = ("message-queued", "messages-delivered", "messages-removed")
 """The events of a message; the last word of each says what happened."""
-TRAFFIC: Final = (*LIFE, "event-saved", "public-event-published")
+_TRAFFIC: Final = (*_LIFE, "event-saved", "public-event-published")
 """Events that are counted by day; the last word of each says what was done."""
 _ELSEWHERE: Final = {
     *("messages-delivered", "messages-removed", "event-tags-updated", "public-events-deleted"),
     *("key-claimed", "key-released", "invitation-used", "refusals-counted", "batch-sealed"),
 }
 """Events that are counted by day, or are in the stream of a key, an invitation or an edge."""
-OF_ITS_STREAM: Final = tuple(
-    name for kind in TOPIC_BY_TYPE if (name := type_name(kind)) not in {*TRAFFIC, *_ELSEWHERE}
+_OF_ITS_STREAM: Final = tuple(
+    name for kind in TOPIC_BY_TYPE if (name := type_name(kind)) not in {*_TRAFFIC, *_ELSEWHERE}
 )
 _WHOSE: Final = {"did", "owner_did", "by_did", "digest", "claims"}
-_IN_HISTORY: Final = {*OF_ITS_STREAM, "key-claimed", "key-released", "invitation-used"}
-DETAILS: Final = tuple(
+_IN_HISTORY: Final = {*_OF_ITS_STREAM, "key-claimed", "key-released", "invitation-used"}
+_DETAILS: Final = tuple(
     name
     for name in SCHEMA.names
     if name not in _WHOSE
@@ -76,13 +75,9 @@ def message_records(lookups: Sequence[Lookup], message_id: str, until: int | Non
         _event(found, until)
         for lookup in lookups
         for found in lookup.of_message(message_id)
-        if found.row["type"] in LIFE
+        if found.row["type"] in _LIFE
     ]
-    return whole_life(events)
-
-
-def whole_life(events: list[Record]) -> list[Record]:
-    """The events of a message; none if its first ones were pruned, as the others say little."""
+    # The later events say little of a message whose first ones were pruned.
     return events if events and events[0]["event"] == "queued" else []
 
 
@@ -136,7 +131,7 @@ def _order(found: FoundRow) -> tuple[Any, ...]:
 
 def _is_history(row: Row, names: Collection[str]) -> bool:
     kind, is_by = row["type"], row.get("by_did") in names
-    if kind in OF_ITS_STREAM:
+    if kind in _OF_ITS_STREAM:
         return is_by or row["identity"] in names
     return is_by and kind == "invitation-used"
 
@@ -162,7 +157,7 @@ def _happened(found: FoundRow) -> Record:
         "type": row["type"],
         "version": row["version"],
         "identity": row["identity"],
-        "details": {name: row[name] for name in DETAILS if row.get(name) is not None},
+        "details": {name: row[name] for name in _DETAILS if row.get(name) is not None},
     }
 
 
@@ -175,7 +170,7 @@ class _Traffic:
         self._sizes: dict[tuple[str, str, str], int | None] = {}
 
     def add(self, row: Row) -> None:
-        if row["type"] not in TRAFFIC:
+        if row["type"] not in _TRAFFIC:
             return
         day = row["recorded_at"].astimezone(UTC).date().isoformat()
         by = row.get("protocol") or row.get("channel") or row.get("reason") or ""

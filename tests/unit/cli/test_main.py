@@ -50,14 +50,15 @@ def test_every_option_with_a_default_shows_it(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "otherwise"),
-    [("message", "no Spark"), ("identity", "no Spark"), ("stuck", "all cores of this machine")],
+    ("command", "uses"), [("message", False), ("identity", False), ("stuck", True)]
 )
-def test_what_an_audit_uses_without_a_master_is_said(
-    run: Run, command: str, otherwise: str
+def test_only_an_audit_that_reads_much_has_options_of_spark(
+    run: Run, command: str, uses: bool
 ) -> None:
     shown = " ".join(run("audit", command, "--help").out.split())
-    assert f"Spark master, e.g. local[2]; else {otherwise}." in shown
+    assert ("Spark master, e.g. local[2]; else all cores of this machine." in shown) == uses
+    ran = run("audit", command, "id", "--from", "x", "--master", "local[2]")
+    assert ("No such option" in ran.err) == (not uses)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["serve", "--help"]])
