@@ -54,8 +54,6 @@ from http_edge.cli.public_key import NAMED, NOT_KNOWN, public_key_option
 from http_edge.server.exits import Exit, Stop
 
 _ROWS_MAX: Final = 100
-_EVENTS_MAX: Final = 100_000
-"""Events of one message: few, since it is delivered again only after a lease has ended."""
 _OLD_S: Final = 86_400
 _OFTEN: Final = 5
 _MS: Final = 1_000
@@ -203,7 +201,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     """
     if file is not None and query.key_file is not None:
         raise click.UsageError("a proof needs the real names: use either --proof or --pseudonymise")
-    said = _look_up(query, OfMessage(message_id), _EVENTS_MAX)
+    said = _look_up(query, OfMessage(message_id))
     events = said.found["events"]
     if not events:
         raise Stop(Exit.FINDING, f"no such message up to position {_position(said)}")
@@ -232,7 +230,7 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
     """
     if did.startswith(PREFIX) and query.key_file is None:
         raise click.UsageError("a pseudonym needs its key: --pseudonymise")
-    said = _look_up(query, OfIdentity(did), limit)
+    said = _look_up(query, OfIdentity(did))
     if not any(said.found.values()):
         raise Stop(Exit.FINDING, f"no such identity up to position {_position(said)}")
     titles = {
@@ -296,14 +294,13 @@ def stuck_command(query: _Query, *, older_than_s: int, deliveries_min: int, limi
     return _show(query, said, limit, {"messages": title})
 
 
-def _look_up(query: _Query, subject: OfOne, rows_max: int) -> Answer:
+def _look_up(query: _Query, subject: OfOne) -> Answer:
     said = look_up(
         query.source,
         subject,
         as_of=query.as_of,
         key=None if query.key_file is None else read_key(query.key_file),
         signer=query.public_key,
-        rows_max=rows_max,
     )
     if said.note:
         click.echo(f"poste: {said.note}", err=True)

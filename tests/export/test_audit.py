@@ -76,7 +76,7 @@ def lookups(place: str, until: int | None = None) -> Iterator[list[Lookup]]:
 
 def life_of(place: str, message_id: str) -> list[Record]:
     with lookups(place) as found:
-        return message_records(found, message_id, None)
+        return message_records(found, message_id)
 
 
 def records_of(place: str, did: str) -> IdentityRecords:
@@ -90,7 +90,7 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
         assert [event["event"] for event in found] == events
         assert [event["seal_position"] for event in found] == seals
         with lookups(sample.place.root, seals[0]) as until_then:
-            early = message_records(until_then, message_id, seals[0])
+            early = message_records(until_then, message_id)
         assert early == [event for event in found if event["position"] <= seals[0]]
     assert life_of(sample.place.root, "unknown") == []
 
@@ -122,7 +122,7 @@ def test_what_an_earlier_release_exported_is_looked_up_as_it_is(
     [export] = open_exports(old.root).parts
     assert export.catalog.index is None
     with Lookup(export, export.catalog.last) as found:
-        [event] = message_records([found], "message-3", None)
+        [event] = message_records([found], "message-3")
         assert (event["event"], event["identity"]) == ("queued", "did:example:3")
         assert identity_records([found], "did:example:3").history
 
@@ -329,6 +329,22 @@ def test_the_program_shows_it_and_ends_as_it_is_documented(
         damaged = run("audit", "message", message_id, *where)
         assert (damaged.code, damaged.out) == (Exit.UNSAFE, "")
         assert "is damaged and cannot be read" in damaged.err
+
+
+def test_a_message_is_proven_as_of_a_position_before_the_seal_that_proves_it(
+    run: Run, sample: SampleExport, tmp_path: Path
+) -> None:
+    where = ("--from", sample.place.root, "--json")
+    for message_id, (_, _, seals) in lives_in(sample).items():
+        first = json.loads(run("audit", "message", message_id, *where).out)["events"][0]
+        assert first["position"] < first["seal_position"] == seals[0]
+        early = ("--as-of", str(first["position"]), "--proof", "proof")
+        ran = run("audit", "message", message_id, *where, *early)
+        assert (ran.code, ran.err) == (Exit.OK, "")
+        assert json.loads(ran.out)["events"] == [first]
+        proven = check_proof((tmp_path / "proof").read_bytes(), TRUSTED)
+        assert isinstance(proven, ProvenMessage)
+        assert proven.events[0].position == seals[0]
 
 
 def test_pseudonyms_hide_every_name_and_find_the_same(

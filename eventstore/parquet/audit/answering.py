@@ -122,7 +122,6 @@ def look_up(
     as_of: AsOf = None,
     key: bytes | None = None,
     signer: PublicKey | None = None,
-    rows_max: int,
 ) -> Answer:
     """Look up one message or identity; seals prove the answer.
 
@@ -132,7 +131,6 @@ def look_up(
         as_of: the point in the log, a position or a time; None for all of it.
         key: makes pseudonyms of names; None to show names.
         signer: the key that must have signed the export; None for any.
-        rows_max: the most rows of each list; with one row more there are more.
 
     Raises:
         NoExport, NotExported, ExportDamaged, ExportUnavailable: see ``eventstore.parquet.opening``;
@@ -150,7 +148,7 @@ def look_up(
             stack.enter_context(Lookup(part, at, number if len(positions) > 1 else None))
             for number, (part, at) in enumerate(zip(export.parts, positions, strict=True))
         ]
-        name, found = _found(lookups, subject, key, positions)
+        name, found = _found(lookups, subject, key)
     if key is not None:
         found = {what: [pseudonymous(one, key) for one in rows] for what, rows in found.items()}
     return Answer(
@@ -160,7 +158,7 @@ def look_up(
         signed_by=export.head.public_key,
         key_is_trusted=signer is not None,
         pseudonyms=fingerprint(key),
-        found={what: rows[: rows_max + 1] for what, rows in found.items()},
+        found=found,
         note="; ".join([*([] if is_indexed else [_NO_INDEX]), *_removed(export, lookups)]),
     )
 
@@ -175,13 +173,11 @@ def _removed(export: OpenedExport, lookups: Sequence[Lookup]) -> Iterator[str]:
 
 
 def _found(
-    lookups: Sequence[Lookup], subject: OfOne, key: bytes | None, positions: Sequence[int]
+    lookups: Sequence[Lookup], subject: OfOne, key: bytes | None
 ) -> tuple[str, dict[str, list[Record]]]:
     match subject:
         case OfMessage(message_id):
-            # One database has a position to stop at; for several, ``as_of`` is a time or None.
-            until = positions[0] if len(positions) == 1 else None
-            return message_id, {"events": message_records(lookups, message_id, until)}
+            return message_id, {"events": message_records(lookups, message_id)}
         case OfIdentity(did):
             behind = _name_behind(lookups, did, key)
             if behind is None:

@@ -59,20 +59,19 @@ class IdentityRecords(NamedTuple):
     """Its refused commands; most refusals first."""
 
 
-def message_records(lookups: Sequence[Lookup], message_id: str, until: int | None) -> list[Record]:
+def message_records(lookups: Sequence[Lookup], message_id: str) -> list[Record]:
     """The events of one message, in order, each with the seal that proves it.
 
     Args:
         lookups: one for each database of the log.
         message_id: the id of the message.
-        until: for one database, the position up to which seals are shown; None for all.
 
     Raises:
         ExportDamaged: a file, which it names, is not as it was signed.
         ExportUnavailable: the place cannot be read now.
     """
     events = [
-        _event(found, until)
+        _event(found)
         for lookup in lookups
         for found in lookup.of_message(message_id)
         if found.row["type"] in _LIFE
@@ -81,9 +80,8 @@ def message_records(lookups: Sequence[Lookup], message_id: str, until: int | Non
     return events if events and events[0]["event"] == "queued" else []
 
 
-def _event(found: FoundRow, until: int | None) -> Record:
+def _event(found: FoundRow) -> Record:
     row, seal, _ = found
-    is_shown = seal is not None and (until is None or seal.position <= until)
     return {
         **found.place(),
         "recorded_at": time_text(row["recorded_at"]),
@@ -92,9 +90,9 @@ def _event(found: FoundRow, until: int | None) -> Record:
         "version": row["version"],
         **{name: row.get(name) for name in FROM_QUEUED},
         "seal_partition": row["shard"],
-        "seal_position": seal.position if seal and is_shown else None,
-        "seal_version": seal.version if seal and is_shown else None,
-        "seal_digest": seal.digest.hex() if seal and is_shown else None,
+        "seal_position": seal.position if seal else None,
+        "seal_version": seal.version if seal else None,
+        "seal_digest": seal.digest.hex() if seal else None,
     }
 
 
