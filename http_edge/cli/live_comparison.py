@@ -146,7 +146,7 @@ def compare_live(
     with tempfile.TemporaryDirectory(prefix="poste-live-") as name:
         _dump(each, url, Path(name))
         with progress_bar("Comparing"):
-            arguments = ["compare", "--from", target, "--live", name, "--json", *spark]
+            arguments = ["compare", "--from", target, "--live", name, *spark]
             code, answer = answer_of_program(arguments)
     try:
         compared = json.loads(answer)

@@ -31,9 +31,9 @@ from projections.audit.messages import (
     refused_commands,
     stuck_messages,
 )
+from projections.spark.export import open_export
 from projections.spark.program import (
     explaining,
-    open_named,
     point_in_log,
     pseudonym_key,
     session_options,
@@ -62,11 +62,11 @@ def _question(text: str) -> Question:
 @click.argument("question", type=_question)
 @session_options
 @explaining()
-def audit(*, question: Question, master: str | None, memory_mib: int) -> None:
+def audit(*, question: Question, master: str | None, memory_mib: int, skip_hashes: bool) -> None:
     """Answer a QUESTION of poste audit, JSON, as JSON."""
     signer = None if question.public_key is None else signer_in(question.public_key)
     key = None if question.key_file is None else pseudonym_key(question.key_file)
-    export = open_named(question.source, signer, key)
+    export = open_export(question.source, signer, key, skip_hashes=skip_hashes)
     as_of = None if question.as_of is None else point_in_log(question.as_of)
     position = export.position(as_of)
     with open_session(master, memory_mib=memory_mib) as spark:

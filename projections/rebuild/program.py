@@ -13,21 +13,25 @@ from eventstore.parquet.opening import AsOf, position_text, signer_said
 from projections.generations.generation import Generation
 from projections.generations.place import Kept, only_rebuild
 from projections.rebuild.rebuild import KEPT, rebuild
+from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     as_of_option,
     explaining,
-    open_named,
+    json_option,
     pseudonymise_option,
     public_key_option,
-    spark_options,
+    session_options,
+    source_option,
 )
 from projections.spark.session import open_session
 from projections.tables.registry import PROJECTIONS
 
 
 @click.command("rebuild")
-@spark_options
+@source_option
+@session_options
+@json_option
 @click.option("--to", "target", required=True, help="Target for the tables: a folder or a URI.")
 @as_of_option
 @click.option("--incremental", is_flag=True, help="Continue from the existing tables.")
@@ -73,6 +77,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     makes_cache: bool,
     master: str | None,
     memory_mib: int,
+    skip_hashes: bool,
     as_json: bool,
 ) -> None:
     """Rebuild every table from an export, as of now or of any earlier time.
@@ -80,7 +85,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
     A generation is one version of each table, all from the same position. Earlier generations stay
     unchanged until they are removed. --json prints the description of the new generation.
     """
-    export = open_named(source, signer, key)
+    export = open_export(source, signer, key, skip_hashes=skip_hashes)
     export.require(as_of)
     with only_rebuild(open_place(target)):
         pass  # raises before Spark starts, if another rebuild runs already

@@ -14,14 +14,16 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.opening import signer_said
 from projections.report.numbers import FOLDER
 from projections.report.writing import STEPS, Report, write_report
+from projections.spark.export import open_export
 from projections.spark.program import (
     ProgressSteps,
     explaining,
-    open_named,
+    json_option,
     point_in_log,
     pseudonymise_option,
     public_key_option,
-    spark_options,
+    session_options,
+    source_option,
 )
 from projections.spark.session import open_session
 from projections.views.span import DAY_MS, WITHIN_MS, NoSuchTime
@@ -72,7 +74,9 @@ def tenants_in(path: str) -> dict[str, str]:
 
 
 @click.command("report")
-@spark_options
+@source_option
+@session_options
+@json_option
 @click.option("--to", "target", required=True, help="Target for the report: a folder or a URI.")
 @click.option(
     "--since", type=time_ms, metavar="TIME", help="Start of the report; else the first event."
@@ -114,6 +118,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     signer: PublicKey | None,
     master: str | None,
     memory_mib: int,
+    skip_hashes: bool,
     as_json: bool,
 ) -> None:
     """Write a page of figures and plots, and the numbers as CSV and Parquet.
@@ -123,7 +128,7 @@ def report_command(  # noqa: PLR0913 - one for each option
     report.html is self-contained. Messages queued earlier that were still waiting count as waiting.
     The report contains no message content.
     """
-    export = open_named(source, signer)
+    export = open_export(source, signer, skip_hashes=skip_hashes)
     with ProgressSteps("Writing the report", STEPS + 1) as steps:
         steps.begin("Spark")
         with open_session(master, memory_mib=memory_mib) as spark:

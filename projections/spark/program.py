@@ -1,7 +1,7 @@
 """The parts that all Spark commands share: options, progress, errors and exit codes.
 
 A command is a click command in a module of its own (``<name>/program.py``), with the options of
-``spark_options``, and does its work inside ``explaining()``.
+``session_options``, and does its work inside ``explaining()``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from eventstore.log.pseudonyms import KeyRefused, read_key
-from eventstore.log.public_key import PublicKey, read_public_key
+from eventstore.log.public_key import read_public_key
 from eventstore.parquet import opening
 from eventstore.parquet.errors import (
     ExportError,
@@ -29,11 +29,9 @@ from eventstore.parquet.errors import (
 )
 from eventstore.parquet.opening import NoExport, NotExported
 from projections.errors import INTERNAL, UNREACHABLE, UNSAFE, UNWRITTEN, USAGE, ProjectionError
-from projections.spark.export import ExportedLog, open_export
 from projections.spark.session import MEMORY_MIB
 
 _T = TypeVar("_T")
-_SKIP_HASHES: Final = "projections.skip_hashes"
 _INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 _NOT_READ: Final = 141  # 128 + SIGPIPE
 _CAUSE: Final = re.compile(r"\[[A-Z_.]+\] [^\n]*")
@@ -92,29 +90,19 @@ pseudonymise_option: Final = click.option(
 )
 
 
-def _take_skip_hashes(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001
-    if value:
-        context.meta[_SKIP_HASHES] = True
+def _said_if_skipped(_: click.Context, __: click.Parameter, skips: bool) -> bool:  # noqa: FBT001
+    if skips:
         click.echo("The data files are not compared with what was signed.", err=True)
-
-
-def open_named(
-    source: str, signer: PublicKey | None = None, key: bytes | None = None
-) -> ExportedLog:
-    """Open the export that a command names, with its ``--skip-hashes``; see ``open_export``."""
-    context = click.get_current_context(silent=True)
-    skips = context is not None and _SKIP_HASHES in context.meta
-    return open_export(source, signer, key, skip_hashes=skips)
+    return skips
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a session that reads an export: ``master``, ``memory_mib``."""
+    """Add the options to read an export: ``master``, ``memory_mib``, ``skip_hashes``."""
     for option in (
         click.option(
             "--skip-hashes",
             is_flag=True,
-            expose_value=False,
-            callback=_take_skip_hashes,
+            callback=_said_if_skipped,
             help="Do not verify data files: changes to them go undetected.",
         ),
         click.option(
@@ -142,20 +130,13 @@ def _master(_: click.Context, __: click.Parameter, text: str | None) -> str | No
     return text
 
 
-def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of all commands: those of ``session_options``, ``source``, ``as_json``."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables."),
-        session_options,
-        click.option(
-            "--from",
-            "source",
-            required=True,
-            help="The export, or the place of those of all databases: a folder or a URI.",
-        ),
-    ):
-        command = option(command)
-    return command
+source_option: Final = click.option(
+    "--from",
+    "source",
+    required=True,
+    help="The export, or the place of those of all databases: a folder or a URI.",
+)
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 
 
 class Program(click.Group):

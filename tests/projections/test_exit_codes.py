@@ -41,7 +41,7 @@ def test_a_fault_of_the_program_is_none_of_the_findings(
     def broken(*_args: object, **_options: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("projections.rebuild.program.open_named", broken)
+    monkeypatch.setattr("projections.rebuild.program.open_export", broken)
     for arguments, code in (
         (["rebuild", "--from", "x", "--to", "y"], Exit.INTERNAL),
         (["rebuild"], Exit.USAGE),
@@ -57,7 +57,7 @@ def test_an_interrupted_program_ends_as_shells_have_it(monkeypatch: pytest.Monke
     def interrupted(*_args: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("projections.rebuild.program.open_named", interrupted)
+    monkeypatch.setattr("projections.rebuild.program.open_export", interrupted)
     with pytest.raises(SystemExit) as ended:
         projections(["rebuild", "--from", "x", "--to", "y"], prog_name="poste")
     assert ended.value.code == 130
