@@ -42,7 +42,7 @@ def events_until(spark: SparkSession, export: ExportedLog, position: Position) -
     events = export.events(spark, until=position)
     types, at_ms = export.types(export.start, position), export.at_ms(position)
     # Each audit reads one or two types, so the rare events are not selected separately.
-    return Step(events, events, frozenset(), types, {}, at_ms, 0, databases=len(position))
+    return Step(events, events, frozenset(), types, len(position), at_ms)
 
 
 def refused_commands(

@@ -253,9 +253,7 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
         until = F.broadcast(until)
     seen = events.join(until, "stream").where("version <= dumped_version").drop("dumped_version")
     # No table rebuilt from this step needs the time or the window.
-    databases = len(dump.before)
-    rare = rare_events(seen, RARE)
-    return Step(seen, rare, RARE, types, {}, at_ms=0, window_ms_max=0, databases=databases)
+    return Step(seen, rare_events(seen, RARE), RARE, types, databases=len(dump.before))
 
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:

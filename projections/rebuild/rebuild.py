@@ -209,7 +209,7 @@ class _Run:
         return self.place.commit(draft, base, kept)
 
     def _step(self) -> Step:
-        """The events since the earlier generation; its tables are added when they are needed."""
+        """The events since the earlier generation; each table adds its earlier rows."""
         spark, export, start, position = self.spark, self.export, self.start, self.position
         after = start.at if start else export.start
         events, types = export.events(spark, after, position), export.types(after, position)
@@ -224,10 +224,9 @@ class _Run:
             rare_events(events, RARE),
             RARE,
             types,
-            {},
-            max(at_ms, start.at_ms if start else 0),
-            max(window_ms_max, start.window_ms_max if start else 0),
-            databases=len(position),
+            len(position),
+            at_ms=max(at_ms, start.at_ms if start else 0),
+            window_ms_max=max(window_ms_max, start.window_ms_max if start else 0),
         )
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
@@ -280,8 +279,7 @@ class _Run:
         """Rewrite a part of a table; its other files stay."""
         self.place.check_content(earlier, parts.replaced)
         if parts.replaced:
-            rows = self._read(earlier, parts.replaced)
-            step = replace(step, earlier={projection.name: rows})
+            step = replace(step, earlier=self._read(earlier, parts.replaced))
         stays = [file for file in earlier.files if file not in parts.replaced]
         return self._stage(projection, step, parts, stays)
 
@@ -293,7 +291,8 @@ class _Run:
             rows = self.erased.hidden_in(rows)
         root = spark_path(self.place.target)
         folder = f"{root}/{projection.name}/{self.name}"
-        if step.earlier or not step.types.isdisjoint(projection.reads):  # else there are no rows
+        has_rows = step.earlier is not None or not step.types.isdisjoint(projection.reads)
+        if has_rows:
             write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
         files = [*(stays or []), *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)

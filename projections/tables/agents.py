@@ -42,17 +42,17 @@ _KEY: Final = {
 
 def _connections(step: Step) -> DataFrame:
     new = select_place(step.of("connection-established"), *_CONNECTION)
-    return latest_of(step, "connections", new, *ACCOUNT_ENDS)
+    return latest_of(step, new, *ACCOUNT_ENDS)
 
 
 def _push_devices(step: Step) -> DataFrame:
     """The last device of each agent; a row without a channel removed it."""
     new = select_place(step.of("push-device-set"), "channel")
-    return latest_of(step, "push_devices", new, *ACCOUNT_ENDS).where("channel <> ''")
+    return latest_of(step, new, *ACCOUNT_ENDS).where("channel <> ''")
 
 
 def _mediation(step: Step) -> DataFrame:
-    since = step.since("mediation", select_place(step.of("mediation-granted")))
+    since = step.since(select_place(step.of("mediation-granted")))
     return earliest(without(since, step.of(*ACCOUNT_ENDS), "stream"), "stream")
 
 
@@ -62,7 +62,7 @@ def _keylists(step: Step) -> DataFrame:
     new = select_place(updates, "claims", F.posexplode("keys_added").alias("ordinal", "key"))
     new = new.select(*PLACE, "key", "ordinal", F.get("claims", F.col("ordinal")).alias("claim"))
     removed = updates.select("stream", "version", F.explode("keys_removed").alias("key"))
-    since = without(step.since("keylists", new), step.of(EXPIRED, ERASED), "stream")
+    since = without(step.since(new), step.of(EXPIRED, ERASED), "stream")
     return (
         without(since, removed, "stream", "key")
         .groupBy("stream", "identity", "key")
@@ -113,12 +113,12 @@ KEYLISTS: Final = Projection(
 
 def _speakers(step: Step) -> DataFrame:
     new = select_place(step.of("account-rotated"), F.col("did").alias("speaker_did"))
-    return latest_of(step, "speakers", new, ERASED)
+    return latest_of(step, new, ERASED)
 
 
 def _account_names(step: Step) -> DataFrame:
     new = select_place(step.of("speaker-named"), F.col("owner_did").alias("account_did"))
-    return latest_of(step, "account_names", new, ERASED).where("account_did != ''")
+    return latest_of(step, new, ERASED).where("account_did != ''")
 
 
 SPEAKERS: Final = Projection(
@@ -145,11 +145,11 @@ _USE: Final = {"invitation_id": "the invitation", "by_did": "who used it"}
 
 def _owners(step: Step) -> DataFrame:
     new = select_place(step.of("key-claimed"), *_OWNER)
-    return latest_of(step, "key_owners", new, "key-released")
+    return latest_of(step, new, "key-released")
 
 
 def _invitations(step: Step) -> DataFrame:
-    return step.since("invitations", select_place(step.of("invitation-used"), *_USE))
+    return step.since(select_place(step.of("invitation-used"), *_USE))
 
 
 KEY_OWNERS: Final = Projection(

@@ -35,7 +35,7 @@ _REQUEST: Final = {
 def _contracts(step: Step) -> DataFrame:
     new = select_place(step.of("contract-stored"), *_CONTRACT)
     expired = step.of("contract-expired").select("stream", "version", "contract_id")
-    since = without(step.since("contracts", new), step.of(ERASED), "stream")
+    since = without(step.since(new), step.of(ERASED), "stream")
     return without(since, expired, "stream", "contract_id")
 
 
@@ -44,7 +44,7 @@ def _requests(step: Step) -> DataFrame:
     gone = step.of("contract-requests-acknowledged", "contract-requests-expired").select(
         "stream", "version", F.explode("request_ids").alias("request_id")
     )
-    return without(step.since("contract_requests", new), gone, "stream", "request_id")
+    return without(step.since(new), gone, "stream", "request_id")
 
 
 CONTRACTS: Final = Projection(

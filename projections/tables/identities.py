@@ -48,7 +48,7 @@ def _identities(step: Step) -> DataFrame:
         *switches,
     )
     return (
-        step.since("identities", new)
+        step.since(new)
         .groupBy("stream", "identity")
         .agg(
             F.max("version").alias("version"),
@@ -72,7 +72,7 @@ def _registrations(step: Step) -> DataFrame:
         F.col("recorded_at").alias("since"),
     )
     return (
-        without(step.since("registrations", new), step.of(ERASED), "stream")
+        without(step.since(new), step.of(ERASED), "stream")
         .groupBy("stream", "identity")
         .agg(
             F.max("version").alias("version"),

@@ -47,26 +47,26 @@ def rare_events(events: DataFrame, types: Collection[str]) -> DataFrame:
 
 @dataclass(frozen=True)
 class Step:
-    """The step from the tables at one position to those at a later one.
+    """The step from a table at one position to the table at a later one.
 
-    ``events`` are the events after the earlier tables; only ``types`` occur in them. ``rare`` are
-    the events of the ``rare_types``, which may be kept in memory. ``earlier`` has the tables by
-    name, and is empty for the first step. ``at_ms`` is the latest recorded time of all events so
-    far, ``window_ms_max`` the longest timestamp window of any seal. ``keep`` computes rows now,
-    keeps them until the tables are written, and returns their number; None if nothing may be
-    computed yet. ``databases`` is the number of the log's databases: with several, positions are
-    not in one order, and events have a ``database``.
+    ``events`` are the events after the earlier table; only ``types`` occur in them. ``rare`` are
+    the events of the ``rare_types``, which may be kept in memory. ``databases`` is the number of
+    the log's databases: with several, positions are not in one order, and events have a
+    ``database``. ``at_ms`` is the latest recorded time of all events so far, ``window_ms_max`` the
+    longest timestamp window of any seal. ``keep`` computes rows now, keeps them until the tables
+    are written, and returns their number; None if nothing may be computed yet. ``earlier`` are the
+    rows of the earlier table; None in the first step.
     """
 
     events: DataFrame
     rare: DataFrame
     rare_types: frozenset[str]
     types: frozenset[str]
-    earlier: Mapping[str, DataFrame]
-    at_ms: int
-    window_ms_max: int
+    databases: int
+    at_ms: int = 0
+    window_ms_max: int = 0
     keep: Callable[[DataFrame], int] | None = None
-    databases: int = 1
+    earlier: DataFrame | None = None
 
     @property
     def row_keys(self) -> Sequence[str]:
@@ -79,10 +79,9 @@ class Step:
         is_wanted = F.col("type").isin(*sorted(wanted)) if wanted else F.lit(col=False)
         return (self.rare if self.rare_types.issuperset(types) else self.events).where(is_wanted)
 
-    def since(self, name: str, new: DataFrame, *, but: Iterable[str] = ()) -> DataFrame:
-        """The rows of an earlier table, without the columns ``but``, and new ones."""
-        earlier = self.earlier.get(name)
-        return new if earlier is None else earlier.drop(*but).unionByName(new)
+    def since(self, new: DataFrame, *, but: Iterable[str] = ()) -> DataFrame:
+        """The rows of the earlier table, without the columns ``but``, and new ones."""
+        return new if self.earlier is None else self.earlier.drop(*but).unionByName(new)
 
     def at_hand(self, rows: DataFrame) -> DataFrame:
         """Prepare rows for a join with many more: if they are few, every task gets all of them."""
@@ -136,9 +135,9 @@ def select_place(rows: DataFrame, *others: Column | str) -> DataFrame:
     return rows.select(*PLACE, *others)
 
 
-def latest_of(step: Step, table: str, new: DataFrame, *ends: str) -> DataFrame:
-    """The newest row of each stream since an earlier table, unless a later event of ``ends``."""
-    return latest(without(step.since(table, new), step.of(*ends), "stream"), "stream")
+def latest_of(step: Step, new: DataFrame, *ends: str) -> DataFrame:
+    """The newest row of each stream, unless there is a later event of ``ends``."""
+    return latest(without(step.since(new), step.of(*ends), "stream"), "stream")
 
 
 def latest(rows: DataFrame, *keys: str) -> DataFrame:

@@ -45,7 +45,7 @@ def _queues(step: Step) -> DataFrame:
     then their other columns are looked up.
     """
     new = select_place(step.of("message-queued"), *_MESSAGE)
-    rows = step.since("queues", new, but=_DELIVERIES)
+    rows = step.since(new, but=_DELIVERIES)
     waiting = step.at_hand(_waiting(step))
     return rows.join(waiting, list(step.row_keys)).select(*PLACE, *_MESSAGE, *_DELIVERIES)
 
@@ -64,11 +64,10 @@ def _waiting(step: Step) -> DataFrame:
         F.when(is_delivered, 1).otherwise(0).cast("long").alias("deliveries"),
         F.when(is_delivered, F.col("recorded_at")).alias("delivered_at"),
     )
-    earlier = step.earlier.get("queues")
-    if earlier is not None:
+    if step.earlier is not None:
         never = F.lit(None).cast("long").alias("removed_version")
         names = ("stream", "message_id", "version", "position", never, *_DELIVERIES)
-        marks = marks.unionByName(earlier.select(*names))
+        marks = marks.unionByName(step.earlier.select(*names))
     delivered_version = F.when(F.col("delivered_at").isNotNull(), version)
     return (
         marks.groupBy("stream", "message_id")
@@ -87,7 +86,7 @@ def _waiting(step: Step) -> DataFrame:
 
 def _policies(step: Step) -> DataFrame:
     new = select_place(step.of("queue-policy-set"), *_POLICY)
-    return latest_of(step, "queue_policies", new, *ACCOUNT_ENDS)
+    return latest_of(step, new, *ACCOUNT_ENDS)
 
 
 def _expiries(step: Step) -> DataFrame:
@@ -98,7 +97,7 @@ def _expiries(step: Step) -> DataFrame:
     removed = step.of("messages-removed").select(
         "stream", "version", F.explode("message_ids").alias("message_id")
     )
-    return without(step.since("message_expiries", new), removed, "stream", "message_id")
+    return without(step.since(new), removed, "stream", "message_id")
 
 
 QUEUES: Final = Projection(

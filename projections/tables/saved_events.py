@@ -47,7 +47,7 @@ def _saved_events(step: Step) -> DataFrame:
         F.col("version").alias("new_revision"),
         F.col("tags").alias("new_tags"),
     )
-    since = without(step.since("saved_events", new), step.of(ERASED), "stream")
+    since = without(step.since(new), step.of(ERASED), "stream")
     rows = since.join(newest, ["stream", "event_id"], "left")
     # An update of an event that the owner did not have yet changed nothing.
     is_updated = F.coalesce(F.col("new_revision") > F.col("version"), F.lit(col=False))
@@ -68,7 +68,7 @@ def _public_events(step: Step) -> DataFrame:
     )
     everywhere = deleted.where("channel_id IS NULL")
     in_channel = deleted.where("channel_id IS NOT NULL")
-    rows = without(step.since("public_events", new), everywhere, "stream", "event_id")
+    rows = without(step.since(new), everywhere, "stream", "event_id")
     return without(rows, in_channel, "stream", "event_id", "channel_id")
 
 

@@ -29,7 +29,7 @@ def _nonces(step: Step) -> DataFrame:
     )
     now = F.timestamp_millis(F.lit(step.at_ms).cast("long"))
     return (
-        step.since("nonces", new)
+        step.since(new)
         .where(F.col("expires_at") >= now)
         .groupBy("partition", "key")
         .agg(F.max("expires_at").alias("expires_at"))
@@ -75,7 +75,7 @@ def _seals(step: Step) -> DataFrame:
         F.col("sealed_rows").alias("events"),
     )
     counted = ("seals", "nonces", "events")
-    seals = step.since("seals", new)
+    seals = step.since(new)
     # Aggregate only numbers: to keep a digest, Spark would sort.
     newest = seals.groupBy("partition").agg(
         F.max("position").alias("position"), *[F.sum(name).alias(name) for name in counted]
