@@ -108,23 +108,15 @@ DIFFERENCES_MAX: Final = 1_000
 """The most differences that are listed; all are counted."""
 _BROADCAST_MAX: Final = 1_000_000
 """The most identities whose watermarks every task may hold: 40 bytes each."""
-_LIVE: Final = {table.name: table for table in PROJECTIONS if table.live is not None}
-_SUMS: Final[Mapping[str, tuple[Projection, Sequence[str]]]] = {
-    "correspondents": (CONTRACTS, ("did",)),
-    "queue_totals": (QUEUES, ()),
-    "queue_keys": (QUEUES, ("recipient_key",)),
+_DUMPED: Final[Mapping[str, tuple[Projection, Sequence[str]]]] = {
+    **{t.name: (t, (t.live.owner, *t.live.keys)) for t in PROJECTIONS if t.live is not None},
+    # Sums over another table.
+    "correspondents": (CONTRACTS, ("identity", "did")),
+    "queue_totals": (QUEUES, ("identity",)),
+    "queue_keys": (QUEUES, ("identity", "recipient_key")),
 }
-"""Tables of a dump that are sums over another table, with the columns that distinguish rows."""
-_KEYS: Final[Mapping[str, Sequence[str]]] = {
-    **{name: (t.live.owner, *t.live.keys) for name, t in _LIVE.items() if t.live is not None},
-    **{name: ("identity", *keys) for name, (_, keys) in _SUMS.items()},
-}
-"""For each table of a dump, the column with the owner of a row, and those that distinguish rows."""
-_READS: Final[Mapping[str, Sequence[str]]] = {
-    **{name: table.reads for name, table in _LIVE.items()},
-    **{name: table.reads for name, (table, _) in _SUMS.items()},
-}
-"""The types of events without which a table has no row: most logs do not have all of them."""
+"""For each table of a dump the table that gives its rows, the column with the owner of a row, and
+the columns that distinguish rows."""
 
 
 class DumpDamaged(ProjectionError):
@@ -198,11 +190,16 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         raise NotExported(f"position {position_text(dump.before)} of the dump: {ends}")
     live = {
         name: _read_table(spark, Path(folder) / f"{name}.parquet")
-        for name in (*_KEYS, "watermarks", "asleep", "unserved", "partitions")
+        for name in (*_DUMPED, "watermarks", "asleep", "unserved", "partitions")
     }
     events, left = _without_two_names(export, export.events(spark, until=dump.before))
     types = export.types(export.start, dump.before)
-    names = [name for name in _KEYS if dump.rows[name] or not types.isdisjoint(_READS[name])]
+    # Without events that a table reads it has no row: most logs do not have all types.
+    names = [
+        name
+        for name, (table, _) in _DUMPED.items()
+        if dump.rows[name] or not types.isdisjoint(table.reads)
+    ]
     rebuilt, kept = _rebuilt(_step(events, types, live["watermarks"], dump), names)
     seals = events.where("type = 'batch-sealed'")
     heads, nonces = _of_partitions(live, seals)
@@ -214,7 +211,7 @@ def compare(spark: SparkSession, export: ExportedLog, folder: str) -> Comparison
         # In all columns of names, on both sides.
         kept.append(left.persist())
         sides = [{n: without_names(rows, left) for n, rows in side.items()} for side in sides]
-    texts = [[rows_as_text(n, rows, *_KEYS[n]) for n, rows in side.items()] for side in sides]
+    texts = [[rows_as_text(n, rows, *_DUMPED[n][1]) for n, rows in side.items()] for side in sides]
     found = united(
         [
             differences(*texts),
@@ -258,15 +255,12 @@ def _step(events: DataFrame, types: frozenset[str], watermarks: DataFrame, dump:
 
 def _rebuilt(step: Step, names: Sequence[str]) -> tuple[dict[str, DataFrame], list[DataFrame]]:
     """Rebuild these tables of a dump; also return the frames that are kept for repeated use."""
-    tables = {
-        projection.name: _named(projection.rebuild(step))
-        for projection in _LIVE.values()
-        if projection.name in names and projection not in (SEALS, NONCES)
-    }
-    for name, table in tables.items():
-        live = _LIVE[name].live
-        if live is not None and live.order:
-            tables[name] = _in_order(table, *live.order)
+    tables = {}
+    for table in PROJECTIONS:
+        if table.live is None or table.name not in names or table in (SEALS, NONCES):
+            continue
+        rows = _named(table.rebuild(step))
+        tables[table.name] = _in_order(rows, *table.live.order) if table.live.order else rows
     kept = []
     if "queues" in tables:
         kept.append(tables["queues"].persist())
@@ -418,6 +412,6 @@ def _comparison(found: DataFrame, dump: Dump) -> Comparison:
         identities=dump.identities,
         asleep=dump.asleep,
         differences=sum(counts.values()),
-        tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _KEYS],
+        tables=[ComparedTable(n, dump.rows.get(n, 0), counts.get(n, 0)) for n in _DUMPED],
         listed=[Difference(*row) for row in rows[:DIFFERENCES_MAX]],
     )

@@ -100,7 +100,7 @@ def rebuild_command(  # noqa: PLR0913 - one for each option
                 as_of=as_of,
                 incremental=incremental,
                 kept=Kept(keep, keep_s),
-                progress=lambda name, _rows: steps.done(name),
+                progress=steps.done,
             )
             if makes_cache:
                 steps.begin("AOT cache")

@@ -67,8 +67,8 @@ _FEW_ROWS_MAX: Final = 1_000_000
 """One task groups this many rows of four columns in a second or two."""
 KEPT: Final = Kept()
 
-Progress: TypeAlias = Callable[[str, int], None]
-"""Called with the name of each table whose files are written, and its rows."""
+Progress: TypeAlias = Callable[[str], None]
+"""Called with the name of each table whose files are written."""
 _Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Keeps rows, once they are computed, until the rebuild ends; returns the same rows."""
 
@@ -87,7 +87,7 @@ def rebuild(  # noqa: PLR0913 - one for each option
     as_of: AsOf = None,
     incremental: bool = False,
     kept: Kept = KEPT,
-    progress: Progress = lambda _name, _rows: None,
+    progress: Progress = lambda _name: None,
 ) -> Generation:
     """Write all tables for the log at ``as_of``; return their generation.
 
@@ -238,7 +238,7 @@ class _Run:
             for done in as_completed([writers.submit(stage, each, step) for each in PROJECTIONS]):
                 staged = done.result()
                 found[staged.table.name] = staged
-                progress(staged.table.name, staged.table.rows)
+                progress(staged.table.name)
         return [found[projection.name] for projection in PROJECTIONS]
 
     def _stages(self, step: Step) -> Callable[[Projection, Step], _Staged]:

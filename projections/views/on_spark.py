@@ -24,11 +24,6 @@ def recorded_ms(events: DataFrame) -> tuple[int | None, int | None]:
     return (None, None) if found is None else (found[0], found[1])
 
 
-def events_before(events: DataFrame, until_ms: int) -> DataFrame:
-    """The events recorded before a time, by a condition that the files' statistics can answer."""
-    return events.where(F.col("recorded_at") < F.timestamp_millis(F.lit(until_ms)))
-
-
 def views_in_spark(
     spark: SparkSession,
     events: Callable[[SparkSession], DataFrame],
@@ -50,8 +45,9 @@ def views_in_spark(
     session = spark.newSession()
     for name in _OF_ITS_OWN:
         session.conf.set(name, spark.conf.get(name))
+    until = F.timestamp_millis(F.lit(span.until_ms))  # which the files' statistics can answer
     sources = {
-        EVENTS: events_before(events(session), span.until_ms),
+        EVENTS: events(session).where(F.col("recorded_at") < until),
         SPAN: session.sql(span_sql(span)),
         # By Arrow: Python rows would need Python processes to read them.
         TENANTS: session.createDataFrame(tenants_table(tenants)),

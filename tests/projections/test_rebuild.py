@@ -449,7 +449,7 @@ def test_a_rebuild_that_fails_at_any_table_changes_nothing(
         for fatal in (1, len(few_tables)):
             done: list[str] = []
 
-            def fail(name: str, _rows: int, done: list[str] = done, fatal: int = fatal) -> None:
+            def fail(name: str, done: list[str] = done, fatal: int = fatal) -> None:
                 done.append(name)
                 if len(done) == fatal:
                     raise _KilledError
