@@ -230,37 +230,37 @@ class _Run:
         )
 
     def _staged(self, step: Step, progress: Progress) -> list[_Staged]:
-        stage = self._stages(step)
+        parts = self._parts(step)
         self.keep(step.rare)
         step = replace(step, keep=lambda rows: int(self.keep(rows).count()))
         found: dict[str, _Staged] = {}
         with ThreadPoolExecutor(_AT_ONCE) as writers:
-            for done in as_completed([writers.submit(stage, each, step) for each in PROJECTIONS]):
+            tasks = [
+                writers.submit(self._stage, each, step, parts[each.name]) for each in PROJECTIONS
+            ]
+            for done in as_completed(tasks):
                 staged = done.result()
                 found[staged.table.name] = staged
                 progress(staged.table.name)
         return [found[projection.name] for projection in PROJECTIONS]
 
-    def _stages(self, step: Step) -> Callable[[Projection, Step], _Staged]:
-        """The function that writes a table: the whole, or the part new events may have changed."""
+    def _parts(self, step: Step) -> dict[str, Parts | None]:
+        """For each table the part that events may have changed; None if they changed nothing."""
         events, start = self.export.counts(self.position), self.start
         if start is None:
-            return lambda projection, kept: self._stage(
-                projection, kept, all_parts(buckets_for(projection, events))
-            )
+            return {each.name: all_parts(buckets_for(each, events)) for each in PROJECTIONS}
         rows = sum(self.position) - start.position
         in_files = self.export.counts(self.position, start.at)
         new = {kind: min(count, rows) for kind, count in in_files.items()}
         slots, naming = slots_by_type(step.events), self._slots_naming_erased(start)
-
-        def stage(projection: Projection, kept: Step) -> _Staged:
-            earlier, named = start.table(projection.name), naming.get(projection.name, set())
-            if not named and kept.types.isdisjoint(projection.reads):
-                return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
-            parts = parts_to_write(projection, earlier, slots, events, new, named)
-            return self._stage_changed(projection, kept, earlier, parts)
-
-        return stage
+        parts: dict[str, Parts | None] = {}
+        for each in PROJECTIONS:
+            earlier, named = start.table(each.name), naming.get(each.name, set())
+            is_same = not named and step.types.isdisjoint(each.reads)
+            parts[each.name] = (
+                None if is_same else parts_to_write(each, earlier, slots, events, new, named)
+            )
+        return parts
 
     def _slots_naming_erased(self, start: Generation) -> Mapping[str, set[int]]:
         """For each earlier table, the slots of the rows that must lose a name."""
@@ -273,19 +273,18 @@ class _Run:
         slots = slots_naming(rows, self.erased_since)
         return dict(zip([table.name for table in named], slots, strict=True))
 
-    def _stage_changed(
-        self, projection: Projection, step: Step, earlier: GenerationTable, parts: Parts
-    ) -> _Staged:
-        """Rewrite a part of a table; its other files stay."""
-        self.place.check_content(earlier, parts.replaced)
-        if parts.replaced:
-            step = replace(step, earlier=self._read(earlier, parts.replaced))
-        stays = [file for file in earlier.files if file not in parts.replaced]
-        return self._stage(projection, step, parts, stays)
-
-    def _stage(
-        self, projection: Projection, step: Step, parts: Parts, stays: list[TableFile] | None = None
-    ) -> _Staged:
+    def _stage(self, projection: Projection, step: Step, parts: Parts | None) -> _Staged:
+        """Write the files of a part of a table; its other files stay."""
+        stays: list[TableFile] = []
+        if self.start is not None:
+            earlier = self.start.table(projection.name)
+            if parts is None:
+                return _Staged(earlier, _schema(projection, self._read(earlier, [])).json())
+            self.place.check_content(earlier, parts.replaced)
+            if parts.replaced:
+                step = replace(step, earlier=self._read(earlier, parts.replaced))
+            stays = [file for file in earlier.files if file not in parts.replaced]
+        assert parts is not None
         rows = projection.rebuild(step).select(*projection.columns)
         if self.erased is not None and self.export.key is None:
             rows = self.erased.hidden_in(rows)
@@ -294,7 +293,7 @@ class _Run:
         has_rows = step.earlier is not None or not step.types.isdisjoint(projection.reads)
         if has_rows:
             write_rows(rows, parts, folder, in_one_task=self._is_small(parts))
-        files = [*(stays or []), *self.place.staged(projection.name, self.name)]
+        files = [*stays, *self.place.staged(projection.name, self.name)]
         schema = _schema(projection, rows)
         table = GenerationTable(
             name=projection.name,
