@@ -185,8 +185,13 @@ class OpenedExport:
         self.require(as_of)
         return tuple(part.position_at(as_of) for part in self.parts)
 
-    def at_ms(self, position: Position) -> int:
-        """When the events up to a position were recorded, Unix milliseconds; 0 for none."""
+    def at_ms(self, position: Position, as_of: AsOf = None) -> int:
+        """When the events up to a position were recorded, Unix milliseconds; 0 for none.
+
+        If ``as_of``, by which the position was found, is a time, this is that time.
+        """
+        if isinstance(as_of, datetime):
+            return round(as_of.timestamp() * _MS)
         return max(part.recorded_ms(at) for part, at in zip(self.parts, position, strict=True))
 
     def types(self, after: Position, until: Position) -> frozenset[str]:

@@ -204,7 +204,7 @@ def message_command(query: _Query, *, message_id: str, file: Path | None) -> int
     said = _look_up(query, OfMessage(message_id))
     events = said.found["events"]
     if not events:
-        raise Stop(Exit.FINDING, f"no such message up to position {_position(said)}")
+        raise Stop(Exit.FINDING, f"no such message up to position {position_text(said.positions)}")
     about = message_summary(events, said.at_ms)
     message = {"message_id": message_id, **about}
     if file is not None:
@@ -232,7 +232,7 @@ def identity_command(query: _Query, *, did: str, limit: int) -> int:
         raise click.UsageError("a pseudonym needs its key: --pseudonymise")
     said = _look_up(query, OfIdentity(did))
     if not any(said.found.values()):
-        raise Stop(Exit.FINDING, f"no such identity up to position {_position(said)}")
+        raise Stop(Exit.FINDING, f"no such identity up to position {position_text(said.positions)}")
     titles = {
         "history": "History, newest first",
         "traffic": "Messages and events by day, newest first",
@@ -377,10 +377,6 @@ def _head(said: Answer) -> Record:
         "at": time_text(datetime.fromtimestamp(said.at_ms / _MS, UTC)),
         "pseudonyms": said.pseudonyms,
     }
-
-
-def _position(said: Answer) -> str:
-    return position_text(tuple(said.positions))
 
 
 def _print_listing(title: str, records: Sequence[Record]) -> None:

@@ -38,11 +38,11 @@ def _overlaps(period: Period, first: str, last: str) -> Column:
 
 
 def events_until(spark: SparkSession, export: ExportedLog, position: Position) -> Step:
-    """All events up to a position; ``at_ms`` is when the last of them were recorded."""
+    """All events up to a position."""
     events = export.events(spark, until=position)
-    types, at_ms = export.types(export.start, position), export.at_ms(position)
+    types = export.types(export.start, position)
     # Each audit reads one or two types, so the rare events are not selected separately.
-    return Step(events, events, frozenset(), types, len(position), at_ms)
+    return Step(events, events, frozenset(), types, len(position))
 
 
 def refused_commands(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Final, assert_never
 
 import click
@@ -42,7 +41,6 @@ from projections.spark.program import (
 from projections.spark.session import open_session
 from projections.tables.projection import Step
 
-_MS: Final = 1_000
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
 
@@ -71,11 +69,11 @@ def audit(*, question: Question, master: str | None, memory_mib: int, skip_hashe
     position = export.position(as_of)
     with open_session(master, memory_mib=memory_mib) as spark:
         step = events_until(spark, export, position)
-        at_ms = round(as_of.timestamp() * _MS) if isinstance(as_of, datetime) else step.at_ms
+        at_ms = export.at_ms(position, as_of)
         frames = _frames(step, question, at_ms)
         found = {what: records(rows, question.rows_max + 1) for what, rows in frames.items()}
     answer = Answer(
-        positions=list(position),
+        positions=position,
         at_ms=at_ms,
         signed_by=export.head.public_key,
         key_is_trusted=signer is not None,

@@ -207,7 +207,9 @@ def test_an_audit_finds_what_stands_in_either_database(
     assert {*where.values()} == {0, 1}
     export = open_export(str(sample.export))
     step = events_until(spark, export, export.last)
-    [waits] = records(stuck_messages(step, step.at_ms, older_than_s=1, deliveries_min=1), 1)
+    [waits] = records(
+        stuck_messages(step, export.at_ms(export.last), older_than_s=1, deliveries_min=1), 1
+    )
     with looking_up(sample.export) as both, looking_up(sample.folder / "whole") as alone:
         events, expected = (message_records(one, waits["message_id"]) for one in (both, alone))
     shown = ("recorded_at", "event", "by", "version", "seal_partition", "seal_digest")

@@ -60,7 +60,7 @@ def test_spark_submit_runs_the_program_from_its_zip_file_alone(tmp_path: Path) -
     # spark-submit hands on what its program writes on stderr, warnings too, as its own output.
     *said, document = done.stdout.splitlines()
     assert "/poste.zip/projections/audit/program.py" in "\n".join(said)
-    assert msgspec.json.decode(document, type=Answer).positions == [position]
+    assert msgspec.json.decode(document, type=Answer).positions == (position,)
 
 
 def test_the_zip_file_has_all_that_a_report_is_made_of(tmp_path: Path) -> None:

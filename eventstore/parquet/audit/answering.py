@@ -18,9 +18,8 @@ from eventstore.log.public_key import PublicKey
 from eventstore.parquet.audit.lookup import Lookup
 from eventstore.parquet.audit.records import Record, identity_records, message_records
 from eventstore.parquet.catalog import pruned_text
-from eventstore.parquet.opening import AsOf, OpenedExport, open_exports
+from eventstore.parquet.opening import AsOf, OpenedExport, Position, open_exports
 
-_MS: Final = 1_000
 _NO_INDEX: Final = (
     "this export has no index, so all of it was read; the next poste export makes one"
 )
@@ -106,7 +105,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
-    positions: list[int]
+    positions: Position
     at_ms: int
     signed_by: str
     key_is_trusted: bool
@@ -138,10 +137,6 @@ def look_up(
     """
     export = open_exports(source, signer)
     positions = export.position(as_of)
-    if isinstance(as_of, datetime):
-        at_ms = round(as_of.timestamp() * _MS)
-    else:
-        at_ms = export.at_ms(positions)
     is_indexed = all(part.catalog.index or not part.catalog.rows for part in export.parts)
     with ExitStack() as stack:
         lookups = [
@@ -153,8 +148,8 @@ def look_up(
         found = {what: [pseudonymous(one, key) for one in rows] for what, rows in found.items()}
     return Answer(
         name=name,
-        positions=list(positions),
-        at_ms=at_ms,
+        positions=positions,
+        at_ms=export.at_ms(positions, as_of),
         signed_by=export.head.public_key,
         key_is_trusted=signer is not None,
         pseudonyms=fingerprint(key),
