@@ -11,7 +11,7 @@ LogError
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
 ├── LogOfLaterRelease  a later release stored what this one does not know
-├── ReadModelsMissing  tables that are made from the rows are not there
+├── ReadModelsMissing  tables that are made from the rows are not there, or empty
 ├── NotComparable    the store cannot hold tables to compare those of the log with
 ├── LockedElsewhere  another process has the advisory lock that was asked for
 ├── WrongDatabase    a database has another place among those of its log
@@ -82,7 +82,7 @@ class LogOfLaterRelease(LogError):
 
 
 class ReadModelsMissing(LogError):
-    """Tables that are made from the rows of the log are not there.
+    """Tables that are made from the rows of the log are not there, or their rows are not.
 
     Attributes:
         tables: Their names.
@@ -91,7 +91,7 @@ class ReadModelsMissing(LogError):
     def __init__(self, tables: Sequence[str]) -> None:
         self.tables = tables
         super().__init__(
-            f"its tables {', '.join(tables)} are missing; rebuild them from its rows with"
+            f"its tables {', '.join(tables)} are missing or empty; rebuild them from its rows with"
             " poste log rebuild-read-models"
         )
 

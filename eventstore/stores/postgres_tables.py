@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
 from eventstore.log.log_format import FORMAT_NAME
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES, MADE_LAST
-from eventstore.read_models.update import MADE
+from eventstore.read_models.update import MADE, READ_MODELS
 from eventstore.stores import postgres_queue_totals as queue_totals
 from eventstore.stores.postgres_append import FUNCTION, TURN
 from eventstore.stores.postgres_connections import BoundedConnection
@@ -156,6 +156,18 @@ schema: if that is new, empty tables there would hide those of the log. A log of
 only the second of the two tables, and one whose read models are missing only the first."""
 _ROWS: Final = "public.stored_events"
 _OF_READERS: Final = ("contents", "archived_states")
+_KEYED: Final = (_ROWS, "settings", *_OF_READERS, *READ_MODELS, "host_leases")
+_WITHOUT_KEY: Final = (
+    "SELECT name FROM unnest(%s::text[]) AS name JOIN pg_class AS c ON c.oid = to_regclass(name)"
+    " WHERE NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary)"
+)
+_WITHOUT_TABLE: Final = (
+    "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
+)
+_LACKS_QUEUES: Final = (
+    "SELECT 1 FROM queue_totals HAVING sum(queues) > 0 AND NOT EXISTS (SELECT FROM queue_depths)"
+)
+"""Triggers keep the sums with the table; a restore of data alone fills the two one by one."""
 _HAS_FORMAT: Final = f"SELECT 1 FROM settings WHERE name = '{FORMAT_NAME}'"  # noqa: S608 - own text
 _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
@@ -218,19 +230,32 @@ def require_read_models(connection: Connection[Any]) -> None:
     """Refuse a log that lacks a read model, which would otherwise be made empty.
 
     Raises:
-        ReadModelsMissing: the log has its table of rows and lacks a read model.
+        ReadModelsMissing: the log has its table of rows and lacks a read model, or all its queues.
     """
     missing = _missing(connection, [_ROWS, *MADE])
-    if missing and _ROWS not in missing:
+    if _ROWS in missing:
+        return
+    has_sums = not missing and not _missing(connection, ["queue_totals"])
+    if has_sums and connection.execute(_LACKS_QUEUES).fetchone():
+        missing = ["queue_depths"]
+    if missing:
         raise ReadModelsMissing(missing)
 
 
 def require_whole(connection: Connection[Any]) -> None:
     """Refuse a log that lacks a table which nothing can make anew, and an empty one would replace.
 
+    A table without its primary key is refused too: that of the rows keeps out a second writer, and
+    a restore makes the keys last.
+
     Raises:
-        LogUnavailable: the log lacks its table of rows, or another one.
+        LogUnavailable: the log lacks its table of rows, or another one, or a primary key.
     """
+    if keyless := _names(connection, _WITHOUT_KEY, _KEYED):
+        raise LogUnavailable(
+            f"PostgreSQL: the log's tables {', '.join(keyless)} have no primary key: it was"
+            " restored in part"
+        )
     tables = [_ROWS, "settings", *_OF_READERS]
     missing = _missing(connection, tables)
     if _ROWS in missing:
@@ -250,7 +275,11 @@ def require_whole(connection: Connection[Any]) -> None:
 
 
 def _missing(connection: Connection[Any], tables: Sequence[str]) -> list[str]:
-    find = "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
+    return _names(connection, _WITHOUT_TABLE, tables)
+
+
+def _names(connection: Connection[Any], statement: str, tables: Sequence[str]) -> list[str]:
+    """The tables among these that a statement finds, in their order."""
     cursor = connection.cursor(row_factory=tuple_row)
-    found = {name for (name,) in cursor.execute(find, (list(tables),)).fetchall()}
+    found = {name for (name,) in cursor.execute(statement.encode(), (list(tables),)).fetchall()}
     return [name for name in tables if name in found]

@@ -12,8 +12,9 @@ from http_edge.cli.running_mediator import RunningMediator, for_operators
 from http_edge.server.exits import escaped
 
 _IF_IT_LASTS: Final = (
-    "Commands for its shards are refused with 503. If this lasts, restart the mediator of that"
-    " host: no accepted message is lost."
+    "Commands for its shards are refused with 503: no accepted message is lost. Remove the cause"
+    " that its log lines name, such as a database that is away; if they name none, restart the"
+    " mediator of that host."
 )
 
 

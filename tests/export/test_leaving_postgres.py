@@ -45,6 +45,8 @@ from tests.export.leaving import (
 from tests.export.samples import OWNER, exported_log, findings, whole_log
 from tests.export.test_leaving import RESTART, Dying, Killed
 from tests.histories import random_script
+from tests.log.raw_sql import run_sql
+from tests.postgres import Server
 from tests.unit.cli.conftest import Run, run
 
 __all__ = ["run"]
@@ -155,6 +157,49 @@ def test_the_command_archives_verifies_and_restores(
         assert states_of(again, streams) == states
         assert [row.position for row in whole_log(again)] == [row.position for row in rows]
         assert faults_in(again) == []
+
+
+def test_a_log_that_was_put_back_continues_with_what_its_archive_has_of_it(
+    log: EventLog, postgres_server: Server, postgres_url: str, run: Run, tmp_path: Path
+) -> None:
+    """As after a recovery to a point in time. The archive has what came after that, too."""
+    create(tmp_path / "mediator-keys.json", KEYS)
+    place = open_place(str(tmp_path / "archive"))
+    history = played(log, 200)
+    rows, streams = whole_log(log), streams_of(log)
+    assert leave(log, place).left > 0
+    states = states_of(log, streams)
+    log.close()
+    ((name,),) = run_sql(postgres_url, "SELECT current_database()")
+    earlier = f"{name}_earlier"
+    run_sql(postgres_server.get_uri(), f"CREATE DATABASE {earlier} TEMPLATE {name}")
+    with closing(open_log(postgres_url)) as later:
+        history.log = later
+        history.restart(RESTART)
+        history.play(random_script(1, 100))
+        leave(later, place)
+    put_back = postgres_server.get_uri(earlier)
+    named = ("--data-dir", str(tmp_path), "--set", f"did={OWNER.mediator_did}")
+    try:
+        for place_name in ("archive", "new"):
+            to = ("--to", str(tmp_path / place_name))
+            assert run("export", "--log", put_back, *to, *named).code == Exit.USAGE
+        archive, again = (
+            ("--archive", str(tmp_path / "archive")),
+            f"sqlite:{tmp_path / 'again' / 'log.db'}",
+        )
+        keys = ("--keys", str(tmp_path / "mediator-keys.json"))
+        target = ("--to", str(tmp_path / "again"))
+        ran = run("restore", "--from", put_back, *archive, *target, *keys)
+        assert ran.code == Exit.OK, ran.err
+    finally:
+        run_sql(postgres_server.get_uri(), f"DROP DATABASE {earlier} WITH (FORCE)")
+    ran = run("export", "--log", again, "--to", str(tmp_path / "new"), *named)
+    assert ran.code == Exit.OK, ran.err
+    with closing(open_log(again)) as restored:
+        assert states_of(restored, streams) == states
+        assert [row.position for row in whole_log(restored)] == [row.position for row in rows]
+        assert faults_in(restored) == []
 
 
 def _node(tmp_path: Path, name: str, log: str) -> Settings:

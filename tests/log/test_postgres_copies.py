@@ -8,8 +8,9 @@ from contextlib import closing
 import pytest
 
 from eventstore.log.codec import encode
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.log.event_log import EventLog, QueueDepth
+from eventstore.log.events import IdentityRegistered
 from eventstore.log.log_format import record_format
 from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log
@@ -18,7 +19,7 @@ from eventstore.stores.postgres_queue_totals import TOGETHER
 from eventstore.stores.recorder_log import rebuild_read_models
 from tests.database_server import DatabaseServer
 from tests.log.raw_sql import run_sql
-from tests.log.samples import OWNER, OWNER_DID, append, message
+from tests.log.samples import AT_MS, COMMAND, OWNER, OWNER_DID, append, message
 
 pytestmark = pytest.mark.postgres
 
@@ -79,6 +80,42 @@ def test_a_log_that_was_restored_in_part_is_refused(
     run_sql(postgres_url, f"DROP TABLE {table}")
     with pytest.raises(LogUnavailable, match=f"tables {table} are missing"):
         open_log(postgres_url, to_read=to_read)
+
+
+@pytest.mark.parametrize("table", ["stored_events", "contents", "settings", "queue_depths"])
+@pytest.mark.parametrize("to_read", [False, True])
+def test_a_log_is_refused_whose_primary_keys_were_not_restored(
+    postgres_url: str, table: str, *, to_read: bool
+) -> None:
+    """pg_restore makes them last; that of the rows keeps out a second writer."""
+    open_log(postgres_url).close()
+    run_sql(postgres_url, f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+    with pytest.raises(LogUnavailable, match=f"{table} .*no primary key"):
+        open_log(postgres_url, to_read=to_read)
+
+
+def test_queues_that_were_not_restored_are_found_missing_and_counted_again(
+    postgres_url: str,
+) -> None:
+    """pg_restore --data-only cannot fill their table beside its triggers, and goes on."""
+    arrived = IdentityRegistered(
+        at_ms=AT_MS, command=COMMAND, did=OWNER_DID, expires_at_s=1, contract=b""
+    )
+    with closing(open_log(postgres_url)) as log:
+        append(log, OWNER, arrived, message())
+        with closing(PostgresStore(postgres_url)) as store:
+            rebuild_read_models(store)
+        figures = log.figures()
+        assert (figures.identities, figures.queue_messages) == (1, 1)
+    run_sql(postgres_url, "ALTER TABLE queue_depths DISABLE TRIGGER USER")
+    run_sql(postgres_url, "DELETE FROM queue_depths")
+    run_sql(postgres_url, "ALTER TABLE queue_depths ENABLE TRIGGER USER")
+    with pytest.raises(ReadModelsMissing, match="queue_depths"):
+        open_log(postgres_url)
+    with closing(PostgresStore(postgres_url, makes_missing=True)) as store:
+        rebuild_read_models(store)
+    with closing(open_log(postgres_url)) as log:
+        assert log.figures() == figures
 
 
 @pytest.mark.parametrize("lost", ["notification_id < 3", "false"])

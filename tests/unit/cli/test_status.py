@@ -60,6 +60,7 @@ def test_a_host_that_does_not_answer_is_named_with_a_remedy(run: Run, serve: Ser
     ran = run("status", "--data-dir", data_dir)
     assert ran.code == Exit.OK
     assert "no answer from host-0, host-1\n" in ran.err
+    assert "Remove the cause" in ran.err, "a node cannot start while a database is away"
     assert "restart the mediator" in ran.err
 
 
