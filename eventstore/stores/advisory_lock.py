@@ -30,7 +30,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
 
     Raises:
         LockedElsewhere: another process has it.
-        LogUnavailable: the database cannot be reached.
+        LogUnavailable: the database cannot be reached, or its server is a standby.
     """
     if dsn.startswith("sqlite:"):
         yield lambda: None
@@ -60,7 +60,13 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
 
 
 def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> bool:
-    """Take the lock, if it is free, in a session that the server ends soon after a silent peer."""
+    """Take the lock, if it is free, in a session that the server ends soon after a silent peer.
+
+    Not on a standby: its locks are unknown to the primary, and it lags by an unknown time, so that
+    an export would be declared complete that is not.
+    """
+    if connection.execute("SELECT 1 WHERE pg_is_in_recovery()").fetchone():
+        raise LogUnavailable("PostgreSQL: this needs the primary, and the server is a standby")
     each_s = max(1, round(bounds.idle_s_max / _KEEPALIVES))
     for name, value in (
         ("tcp_keepalives_idle", each_s),

@@ -9,6 +9,7 @@ from eventstore.log.errors import LockedElsewhere, LogUnavailable
 from eventstore.stores.advisory_lock import advisory_lock
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection
+from tests.database_server import DatabaseServer, database_directory
 
 pytestmark = pytest.mark.postgres
 
@@ -42,6 +43,17 @@ def test_one_process_has_a_lock_and_others_may_have_others(postgres_url: str) ->
             pass
         with advisory_lock(postgres_url, "an export", PostgresBounds()) as check:
             check()
+
+
+def test_no_lock_is_taken_on_a_standby(server_of_its_own: DatabaseServer) -> None:
+    """One at the primary would not know of it, and a standby lags by an unknown time."""
+    with database_directory() as directory:
+        standby = server_of_its_own.standby(directory / "two")
+        standby.start()
+        with advisory_lock(server_of_its_own.url, "an export", PostgresBounds()):
+            refused = pytest.raises(LogUnavailable, match="is a standby")
+            with refused, advisory_lock(standby.url, "an export", PostgresBounds()):
+                pass
 
 
 def test_a_lock_is_lost_with_its_session(postgres_url: str) -> None:

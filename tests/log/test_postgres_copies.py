@@ -149,6 +149,14 @@ def test_a_sequence_that_was_set_ahead_of_the_rows_stays_ahead(postgres_url: str
         assert copied.read_log(after=1)[0].id >= 1000
 
 
+def test_no_index_depends_on_a_collation(log: EventLog, postgres_url: str) -> None:
+    """Files that come under another version of glibc or ICU need no REINDEX."""
+    indexes = "FROM pg_index JOIN pg_class AS c ON c.oid = indexrelid"
+    ours = f"{indexes} WHERE relnamespace = 'public'::regnamespace"
+    assert run_sql(postgres_url, f"SELECT count(*) > 10 {ours}") == [(True,)]
+    assert run_sql(postgres_url, f"SELECT relname {ours} AND 0 < ANY (indcollation)") == []
+
+
 def test_appends_go_on_while_every_table_is_replicated(server_of_its_own: DatabaseServer) -> None:
     database = server_of_its_own
     database.run("ALTER SYSTEM SET wal_level = logical")
