@@ -42,6 +42,7 @@ from eventstore.stores.postgres_tables import (
     LATER_COLUMNS,
     make_tables,
     require_log,
+    require_queues,
     require_read_models,
     require_whole,
 )
@@ -83,7 +84,7 @@ class PostgresStore(Store):
 
         Raises:
             LogMissing: there is no log in the database, with ``to_read``.
-            ReadModelsMissing: the log has rows and lacks a read model.
+            ReadModelsMissing: the log has rows and lacks a read model, or all its queues.
             LogUnavailable: no server can be reached, or it refuses.
             UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
         """
@@ -95,6 +96,8 @@ class PostgresStore(Store):
                     require_log(connection)
                 if not makes_missing:
                     require_read_models(connection)
+                if not (makes_missing or to_read):
+                    require_queues(connection)
                 if not to_read:
                     make_tables(connection)
         except BaseException as error:

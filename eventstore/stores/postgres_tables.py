@@ -230,16 +230,22 @@ def require_read_models(connection: Connection[Any]) -> None:
     """Refuse a log that lacks a read model, which would otherwise be made empty.
 
     Raises:
-        ReadModelsMissing: the log has its table of rows and lacks a read model, or all its queues.
+        ReadModelsMissing: the log has its table of rows and lacks a read model.
     """
     missing = _missing(connection, [_ROWS, *MADE])
-    if _ROWS in missing:
-        return
-    has_sums = not missing and not _missing(connection, ["queue_totals"])
-    if has_sums and connection.execute(_LACKS_QUEUES).fetchone():
-        missing = ["queue_depths"]
-    if missing:
+    if missing and _ROWS not in missing:
         raise ReadModelsMissing(missing)
+
+
+def require_queues(connection: Connection[Any]) -> None:
+    """Refuse a log without any of the queues that its sums count: they would never expire.
+
+    Raises:
+        ReadModelsMissing: the table of queues is empty.
+    """
+    has_both = not _missing(connection, ["queue_totals", "queue_depths"])
+    if has_both and connection.execute(_LACKS_QUEUES).fetchone():
+        raise ReadModelsMissing(["queue_depths"])
 
 
 def require_whole(connection: Connection[Any]) -> None:

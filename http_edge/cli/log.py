@@ -269,7 +269,7 @@ def _check_what_is_made(settings: Settings) -> list[dict[str, Any]]:
 def _print_made(wrong: Sequence[Mapping[str, Any]]) -> None:
     for one in wrong:
         if "is_missing" in one:
-            click.echo(f"Table {one['table']} is missing or empty. {_REBUILD}")
+            click.echo(f"Table {one['table']} is missing. {_REBUILD}")
         elif "table" in one:
             click.echo(
                 f"Table {one['table']}: {one['missing']} rows are missing, {one['surplus']}"

@@ -112,6 +112,7 @@ def test_queues_that_were_not_restored_are_found_missing_and_counted_again(
     run_sql(postgres_url, "ALTER TABLE queue_depths ENABLE TRIGGER USER")
     with pytest.raises(ReadModelsMissing, match="queue_depths"):
         open_log(postgres_url)
+    open_log(postgres_url, to_read=True).close()
     with closing(PostgresStore(postgres_url, makes_missing=True)) as store:
         rebuild_read_models(store)
     with closing(open_log(postgres_url)) as log:
