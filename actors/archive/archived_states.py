@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from actors.archive.seam_writer import NewState, SeamWriter, SigningKey, archived_state
@@ -95,7 +94,7 @@ def beginning_of(
         return None
     first = catalog.statements[0]
     manifest = first.manifest
-    assert manifest.pruned is not UNSET
+    assert manifest.pruned is not None
     stayed = Sum()
     states: dict[bytes, Identity] = {}
     rows: dict[bytes, int] = {}

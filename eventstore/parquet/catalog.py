@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from msgspec import UNSET
-
 from eventstore.log.faults import Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
 from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
@@ -86,8 +84,7 @@ class Catalog:
     @property
     def pruned(self) -> Pruned | None:
         """The statement about the rows removed up to ``pruned_to``; None if none were."""
-        said = self.statements[0].manifest.pruned if self.statements else UNSET
-        return None if said is UNSET else said
+        return self.statements[0].manifest.pruned if self.statements else None
 
     def check_not_pruned(self, as_of: datetime | int | None) -> None:
         """Refuse a time or position whose rows were pruned since.
@@ -125,8 +122,7 @@ class Catalog:
     @property
     def index(self) -> ExportIndex | None:
         """The index of the rows that name messages and identities; None if there is none."""
-        said = self.version.index if self.version else UNSET
-        return None if said is UNSET else said
+        return self.version.index if self.version else None
 
     @property
     def is_marked(self) -> bool:

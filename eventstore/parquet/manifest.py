@@ -29,7 +29,6 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias, TypeV
 
 import msgspec
 import rfc8785
-from msgspec import UNSET, UnsetType
 
 from eventstore.log.events import TYPE_BY_TOPIC
 from eventstore.log.faults import Head
@@ -51,8 +50,13 @@ _NAME: Final = re.compile(rf"{MANIFESTS}/{_STEM}\.json")
 _FILE_NAME: Final = re.compile(rf"{EVENTS}/date=\d{{4}}-\d\d-\d\d/events-{_STEM}\.parquet")
 
 
-class SignedStatement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A statement of an export, stored as canonical JSON; ``signature`` is over the rest of it."""
+class SignedStatement(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A statement of an export, stored as canonical JSON; ``signature`` is over the rest of it.
+
+    A member that is None is not written.
+    """
 
     formats: ClassVar[Sequence[int]] = (FORMAT,)
     """The values of ``format`` that this release knows."""
@@ -144,16 +148,16 @@ class Manifest(SignedStatement, frozen=True, kw_only=True):
     stands_for: str
     previous: str
     signed_by: str
-    tree: ManifestTree | UnsetType = UNSET
-    rewritten: int | UnsetType = UNSET
-    contents: int | UnsetType = UNSET
-    pruned: Pruned | UnsetType = UNSET
-    digest: str | UnsetType = UNSET
+    tree: ManifestTree | None = None
+    rewritten: int | None = None
+    contents: int | None = None
+    pruned: Pruned | None = None
+    digest: str | None = None
 
     @property
     def is_pruned(self) -> bool:
         """Whether rows were removed between the manifest's positions."""
-        return self.pruned is not UNSET
+        return self.pruned is not None
 
     @property
     def path(self) -> str:
@@ -359,7 +363,7 @@ def _check_figures(path: str, manifest: Manifest) -> None:
     if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:
         why = f"{rows} rows in its files, {manifest.rows} rows in all"
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
-    if manifest.is_pruned and (manifest.first > 1 or manifest.tree is UNSET):
+    if manifest.is_pruned and (manifest.first > 1 or manifest.tree is None):
         why = "what was pruned begins with position 1, and a tree stands for it"
         raise ExportDamaged(path, Damage.BROKEN_MANIFEST, why)
     for file in manifest.files:
@@ -378,5 +382,5 @@ def _check_file(path: str, manifest: Manifest, file: DataFile) -> None:
 
 def _canonical(statement: object) -> bytes:
     members = msgspec.to_builtins(statement)
-    del members["signature"]
+    members.pop("signature", None)
     return rfc8785.dumps(members)

@@ -13,7 +13,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
@@ -134,7 +133,7 @@ def check_not_cut(note: bytes, key: PublicKey, newest: Manifest | None) -> None:
     """
     head = head_in(note, key)
     said = ManifestTree(0, "") if newest is None else newest.tree
-    if said is not UNSET and head.size > said.size:
+    if said is not None and head.size > said.size:
         why = f"a head of {head.size} seals was signed, and the export ends with {said.size}"
         raise ExportDamaged(CHECKPOINT, Damage.ROLLED_BACK, why)
 

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, SUMMARIES, TABLE_LOG, ExportPlace
@@ -56,7 +55,7 @@ class TableVersion(SignedStatement, frozen=True, kw_only=True):
     previous: str
     checkpoint: dict[str, str]
     signed_by: str
-    index: ExportIndex | UnsetType = UNSET
+    index: ExportIndex | None = None
 
 
 class EndMark(SignedStatement, frozen=True, kw_only=True):
@@ -177,7 +176,8 @@ def _member(path: str, commit: bytes) -> bytes:
 def _entry(statement: Statement) -> dict[str, Any]:
     """A manifest without the members that only its own check needs, and its SHA-256."""
     members: dict[str, Any] = msgspec.to_builtins(statement.manifest)
-    del members["heads"], members["signature"]
+    del members["heads"]
+    members.pop("signature", None)
     return members | {"sha256": statement.sha256}
 
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
@@ -256,9 +255,9 @@ def test_a_manifest_that_the_table_does_not_name_does_not_count(export: Export) 
 
 def test_names_that_earlier_releases_gave_are_understood(export: Export) -> None:
     """Their rewritten files had a number in place of a hash."""
-    plain = replace(export.manifests[1], digest=UNSET)
+    plain = replace(export.manifests[1], digest=None)
     span = (plain.first, plain.last)
-    for rewritten, suffix in ((UNSET, ""), (2, "-r2"), (12, "-r12")):
+    for rewritten, suffix in ((None, ""), (2, "-r2"), (12, "-r12")):
         path = replace(plain, rewritten=rewritten).path
         assert path == f"manifests/{span[0]:020d}-{span[1]:020d}{suffix}.json"
         data = f"events/date=2030-12-31/events-{span[0]:020d}-{span[1]:020d}{suffix}.parquet"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from actors.archive.archived_states import fold_again
@@ -349,7 +348,7 @@ def test_only_what_a_pruning_names_may_be_missing_and_a_forged_one_is_found(
     sign_again(place, first.manifest, stranger)
     assert _damages(place) & {Damage.BAD_SIGNATURE, Damage.CHANGED}
     for forged in (
-        replace(first.manifest, pruned=UNSET, signature=""),
+        replace(first.manifest, pruned=None, signature=""),
         replace(first.manifest, stands_for="00" * 32, signature=""),
         replace(first.manifest, tree=replace(_tree(first), root="00" * 32), signature=""),
     ):
@@ -366,7 +365,7 @@ def test_only_what_a_pruning_names_may_be_missing_and_a_forged_one_is_found(
 
 
 def _tree(statement: Statement) -> Any:
-    assert statement.manifest.tree is not UNSET
+    assert statement.manifest.tree is not None
     return statement.manifest.tree
 
 

@@ -35,7 +35,6 @@ from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
 
 from eventstore.log.faults import Fault, Finding, Head
 from eventstore.log.name_check import ERASURE
@@ -117,7 +116,7 @@ def verify_export(  # noqa: PLR0913 - what is held against what
         yield found
     summary = check.summary(findings, key_is_trusted=key is not None)
     # The mark is compared with the tree that the newest manifest names, if it names one.
-    is_named = bool(claims.parts) and claims.parts[-1].manifest.tree is not UNSET
+    is_named = bool(claims.parts) and claims.parts[-1].manifest.tree is not None
     if marks and claims.head and summary.tree and is_named and not summary.findings:
         ended = check.streams.table()
         files = frozenset[bytes]().union(*[file_hashes(part.manifest) for part in claims.parts])

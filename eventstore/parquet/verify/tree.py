@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from msgspec import UNSET
-
 from eventstore.log.faults import Fault
 from eventstore.log.merkle import HASH_BYTES
 from eventstore.log.public_key import PublicKey
@@ -76,7 +74,7 @@ class TreeCheck:
         Raises:
             ExportUnavailable: a tile cannot be read now.
         """
-        said = None if manifest.tree is UNSET else manifest.tree
+        said = manifest.tree
         self._has_tiles |= said is not None
         self._heads_due += 0 if said is None else 1 + len(manifest.replaces)
         if self._tree is not None:
@@ -98,7 +96,7 @@ class TreeCheck:
 
         Memory: some 75 bytes for each seal. Raises as ``join``.
         """
-        assert isinstance(manifest.tree, ManifestTree)
+        assert manifest.tree is not None
         self._remedy = "put a copy of it back: only tiles have the seals of removed rows"
         leaves: list[bytes] = []
         try:
@@ -142,7 +140,7 @@ class TreeCheck:
 
         Raises as ``join``.
         """
-        said = None if manifest.tree is UNSET else manifest.tree
+        said = manifest.tree
         if said is None or self._tree is None:
             return  # of a release without trees, or reported already
         head = TreeHead("", said.size, bytes.fromhex(said.root))

@@ -14,7 +14,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
-from msgspec import UNSET, UnsetType
 
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import check_continues
@@ -76,7 +75,7 @@ def compact(rewriting: Rewriting, run: Sequence[Statement]) -> Compacted:
     """
     merged = list(_merged_files(rewriting, run))
     counts = [contents for _, contents in merged if contents is not None]
-    contents = sum(counts) if len(counts) == len(merged) else UNSET
+    contents = sum(counts) if len(counts) == len(merged) else None
     return replaced(rewriting, run, [file for file, _ in merged], contents=contents)
 
 
@@ -156,9 +155,9 @@ def replaced(
     run: Sequence[Statement],
     files: list[DataFile],
     *,
-    rewritten: int | UnsetType = UNSET,
-    contents: int | UnsetType = UNSET,
-    pruned: Pruned | UnsetType = UNSET,
+    rewritten: int | None = None,
+    contents: int | None = None,
+    pruned: Pruned | None = None,
 ) -> Compacted:
     """Write the manifest that names these files in place of those of a run.
 

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import UNSET
 
 from eventstore.log.event_log import LogRow
 from eventstore.parquet.files import ExportPlace
@@ -98,7 +97,7 @@ def old_part(
         run.append(statement)
         recorded_ms = max(recorded_ms, last_ms)
     # A pruned manifest alone has nothing to lose; one without a tree cannot replace others.
-    if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is UNSET:
+    if not run or run[-1].manifest.is_pruned or run[-1].manifest.tree is None:
         return None
     return OldPart(run, recorded_ms)
 
@@ -128,7 +127,7 @@ def prune(
     files, contents = [file for file, _ in written], sum(counted for _, counted in written)
     again = 1 + max(statement.manifest.rewritten or 0 for statement in run)
     pruned = Pruned(
-        rows=rows + (0 if before is UNSET else before.rows),
+        rows=rows + (0 if before is None else before.rows),
         recorded_until_ms=old.recorded_until_ms,
         at_ms=at_ms,
     )
@@ -144,7 +143,7 @@ def _begins_ms(statement: Statement) -> int:
 
 def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
     """When the last row of a manifest was recorded, read from the files of its newest day."""
-    if manifest.pruned is not UNSET:
+    if manifest.pruned is not None:
         return manifest.pruned.recorded_until_ms
     newest = max(file.day for file in manifest.files)
     latest: list[int] = [

@@ -28,7 +28,6 @@ from deltalake.transaction import (
     Transaction,
     create_table_with_add_actions,
 )
-from msgspec import UNSET
 
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused, ExportUnavailable
@@ -249,7 +248,7 @@ class TableWriter:
             previous=before.commit if before else "",
             checkpoint=checkpoint,
             signed_by=self._signer.signed_by,
-            index=index or (before.index if before else None) or UNSET,
+            index=index or (before.index if before else None),
         )
         complete, content = signed(said, self._signer.sign)
         return complete, content.decode()

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from msgspec import UNSET
-
 from eventstore.log.tiles import (
     TILE_HASHES,
     Tile,
@@ -26,7 +24,7 @@ from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportRefused
 from eventstore.parquet.files import ExportPlace
-from eventstore.parquet.manifest import Manifest, ManifestTree, Signer, tree_said
+from eventstore.parquet.manifest import Manifest, Signer, tree_said
 from eventstore.parquet.tree import (
     CHECKPOINT,
     TREE,
@@ -47,9 +45,9 @@ def require_tiles(place: ExportPlace, old: Sequence[Manifest]) -> None:
         ExportUnavailable: the place cannot be read now.
     """
     first, said = old[0], old[-1].tree
-    assert isinstance(said, ManifestTree)
+    assert said is not None
     tree: TiledTree | None = TiledTree()
-    if isinstance(first.tree, ManifestTree) and first.is_pruned:
+    if first.tree is not None and first.is_pruned:
         tree = tree_by_tiles(place, first.tree)
     for tile in tiles_of(said.size):
         begin = tile.number * TILE_HASHES
@@ -88,9 +86,9 @@ class TreeWriter:
             ExportRefused: an earlier signed head is not of this log.
             ExportUnavailable: the place cannot be read or written now.
         """
-        said = catalog.statements[-1].manifest.tree if catalog.statements else UNSET
+        said = catalog.statements[-1].manifest.tree if catalog.statements else None
         if catalog.statements and said != tree_said(self._tree):
-            found = None if said is UNSET else tree_by_tiles(self._place, said)
+            found = None if said is None else tree_by_tiles(self._place, said)
             self._tree = self._remade(catalog) if found is None else found
         if self._published is None:
             self._take_published()
@@ -136,13 +134,13 @@ class TreeWriter:
                 tree = self._of_removed(manifest)
                 continue
             tree = self._written(tree, seal_leaves(self._place, manifest))
-            if manifest.tree not in {UNSET, tree_said(tree)}:
+            if manifest.tree not in {None, tree_said(tree)}:
                 why = "the seals up to its end give another tree than it says"
                 raise ExportDamaged(manifest.path, Damage.BROKEN_MANIFEST, why)
         return tree
 
     def _of_removed(self, manifest: Manifest) -> TiledTree:
-        assert isinstance(manifest.tree, ManifestTree)
+        assert manifest.tree is not None
         tree = tree_by_tiles(self._place, manifest.tree)
         if tree is None:
             why = "only tiles have the seals of removed rows: put copies of the damaged ones back"
