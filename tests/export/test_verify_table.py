@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from eventstore.log.content import with_content, without_content
 from eventstore.log.faults import Fault
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged
-from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG
+from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG, ExportPlace
 from eventstore.parquet.manifest import (
     ExportHead,
     Signer,
@@ -21,6 +22,8 @@ from eventstore.parquet.manifest import (
     signed,
 )
 from eventstore.parquet.tree import CHECKPOINT, TREE
+from eventstore.parquet.verify.export import verify_export
+from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.versions import commit_path, read_mark, read_summary, version_of
 from eventstore.parquet.write.commit import write_data
 from tests.export.forging import TRUSTED, SampleExport, with_value
@@ -257,3 +260,23 @@ def test_a_summary_that_is_none_is_damaged_though_all_is_signed(
         with pytest.raises(ExportDamaged) as refused:
             read_summary(sample.place, forged)
     assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_MANIFEST, said.summary)
+
+
+def test_an_export_that_is_removed_while_it_is_checked_is_named_as_missing(
+    sample: SampleExport,
+) -> None:
+    class Leaving(ExportPlace):
+        """A place whose export is removed between the listing and the reading of the commits."""
+
+        def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
+            names = list(paths)
+            for path in sample.paths if any(version_of(name) >= 0 for name in names) else ():
+                self.remove(path)
+            return super().read_all(names)
+
+    with sample.tampered():
+        leaving = Leaving(sample.place.filesystem, sample.place.root)
+        found = list(verify_export(leaving, TRUSTED, processes=1))
+    assert (Damage.MISSING, HEAD) in {
+        (one.fault, one.path) for one in found if isinstance(one, ExportFinding)
+    }

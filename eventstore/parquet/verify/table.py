@@ -86,7 +86,7 @@ class TableCheck:
 
     def claims(self) -> TableClaims:
         """Check the log, and return what it says."""
-        if self._newest < 0:
+        if not self._contents:
             self._report(TABLE_LOG, Damage.MISSING, "the export has a table")
             return TableClaims(None, None, self._mark, self._findings, frozenset())
         self._check_chain()
