@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -38,6 +38,14 @@ from eventstore.log.seal import GENESIS, SealedRow, has_digest_over
 from eventstore.log.seam import SEAM, Seam, read_seam, stored_seam, verified_seam
 from eventstore.log.seam_check import SeamCheck, older_than
 from eventstore.log.streams import partition_stream
+
+
+class _Waiting(NamedTuple):
+    """A row that waits for its seal, with its event if that is decoded."""
+
+    row: LogRow
+    event: Event | None = None
+    is_well_formed: bool = True
 
 
 class RowCheck:
@@ -76,10 +84,8 @@ class RowCheck:
         self.seals = 0
         self._heads_are_known = part_after is None or heads is not None
         self._sealed_to = part_after or 0
-        self._unsealed: list[LogRow] = []
-        self._events: dict[int, Event] = {}
+        self._unsealed: list[_Waiting] = []
         self._unsealed_bytes = 0
-        self._malformed: set[int] = set()
 
     def follow(
         self, rows: Iterable[LogRow], events: Iterable[Event | None] | None = None
@@ -100,9 +106,7 @@ class RowCheck:
             if sealed is not None:
                 yield from self._check_seal(row, sealed)
                 continue
-            self._unsealed.append(row)
-            if event is not None:
-                self._events[row.position] = event
+            self._unsealed.append(_Waiting(row, event))
             self._unsealed_bytes += len(row.state)
             if self._unsealed_bytes > BATCH_BYTES_MAX:
                 # No transaction is that large: the seal of these rows is gone.
@@ -110,8 +114,7 @@ class RowCheck:
 
     def take_malformed(self, row: LogRow) -> None:
         """Take a row whose columns do not hold their types: no seal can cover it."""
-        self._unsealed.append(row)
-        self._malformed.add(row.position)
+        self._unsealed.append(_Waiting(row, is_well_formed=False))
 
     def end(self) -> Iterator[Finding]:
         """Report the rows at the end that no seal covers."""
@@ -121,11 +124,10 @@ class RowCheck:
         """Report and drop the first ``count`` rows that wait for a seal."""
         dropped, self._unsealed = self._unsealed[:count], self._unsealed[count:]
         self._unsealed_bytes = sum(
-            len(row.state) for row in self._unsealed if row.position not in self._malformed
+            len(one.row.state) for one in self._unsealed if one.is_well_formed
         )
-        for row in dropped:
-            self._events.pop(row.position, None)
-            yield finding(Fault.UNSEALED_ROWS, row, "no seal covers this row")
+        for one in dropped:
+            yield finding(Fault.UNSEALED_ROWS, one.row, "no seal covers this row")
 
     def _check_seal(self, row: LogRow, sealed: BatchSealed) -> Iterator[Finding]:
         self.seals += 1
@@ -143,14 +145,12 @@ class RowCheck:
         if spare > 0:
             yield from self._drop_unsealed(spare)
         covered, self._unsealed, self._unsealed_bytes = self._unsealed, [], 0
-        events, self._events = self._events, {}
-        malformed, self._malformed = self._malformed, set()
         first_position, self._sealed_to = self._sealed_to + 1, row.position
         if spare < 0:
             missing = f"{-spare} of the {sealed.rows} rows that it covers are missing"
             yield finding(Fault.MISSING_ROWS, row, missing, name, first_position)
-        elif (malformed and any(r.position in malformed for r in covered)) or not is_seal_of(
-            covered, row, sealed, [events.get(one.position) for one in covered]
+        elif not all(one.is_well_formed for one in covered) or not is_seal_of(
+            [one.row for one in covered], row, sealed, [one.event for one in covered]
         ):
             changed = f"does not match the {sealed.rows} rows before it"
             yield finding(Fault.BROKEN_SEAL, row, changed, name, first_position)
