@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog, LogRow
@@ -23,10 +21,9 @@ from eventstore.log.verify import RowCheck
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import Manifest, heads_of
-from eventstore.parquet.rows import log_rows, manifest_table
+from eventstore.parquet.rows import manifest_table, row_pages
 
 SECTION_BYTES: Final = 64 * 1024 * 1024
-_ARCHIVED_AT_ONCE: Final = 16_384
 
 
 class Section(NamedTuple):
@@ -115,7 +112,8 @@ def _same_rows(
         ExportDamaged, ExportUnavailable: a file is not what the manifest says, or cannot be read.
         LogUnavailable: the log cannot be read.
     """
-    archived = _rows_behind(manifest_table(place, manifest), after)
+    pages = row_pages(manifest_table(place, manifest))
+    archived = (row for rows in pages for row in rows if row.position > after)
     rows = log.rows_after(max(after, manifest.first - 1))
     for row in takewhile(lambda one: one.position <= manifest.last, rows):
         if not is_same(row, next(archived, None)):
@@ -125,13 +123,6 @@ def _same_rows(
             break
     for row in archived:
         raise RowsStay(f"the archive has a row at position {row.position} that the log lacks")
-
-
-def _rows_behind(table: pa.Table, after: int) -> Iterator[LogRow]:
-    for start in range(0, table.num_rows, _ARCHIVED_AT_ONCE):
-        for row in log_rows(table.slice(start, _ARCHIVED_AT_ONCE)):
-            if row.position > after:
-                yield row
 
 
 def is_same(row: LogRow, other: LogRow | None) -> bool:

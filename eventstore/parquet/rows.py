@@ -73,10 +73,10 @@ def exported_sections(
             table = ahead.result()
             ahead = reader.submit(manifest_table, place, after) if after else None
             heads = heads_of(manifest.path, manifest)
-            for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-                rows = log_rows(table.slice(start, _ROWS_AT_ONCE))
-                is_last = start + _ROWS_AT_ONCE >= table.num_rows
-                yield LogSection(rows, heads if is_last else None, manifest.is_pruned)
+            left = table.num_rows
+            for rows in row_pages(table):
+                left -= len(rows)
+                yield LogSection(rows, None if left else heads, manifest.is_pruned)
 
 
 def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
@@ -94,6 +94,12 @@ def manifest_table(place: ExportPlace, manifest: Manifest) -> pa.Table:
         tables.append(table)
     joined = pa.concat_tables(tables)
     return joined if len(tables) == 1 else joined.sort_by("position")
+
+
+def row_pages(table: pa.Table) -> Iterator[list[LogRow]]:
+    """The rows of the log in a table of an export, some thousands at a time."""
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        yield log_rows(table.slice(start, _ROWS_AT_ONCE))
 
 
 def log_rows(table: pa.Table) -> list[LogRow]:

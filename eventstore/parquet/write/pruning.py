@@ -28,13 +28,12 @@ from eventstore.parquet.manifest import (
     Pruned,
     Statement,
 )
-from eventstore.parquet.rows import log_rows, manifest_table, read_table
+from eventstore.parquet.rows import manifest_table, read_table, row_pages
 from eventstore.parquet.write.commit import files_by_day, write_data
 from eventstore.parquet.write.compaction import Compacted, Rewriting, replaced
 from eventstore.parquet.write.erasing import contents_in
 
 _EPOCH: Final = date(1970, 1, 1)
-_ROWS_AT_ONCE: Final = 16_384
 
 
 class Positions:
@@ -156,9 +155,7 @@ def _recorded_ms(place: ExportPlace, manifest: Manifest) -> int:
 
 def _rows(place: ExportPlace, run: Sequence[Statement]) -> Iterator[Sequence[LogRow]]:
     for statement in run:
-        table = manifest_table(place, statement.manifest)
-        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-            yield log_rows(table.slice(start, _ROWS_AT_ONCE))
+        yield from row_pages(manifest_table(place, statement.manifest))
 
 
 def _rest(
