@@ -16,7 +16,15 @@ from typing import Final
 
 from eventstore.log.faults import Head
 from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable, RowsPruned
-from eventstore.parquet.files import HEAD, INDEX, MANIFESTS, SUMMARIES, ExportPlace, FileMissing
+from eventstore.parquet.files import (
+    END,
+    HEAD,
+    INDEX,
+    MANIFESTS,
+    SUMMARIES,
+    ExportPlace,
+    FileMissing,
+)
 from eventstore.parquet.index import ExportIndex
 from eventstore.parquet.manifest import (
     DataFile,
@@ -28,6 +36,7 @@ from eventstore.parquet.manifest import (
     export_head,
     heads_of,
     is_manifest,
+    owner_damage,
     parse_manifest,
     positions_of,
 )
@@ -186,11 +195,9 @@ def catalog_of(
         if head is None or head.format == FORMAT:
             reading: _Reading | _ManifestReading = _ManifestReading(place, head, verify, known)
         else:
-            reading = _Reading(place, head, verify, () if is_whole else known)
+            reading = _Reading(place, head, verify, known, is_listed=is_listed, is_whole=is_whole)
         try:
-            if isinstance(reading, _ManifestReading):
-                return reading.catalog()
-            return reading.catalog(is_listed=is_listed, is_whole=is_whole)
+            return reading.catalog()
         except (ExportDamaged, FileMissing) as error:
             # An exporter or a compaction may have changed the export between two reads.
             if tried == _TRIES - 1 or not reading.is_outdated():
@@ -287,28 +294,33 @@ class _Reading:
         head: ExportHead,
         verify: Verify | None,
         known: Sequence[Statement],
+        *,
+        is_listed: bool,
+        is_whole: bool,
     ) -> None:
         self._place, self._head, self._verify, self._known = place, head, verify, known
+        self._is_listed, self._is_whole = is_listed, is_whole
         self._table: ReadTable | None = None
 
-    def catalog(self, *, is_listed: bool, is_whole: bool) -> Catalog:
+    def catalog(self) -> Catalog:
         # Read before the table: a mark of a later version than the table's then proves a cut table.
         mark = read_mark(self._place, self._verify)
         table = self._table = read_table(self._place)
         said, commit = read_version(self._place, table.version, self._verify)
-        self._check_owner(said, mark)
+        _check_owner(commit_path(said.version), said.signed_by, self._head)
         if mark is not None:
+            _check_owner(END, mark.signed_by, self._head)
             check_end(mark, said.version, commit)
-        statements = self._statements(said, is_whole=is_whole)
+        statements = self._statements(said)
         for damage in table_damage(table.files, statements):
             raise damage
         heads = self._heads(said, statements)
         counting = {statement.manifest.path for statement in statements}
         strays: list[str] = []
-        if is_listed or said.files <= LISTED_FILES_MAX:
+        if self._is_listed or said.files <= LISTED_FILES_MAX:
             sizes = self._place.data_sizes()
             strays = sorted(sizes.keys() - _checked_files(statements, sizes))
-        if is_listed:
+        if self._is_listed:
             folders = (MANIFESTS, SUMMARIES, INDEX)
             listed = {path for folder in folders for path in self._place.sizes(folder)}
             indexed = {file.path for file in said.index.files} if said.index else set()
@@ -318,20 +330,11 @@ class _Reading:
     def is_outdated(self) -> bool:
         return self._table is None or read_table(self._place).version != self._table.version
 
-    def _check_owner(self, said: TableVersion, mark: EndMark | None) -> None:
-        for path, signed_by in (
-            (commit_path(said.version), said.signed_by),
-            *([("end.json", mark.signed_by)] if mark else []),
-        ):
-            if signed_by != self._head.public_key:
-                why = f"signed by {signed_by}, the export is of {self._head.public_key}"
-                raise ExportDamaged(path, Damage.BAD_SIGNATURE, why)
-
-    def _statements(self, said: TableVersion, *, is_whole: bool) -> list[Statement]:
+    def _statements(self, said: TableVersion) -> list[Statement]:
         summary = read_summary(self._place, said)
         named = counting_in(said, summary)
         # A rewritten manifest stands for the same rows as the one in the summary.
-        found = [] if is_whole else [s for s in summary if s.manifest.path in named]
+        found = [] if self._is_whole else [s for s in summary if s.manifest.path in named]
         known = [s for s in self._known if named.get(s.manifest.path) == s.sha256]
         unread = named.keys() - {s.manifest.path for s in found}
         found += _statements(self._place, sorted(unread), self._verify, known)
@@ -423,12 +426,15 @@ def _chain(found: Sequence[Statement], head: ExportHead) -> list[Statement]:
     for statement in _counting(found):
         manifest = statement.manifest
         check_continues(manifest, reached, link)
-        if manifest.signed_by != head.public_key:
-            why = f"signed by {manifest.signed_by}, the export is of {head.public_key}"
-            raise ExportDamaged(manifest.path, Damage.BAD_SIGNATURE, why)
+        _check_owner(manifest.path, manifest.signed_by, head)
         chain.append(statement)
         reached, link = manifest.last, statement.link
     return chain
+
+
+def _check_owner(path: str, signed_by: str, head: ExportHead) -> None:
+    for damage in owner_damage(path, signed_by, head.public_key):
+        raise damage
 
 
 def _counting(found: Sequence[Statement]) -> Iterator[Statement]:

@@ -358,6 +358,13 @@ def signature_damage(
         yield ExportDamaged(path, Damage.BROKEN_MANIFEST, "not written as it was signed")
 
 
+def owner_damage(path: str, signed_by: str, owner: str) -> Iterator[ExportDamaged]:
+    """Yield the damage if a statement names another key than that of the export; at most one."""
+    if signed_by != owner:
+        why = f"signed by {signed_by}, the export is of {owner}"
+        yield ExportDamaged(path, Damage.BAD_SIGNATURE, why)
+
+
 def _check_figures(path: str, manifest: Manifest) -> None:
     rows = sum(file.rows for file in manifest.files)
     if not 0 < manifest.first <= manifest.last or rows != manifest.rows or rows == 0:

@@ -40,6 +40,7 @@ from eventstore.parquet.manifest import (
     heads_of,
     is_data,
     is_manifest,
+    owner_damage,
     parse_statement,
     positions_of,
     read_manifest,
@@ -226,9 +227,9 @@ class _Reading:
             for read in self._manifest(path, content, verify)
         ]
         for read in found:
-            if key and read.is_certain and read.manifest.signed_by != key:
-                why = f"signed by {read.manifest.signed_by}, the export is of {key}"
-                self._report(ExportDamaged(read.manifest.path, Damage.BAD_SIGNATURE, why))
+            if key and read.is_certain:
+                for damage in owner_damage(read.manifest.path, read.manifest.signed_by, key):
+                    self._report(damage)
         for path in sorted((table.manifests or {}).keys() - contents.keys() - self._listed.keys()):
             self._report(ExportDamaged(path, Damage.MISSING, "the table names its files"))
         counting = list(_counting(self._committed(found, table)))

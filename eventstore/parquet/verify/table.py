@@ -23,7 +23,7 @@ from eventstore.parquet.catalog import counting_in
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import END, INDEX, SUMMARIES, TABLE_LOG, ExportPlace, FileMissing
 from eventstore.parquet.index import ExportIndex, explained_by
-from eventstore.parquet.manifest import Verify, day_of
+from eventstore.parquet.manifest import Verify, day_of, owner_damage
 from eventstore.parquet.table import (
     DATE,
     DELTA_SCHEMA,
@@ -125,9 +125,8 @@ class TableCheck:
             return None
         if mark is None:
             self._report(END, Damage.MISSING, "every export with a table has one")
-        elif self._key and mark.signed_by != self._key:
-            why = f"signed by {mark.signed_by}, the export is of {self._key}"
-            self._report(END, Damage.BAD_SIGNATURE, why)
+        else:
+            self._check_owner(END, mark.signed_by)
         return mark
 
     def _signed_versions(self, versions: list[int]) -> Iterator[tuple[int, TableVersion]]:
@@ -140,10 +139,12 @@ class TableCheck:
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
                 continue
-            if self._key and said.signed_by != self._key:
-                why = f"signed by {said.signed_by}, the export is of {self._key}"
-                self._report(path, Damage.BAD_SIGNATURE, why)
+            self._check_owner(path, said.signed_by)
             yield version, said
+
+    def _check_owner(self, path: str, signed_by: str) -> None:
+        if self._key:
+            self._findings += map(finding_of, owner_damage(path, signed_by, self._key))
 
     def _check_chain(self) -> None:
         """Check that each commit is the one that the next commit names."""
