@@ -49,7 +49,6 @@ from eventstore.parquet.manifest import (
 from eventstore.parquet.schema import FORMAT
 from eventstore.parquet.verify.findings import ExportFinding, finding_of
 from eventstore.parquet.verify.table import TableCheck, TableClaims
-from eventstore.parquet.versions import EndMark
 
 
 class ReadManifest(NamedTuple):
@@ -169,15 +168,10 @@ class Claims(NamedTuple):
     findings: Sequence[ExportFinding]
     strays: frozenset[str]
     """Files that no manifest explains."""
-    mark: EndMark | None
-    """The mark of the end, if there is a valid one."""
-    row_index: ExportIndex | None = None
+    complete_until_ms: int | None
+    """See ``EndMark``; None if unknown."""
+    row_index: ExportIndex | None
     """The index of the export's rows, if it has one."""
-
-    @property
-    def complete_until_ms(self) -> int | None:
-        """See ``EndMark``; None if unknown."""
-        return (self.mark.complete_until_ms or None) if self.mark else None
 
 
 def read_claims(place: ExportPlace, verify: Verify | None) -> Claims:
@@ -238,7 +232,8 @@ class _Reading:
         leftovers = Leftovers(self._place, self._data, found, counting, self._unreadable)
         self._findings += leftovers.findings
         strays = leftovers.strays({*self._listed, *(self._beside - table.explained)})
-        return Claims(head, parts, self._findings, strays, table.mark, table.row_index)
+        until_ms = (table.mark.complete_until_ms or None) if table.mark else None
+        return Claims(head, parts, self._findings, strays, until_ms, table.row_index)
 
     def _table(self, head: ExportHead | None, verify: Verify, key: str) -> TableClaims:
         """Check the table, even if ``export.json`` is damaged."""
