@@ -13,7 +13,7 @@ from eventstore.log.faults import Fault
 from eventstore.log.verify import heads_not_in
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import END, HEAD
-from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, file_finding
 
 
 def compare_end(
@@ -69,7 +69,7 @@ def _other_constants(log: EventLog, summary: ExportSummary) -> Iterator[ExportFi
         found = constants.get(name, said)
         if said and found != said:
             why = f"it says {name} {said}, but the log beside it {found}: the log was changed"
-            yield ExportFinding(fault=Damage.MISPLACED, path=HEAD, explanation=why)
+            yield file_finding(HEAD, Damage.MISPLACED, why)
 
 
 def _first_seal(log: EventLog, *, after: int) -> tuple[int, int] | None:

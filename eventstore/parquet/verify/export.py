@@ -42,11 +42,11 @@ from eventstore.log.public_key import PublicKey, PublicKeyRefused, read_public_k
 from eventstore.log.signed_note import NoteRefused
 from eventstore.log.streams import stream_of
 from eventstore.log.tree_head import TreeHead, verified_head
-from eventstore.parquet.errors import Damage, ExportDamaged, ExportUnavailable
+from eventstore.parquet.errors import Damage, ExportUnavailable
 from eventstore.parquet.files import END, MANIFESTS, ExportPlace
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.tree import TREE
-from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, finding_of
+from eventstore.parquet.verify.findings import ExportFinding, ExportSummary, file_finding
 from eventstore.parquet.verify.index import IndexCheck
 from eventstore.parquet.verify.manifests import Claims, ManifestPart, read_claims
 from eventstore.parquet.verify.mark import STREAM_ENDS, Verified, VerifiedMarks, file_hashes
@@ -176,7 +176,7 @@ class _ExportCheck:
     def run(self, processes: int, progress: Progress | None) -> Iterator[ExportFinding]:
         if self._is_cut:
             why = "it is now shorter than the part that was verified before"
-            yield finding_of(ExportDamaged(END, Damage.ROLLED_BACK, why))
+            yield file_finding(END, Damage.ROLLED_BACK, why)
         yield from self._skip()
         again: Sequence[Job] = [(part, {}) for part in self._rewritten]
         for (part, _), checked in zip(again, _checked(self._place, again, processes), strict=True):
@@ -253,7 +253,7 @@ class _ExportCheck:
             try:
                 held = verified_head(note, signer)
             except NoteRefused as error:
-                yield finding_of(ExportDamaged(name, Damage.BAD_SIGNATURE, str(error)))
+                yield file_finding(name, Damage.BAD_SIGNATURE, str(error))
             else:
                 yield from self._tree.check_head(name, held, head.mediator_did)
 
@@ -290,13 +290,13 @@ class _ExportCheck:
                     require_part(self._place, part)
                     fault = Damage.TRUNCATED if file.path in sizes else Damage.MISSING
                     why = f"{sizes.get(file.path, 0)} bytes, {file.bytes} when it was written"
-                    yield finding_of(ExportDamaged(file.path, fault, why))
+                    yield file_finding(file.path, fault, why)
         newest = self._skipped[-1].manifest
         for part in self._skipped[-2:]:  # two, to see if the head is of an earlier step
             yield from self._tree.join(part.manifest, None)
         if self._tree.tree is None:
             why = "a part of the tree does not match the signature: poste verify --all names it"
-            yield finding_of(ExportDamaged(TREE, Damage.CHANGED, why))
+            yield file_finding(TREE, Damage.CHANGED, why)
         self._index.skip(newest.last)
 
     def _known_in(self, part: ManifestPart) -> dict[str, Head]:
@@ -360,7 +360,7 @@ def _strays(claims: Claims, read_again: Callable[[], Claims]) -> Iterator[Export
         # An exporter writes files before the manifest that names them.
         for path in sorted(claims.strays & read_again().strays):
             why = "no manifest names it: added, or left by an exporter that was stopped"
-            yield finding_of(ExportDamaged(path, Damage.STRAY, why))
+            yield file_finding(path, Damage.STRAY, why)
 
 
 _End: TypeAlias = tuple[int, bool]

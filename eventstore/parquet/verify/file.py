@@ -17,7 +17,7 @@ from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import ExportPlace
 from eventstore.parquet.manifest import DataFile
 from eventstore.parquet.schema import SCHEMA, with_added
-from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.findings import ExportFinding, file_finding
 
 _REPORTED_MAX: Final = 20
 """The most misplaced rows of a file that are reported; all rows are checked, sorted."""
@@ -48,7 +48,7 @@ def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if is_whole:
             why = f"not a file of this schema: {str(error).splitlines()[0]}"
-            findings.append(_finding(file, Damage.CHANGED, why))
+            findings.append(file_finding(file.path, Damage.CHANGED, why))
         return ReadFile(None, findings, is_whole)
     findings += _disorder(file, table)
     if is_whole:
@@ -60,9 +60,9 @@ def read_file(place: ExportPlace, file: DataFile) -> ReadFile:
 def _byte_damage(file: DataFile, content: bytes) -> Iterator[ExportFinding]:
     if len(content) != file.bytes:
         why = f"{len(content)} bytes, {file.bytes} when it was written"
-        yield _finding(file, Damage.TRUNCATED, why)
+        yield file_finding(file.path, Damage.TRUNCATED, why)
     elif hashlib.sha256(content).hexdigest() != file.sha256:
-        yield _finding(file, Damage.CHANGED, "its SHA-256 is not that of the manifest")
+        yield file_finding(file.path, Damage.CHANGED, "its SHA-256 is not that of the manifest")
 
 
 def _table(content: bytes) -> pa.Table:
@@ -105,15 +105,11 @@ def _contradictions(file: DataFile, table: pa.Table) -> Iterator[ExportFinding]:
     ):
         if stated != actual:
             why = f"its manifest says {stated} {said}, it has {actual}"
-            yield _finding(file, Damage.CHANGED, why)
+            yield file_finding(file.path, Damage.CHANGED, why)
     for said, stated, row in (("begins", file.first, 0), ("ends", file.last, table.num_rows - 1)):
         if table.num_rows and table["position"][row].as_py() != stated:
             why = f"the file {said} with position {stated}, says its manifest"
             yield _row_finding(file, table, row, Fault.WRONG_POSITION, why)
-
-
-def _finding(file: DataFile, damage: Damage, why: str) -> ExportFinding:
-    return ExportFinding(fault=damage, path=file.path, explanation=why)
 
 
 def _row_finding(

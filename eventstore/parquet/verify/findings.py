@@ -70,6 +70,11 @@ class ExportSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The number of shards in ``export.json``; 0 if there is none."""
 
 
+def file_finding(path: str, fault: Damage | Fault, why: str) -> ExportFinding:
+    """The finding about a file alone."""
+    return ExportFinding(fault=fault, path=path, explanation=why)
+
+
 def finding_of(damage: ExportDamaged) -> ExportFinding:
-    """The finding for damage to a file."""
-    return ExportFinding(fault=damage.damage, path=damage.path, explanation=damage.why)
+    """The finding for damage that the reading of a file raised."""
+    return file_finding(damage.path, damage.damage, damage.why)

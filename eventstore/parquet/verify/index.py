@@ -26,7 +26,7 @@ from eventstore.parquet.index import (
     sorted_entries,
 )
 from eventstore.parquet.manifest import Manifest
-from eventstore.parquet.verify.findings import ExportFinding, finding_of
+from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
 
 
 class IndexCheck:
@@ -121,7 +121,7 @@ class IndexCheck:
     ) -> Iterator[ExportFinding]:
         if entries is not None and len(_between(entries, manifest.first, first, last)):
             why = f"no file of the index has the rows between positions {first} and {last}"
-            yield finding_of(ExportDamaged(manifest.path, Damage.WRONG_INDEX, why))
+            yield file_finding(manifest.path, Damage.WRONG_INDEX, why)
 
     def _newer(self, entries: pa.UInt64Array, file: IndexFile) -> pa.UInt64Array:
         """The entries of a file for rows that were not verified before."""

@@ -34,7 +34,7 @@ from eventstore.parquet.index import entries_of
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.verify.columns import Events, check_columns
 from eventstore.parquet.verify.file import ReadFile, read_file
-from eventstore.parquet.verify.findings import ExportFinding
+from eventstore.parquet.verify.findings import ExportFinding, file_finding
 from eventstore.parquet.verify.manifests import ManifestPart
 
 
@@ -154,7 +154,7 @@ def check_part(place: ExportPlace, part: ManifestPart, known: Mapping[str, Head]
         except FileMissing:
             require_part(place, part)
             why = f"named by {part.manifest.path}"
-            findings.append(ExportFinding(fault=Damage.MISSING, path=file.path, explanation=why))
+            findings.append(file_finding(file.path, Damage.MISSING, why))
     findings += [found for _, read in files for found in read.findings]
     tables = [(path, read.table) for path, read in files if read.table is not None]
     is_complete = len(tables) == len(part.manifest.files)

@@ -32,7 +32,7 @@ from eventstore.parquet.table import (
     read_table,
     statistics_of,
 )
-from eventstore.parquet.verify.findings import ExportFinding, finding_of
+from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
 from eventstore.parquet.versions import (
     EndMark,
     TableVersion,
@@ -115,7 +115,7 @@ class TableCheck:
         )
 
     def _report(self, path: str, damage: Damage, why: str) -> None:
-        self._findings.append(ExportFinding(fault=damage, path=path, explanation=why))
+        self._findings.append(file_finding(path, damage, why))
 
     def _read_mark(self) -> EndMark | None:
         try:

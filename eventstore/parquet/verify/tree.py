@@ -39,7 +39,7 @@ from eventstore.parquet.tree import (
     tree_by_tiles,
     wider,
 )
-from eventstore.parquet.verify.findings import ExportFinding, finding_of
+from eventstore.parquet.verify.findings import ExportFinding, file_finding, finding_of
 
 _READ_AT_ONCE: Final = 8
 
@@ -177,7 +177,7 @@ class TreeCheck:
                 yield from self._check_newest(head)
         elif self._heads_due > 1:
             why = "the exporter signs the head of the tree after each step"
-            yield finding_of(ExportDamaged(CHECKPOINT, Damage.MISSING, why))
+            yield file_finding(CHECKPOINT, Damage.MISSING, why)
 
     def _check_newest(self, head: TreeHead) -> Iterator[ExportFinding]:
         """Check that the published head stands for all steps but the last.
@@ -187,7 +187,7 @@ class TreeCheck:
         is_old = self._tree is not None and head.size < self._signed_before
         if is_old and self._place.read_if_there(CHECKPOINT) == self._note:  # no exporter runs
             why = f"a head of {head.size} seals, although {self._signed_before} were signed later"
-            yield finding_of(ExportDamaged(CHECKPOINT, Damage.ROLLED_BACK, why))
+            yield file_finding(CHECKPOINT, Damage.ROLLED_BACK, why)
 
     def check_head(self, name: str, head: TreeHead, mediator_did: str) -> Iterator[ExportFinding]:
         """Check a signed head, known by this name, against the tree of all seals.
@@ -197,12 +197,12 @@ class TreeCheck:
         tree = self._tree
         if not is_origin_of(head.origin, mediator_did):
             why = f"a head of {head.origin}, the export is of {mediator_did}"
-            yield finding_of(ExportDamaged(name, Damage.MISPLACED, why))
+            yield file_finding(name, Damage.MISPLACED, why)
         elif tree is None or self._is_damaged:
             return
         elif head.size > tree.size:
             why = f"a head of {head.size} seals was signed, and the export ends with {tree.size}"
-            yield ExportFinding(fault=Fault.MISSING_HEAD, path=name, explanation=why)
+            yield file_finding(name, Fault.MISSING_HEAD, why)
         else:
             try:
                 is_beginning = self._is_beginning(head, tree)
@@ -249,7 +249,7 @@ class TreeCheck:
             tile = tile_at(path)
             if tile is None:
                 why = "no tile has such a name: added, or left by an exporter that was stopped"
-                yield finding_of(ExportDamaged(path, Damage.STRAY, why))
+                yield file_finding(path, Damage.STRAY, why)
             elif tile.hashes < TILE_HASHES and tile not in last:
                 full = Tile(tile.level, tile.number)
                 is_full = tile.number < full_tiles(tree.size, tile.level)
@@ -259,7 +259,7 @@ class TreeCheck:
                 found = self._place.read_if_there(path)
                 if newer is not None and found is not None and not _agree(tile, found, newer):
                     why = "its hashes are not those of the tile that followed it"
-                    yield finding_of(ExportDamaged(path, Damage.CHANGED, why))
+                    yield file_finding(path, Damage.CHANGED, why)
 
 
 def _agree(tile: Tile, found: bytes, newer: bytes) -> bool:
