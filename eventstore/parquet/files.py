@@ -110,12 +110,8 @@ class ExportPlace:
         Raises:
             FileMissing: there is no such file.
         """
-        with _unavailable(path):
-            try:
-                with self.filesystem.open_input_file(self.full_path(path)) as file:
-                    content: bytes = file.read()
-            except FileNotFoundError as error:
-                raise FileMissing(path) from error
+        with self.opened(path) as file:
+            content: bytes = file.read()
         return content
 
     def read_if_there(self, path: str) -> bytes | None:
@@ -154,43 +150,41 @@ class ExportPlace:
         """
         with _unavailable(path):
             try:
-                file = self.filesystem.open_input_file(self.full_path(path))
+                with self.filesystem.open_input_file(self.full_path(path)) as file:
+                    yield file
             except FileNotFoundError as error:
                 raise FileMissing(path) from error
-            with file:
-                yield file
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Make or replace a file, whole and durable when this returns."""
         self.check()
         self._write(path, content)
-
-    def _write(self, path: str, content: bytes | pa.Buffer) -> None:
-        with _unavailable(path):
-            if self.is_local:
-                _write_local(Path(self.root), path, content)
-                _sync(Path(self.full_path(path)).parent)
-            else:
-                self._write_elsewhere(self.full_path(path), content)
+        self._sync_folders([path])
 
     def write_all(self, contents: Mapping[str, bytes]) -> None:
         """Make or replace files that do not depend on one another, all durable on return."""
         if not contents:
             return
         self.check()
-        write = self._write_unlisted if self.is_local else self._write
         with ThreadPoolExecutor(_AT_ONCE) as writers:
-            for _ in writers.map(write, contents, contents.values()):
+            for _ in writers.map(self._write, contents, contents.values()):
                 pass
+        self._sync_folders(contents)
+
+    def _write(self, path: str, content: bytes | pa.Buffer) -> None:
+        """Write a file; on this machine it is durable once its folder is synced."""
+        with _unavailable(path):
+            if self.is_local:
+                _write_local(Path(self.root), path, content)
+            else:
+                self._write_elsewhere(self.full_path(path), content)
+
+    def _sync_folders(self, paths: Iterable[str]) -> None:
+        """Make the names of new files durable; finished objects of a store are already."""
         if self.is_local:
-            for folder in sorted({Path(self.full_path(path)).parent for path in contents}):
+            for folder in sorted({Path(self.full_path(path)).parent for path in paths}):
                 with _unavailable(str(folder)):
                     _sync(folder)
-
-    def _write_unlisted(self, path: str, content: bytes | pa.Buffer) -> None:
-        """Write a file on this machine that is durable once its folder is synced."""
-        with _unavailable(path):
-            _write_local(Path(self.root), path, content)
 
     def sizes(self, folder: str) -> dict[str, int]:
         """All files below a folder with their sizes in bytes; none if there is no such folder."""
@@ -211,7 +205,7 @@ class ExportPlace:
         if self.is_local:
             with _unavailable(path):
                 _sync(Path(self.full_path(path)))
-                _sync(Path(self.full_path(path)).parent)
+            self._sync_folders([path])
 
     def exists(self) -> bool:
         """Whether the folder exists, whatever it holds."""
