@@ -414,11 +414,13 @@ class Exporter:
                 mark=read_mark(place, self._verify),
             )  # fmt: skip
             named = {file.path for file in catalog.files}
+            removed = {path: file.bytes for path, file in known.items() if path not in named}
             catalog = self._table.commit(
                 begun,
                 catalog.statements,
                 added=[file for file in catalog.files if file.path not in known],
-                removed={path: file.bytes for path, file in known.items() if path not in named},
+                removed=removed,
+                is_change=not removed,
             )
         catalog = self._table.mark(catalog)
         assert catalog.head is not None

@@ -114,7 +114,7 @@ class TableWriter:
         added: Iterable[DataFile] = (),
         removed: Mapping[str, int] = _NOTHING,
         index: ExportIndex | None = None,
-        is_change: bool | None = None,
+        is_change: bool = True,
     ) -> Catalog:
         """Commit the version after that of ``before``; return the new catalog.
 
@@ -124,8 +124,7 @@ class TableWriter:
             added: files that these manifests name and the earlier ones did not.
             removed: files that these manifests no longer name, with their sizes in bytes.
             index: the index of all rows; None to keep the earlier one.
-            is_change: whether the rows change, rather than only move to other files. None: they
-                change if no file is removed.
+            is_change: whether the rows change, rather than only move to other files.
 
         Raises:
             ExportRefused: another process committed this version.
@@ -134,12 +133,11 @@ class TableWriter:
         """
         version = before.next_version
         said, text = self._version(version, statements, before, index)
-        is_new = not removed if is_change is None else is_change
         actions: list[AddAction | RemoveAction] = [
-            _removed(path, size, self._clock(), is_change=bool(is_change))
+            _removed(path, size, self._clock(), is_change=is_change)
             for path, size in removed.items()
         ]
-        actions += [self._added(file, is_new=is_new) for file in added]
+        actions += [self._added(file, is_new=is_change) for file in added]
         table = self._opened(version - 1)
         self._place.check()
         try:
