@@ -177,21 +177,21 @@ class RecorderLog(EventLog):
 
     @override
     def read_versions(self, stream: UUID, versions: Sequence[int]) -> dict[int, StoredEvent]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return session.stored(stream, versions)
 
     @override
     def read_records(
         self, wanted: Mapping[UUID, Sequence[int]]
     ) -> dict[UUID, dict[int, StoredRecord]]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return session.records_of(wanted)
 
     @override
     def read_contents(
         self, *, after: int, until: int, bytes_max: int = BYTES_ANY
     ) -> dict[int, bytes]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return session.contents(after, until, bytes_max)
 
     @override
@@ -203,7 +203,7 @@ class RecorderLog(EventLog):
 
     @override
     def read_rows(self, *, after: int, rows_max: int, bytes_max: int) -> Sequence[LogRow]:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return session.log_rows(after, rows_max, bytes_max)
 
     @override
@@ -214,7 +214,7 @@ class RecorderLog(EventLog):
     @override
     def figures(self) -> LogFigures:
         position = self.position()
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return queue_depths.total(session, position)
 
     @override
@@ -226,7 +226,7 @@ class RecorderLog(EventLog):
     def waiting_queues(
         self, *, outbound_only: bool = False, did: str | None = None, limit: int
     ) -> Sequence[WaitingQueue]:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             if did is not None:
                 return queue_depths.waiting_of(session, did)
             return queue_depths.waiting(session, outbound_only=outbound_only, limit=limit)
@@ -235,36 +235,36 @@ class RecorderLog(EventLog):
     def due_identities(
         self, time: Due, *, until_ms: int, after: DuePlace | None, limit: int
     ) -> Sequence[DueIdentity]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return queue_depths.due(session, time, until_ms=until_ms, after=after, limit=limit)
 
     @override
     def dedicated(self) -> Sequence[DedicatedIdentity]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return dedicated_identities.every(session)
 
     @override
     def query_saved_events(
         self, owner: UUID, where: SavedEventsFilter, bounds: PageBounds
     ) -> SavedEventsPage:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return saved_events.query(session, owner, where, bounds)
 
     @override
     def known_saved_events(self, owner: UUID, event_ids: Collection[str]) -> set[str]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return set(saved_events.known(session, owner, event_ids))
 
     @override
     def how_listed(self, owner: UUID) -> Listed:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return saved_events_erasure.how_listed(session, owner)
 
     @override
     def query_public_events(
         self, owner: UUID, where: PublicEventsFilter, bounds: PageBounds
     ) -> PublicEventsPage:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return public_events.query(session, owner, where, bounds)
 
     @override
@@ -275,7 +275,7 @@ class RecorderLog(EventLog):
     def read_streams(
         self, after: Mapping[UUID, int], *, limit: int
     ) -> dict[UUID, list[StoredEvent]]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return session.rows_behind(after, limit)
 
     @override
@@ -284,12 +284,12 @@ class RecorderLog(EventLog):
 
     @override
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
-        with self._writing() as session:
+        with unavailable(), self._store.writing() as session:
             save_states(session, "snapshots", snapshots)
 
     @override
     def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return session.stream_rows(stream, until, topics)
 
     @override
@@ -303,7 +303,7 @@ class RecorderLog(EventLog):
     @override
     def let_leave(self, departure: Departure) -> None:
         name, said = SEAM.encode(), departure.seam.encode()
-        with self._writing() as session:
+        with unavailable(), self._store.writing() as session:
             if departure.before is None:
                 new = "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
                 session.run_many(new, [(name, said)])
@@ -329,7 +329,7 @@ class RecorderLog(EventLog):
 
     @override
     def nameless(self) -> Sequence[bytes]:
-        with self._reading() as session:
+        with unavailable(), self._store.reading() as session:
             return queue_depths.nameless(session)
 
     @override
@@ -340,7 +340,7 @@ class RecorderLog(EventLog):
             for stream in streams
             for newest in self.read_stream(stream, newest_first=True, limit=1)
         ]
-        with self._writing() as session:
+        with unavailable(), self._store.writing() as session:
             if session.change_rows(rows) != len(rows):
                 raise RowsStay("a row meanwhile changed or left")
             save_states(session, "snapshots", empty)
@@ -349,11 +349,11 @@ class RecorderLog(EventLog):
     def setting(self, name: str, default: str) -> str:
         find = "SELECT value FROM settings WHERE name = ?"
         key = (name.encode(),)
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             found = session.rows(find, key)
         if not found:
             # Another process may insert first, between the two: then its value is the constant.
-            with self._writing() as session:
+            with unavailable(), self._store.writing() as session:
                 session.run_many(
                     "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
                     [(*key, default.encode())],
@@ -363,12 +363,12 @@ class RecorderLog(EventLog):
 
     @override
     def settings(self) -> dict[str, str]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             return stored_settings(session)
 
     @override
     def mark(self, name: str, value: str | None) -> None:
-        with self._writing() as session:
+        with unavailable(), self._store.writing() as session:
             if value is None:
                 session.run_many("DELETE FROM settings WHERE name = ?", [(name.encode(),)])
             else:
@@ -376,7 +376,7 @@ class RecorderLog(EventLog):
 
     @override
     def check_writable(self) -> None:
-        with self._writing() as session:
+        with unavailable(), self._store.writing() as session:
             session.run_many(
                 "INSERT INTO heartbeat (id, beats) VALUES (?, 1)"
                 " ON CONFLICT (id) DO UPDATE SET beats = heartbeat.beats + 1",
@@ -388,7 +388,7 @@ class RecorderLog(EventLog):
         self._store.close()
 
     def _load(self, table: str, streams: Sequence[UUID]) -> dict[UUID, Snapshot]:
-        with self._asking() as session:
+        with unavailable(), self._store.asking() as session:
             found = session.states(table, streams)
         checked = [(row[0], _checked(*row)) for row in found]
         return {stream: one for stream, one in checked if one is not None}
@@ -400,28 +400,13 @@ class RecorderLog(EventLog):
         )
         reached = b""
         while True:
-            with self._reading() as session:
+            with unavailable(), self._store.reading() as session:
                 found = session.rows(find, (reached, _STATES_AT_ONCE))
             for reached, version, fold, state in found:
                 stream = UUID(bytes=bytes(reached))
                 yield stream, _checked(stream, version, fold, bytes(state))
             if not found:
                 return
-
-    @contextmanager
-    def _asking(self) -> Iterator[LogSession]:
-        with unavailable(), self._store.asking() as session:
-            yield session
-
-    @contextmanager
-    def _reading(self) -> Iterator[LogSession]:
-        with unavailable(), self._store.reading() as session:
-            yield session
-
-    @contextmanager
-    def _writing(self) -> Iterator[LogSession]:
-        with unavailable(), self._store.writing() as session:
-            yield session
 
 
 def save_states(session: LogSession, table: str, states: Sequence[tuple[UUID, Snapshot]]) -> None:
