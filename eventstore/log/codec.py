@@ -80,7 +80,7 @@ def decode_seal(state: bytes) -> BatchSealed:
     return sealed
 
 
-def content_fault(row: LogRow, event: Event | None = None) -> str | None:
+def content_fault(row: LogRow, event: Event | None) -> str | None:
     """What is wrong with the content of a row; None if the content fits, or is not there.
 
     ``event`` is the event in the row, if it is already decoded.

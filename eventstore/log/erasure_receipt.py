@@ -29,7 +29,7 @@ from eventstore.log.events import (
     type_name,
 )
 from eventstore.log.public_key import PublicKey
-from eventstore.log.seam import SEAM, read_seam
+from eventstore.log.seam import seam_position
 
 _FORMAT: Final = 1
 _SIGNED: Final = b"poste erasure receipt\n"
@@ -206,9 +206,7 @@ def _positions_left(
         ReceiptRefused: the receipt contradicts them.
     """
     (first, begun), (last, ended), gone = erasure
-    constants = log.settings()
-    seam = constants.get(SEAM)
-    left_to = 0 if seam is None else read_seam(seam).position
+    left_to = seam_position(log)
     facts = {row.position: row for row in rows if row.topic in _CONTENT_BY_TOPIC}
     named = [p for run in receipt.positions for p in range(run.first, run.last + 1)]
     said = {p for p, row in facts.items() if row.version in gone}
@@ -216,7 +214,7 @@ def _positions_left(
     left = [p for p in named if p not in facts]
     ends = (begun.reason, begun.at_ms, last.position, ended.at_ms)
     is_what_remains = (
-        receipt.mediator_did == constants.get("mediator_did")
+        receipt.mediator_did == log.settings().get("mediator_did")
         and ends == (receipt.reason, receipt.begun_at_ms, receipt.ended, receipt.ended_at_ms)
         and said == set(named) - set(left)
         and all(p <= left_to and p < first.position for p in left)

@@ -33,7 +33,7 @@ from eventsourcing.persistence import IntegrityError, OperationalError
 from eventstore.log.errors import UnsafeLog
 from eventstore.log.session import FileDamaged
 from eventstore.stores import sqlite_contents, sqlite_sizes
-from eventstore.stores.sqlite_erasure import WITHIN_S, Erasure
+from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
 
 BUSY_TIMEOUT_S: Final = 10
@@ -269,8 +269,8 @@ class SqliteWriter:
         self,
         connect: Connect,
         *,
-        checkpoint_bytes: int = CHECKPOINT_BYTES,
-        erased_within_s: float = WITHIN_S,
+        checkpoint_bytes: int,
+        erased_within_s: float,
     ) -> None:
         self.connection = connect()
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES_MAX}")

@@ -53,7 +53,7 @@ class Erasure:
         turn: threading.Lock,
         remove: Callable[[int], int | None],
         *,
-        within_s: float = WITHIN_S,
+        within_s: float,
     ) -> None:
         """Prepare the thread, which starts with the first erasure.
 
