@@ -74,6 +74,9 @@ class Export:
         content: dict[str, Any] = json.loads(self.place.read(path))
         self.place.write(path, json.dumps(content | members).encode())
 
+    def insert(self, path: str, *, before: bytes, members: bytes) -> None:
+        self.place.write(path, self.place.read(path).replace(before, members + before))
+
     def sign(self, manifest: Manifest, signer: Signer = SIGNER, **members: Any) -> None:
         """Write a manifest that the mediator (or another) signed."""
         changed = replace(manifest, **members, signed_by=signer.signed_by, signature="")
@@ -152,6 +155,11 @@ CASES: dict[str, tuple[Do, Damage, Callable[[Export], str]]] = {
     ),
     "manifest with a member more": (
         lambda x: x.edit(x.named[1], more=1), Damage.BROKEN_MANIFEST, lambda x: x.named[1]
+    ),
+    "manifest with a member that says nothing": (
+        lambda x: x.insert(x.named[1], before=b'"replaces":', members=b'"pruned":null,'),
+        Damage.BROKEN_MANIFEST,
+        lambda x: x.named[1],
     ),
     "manifest changed": (
         lambda x: x.edit(x.named[1], rows=11), Damage.BAD_SIGNATURE, lambda x: x.named[1]
