@@ -22,7 +22,7 @@ from actors.archive.leaving_rows import LEAVING
 from actors.archive.same_rows import is_same
 from eventstore.log.codec import decode_or_none
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import (
     AnyMessageQueued,
     AnyMessagesRemoved,
@@ -217,7 +217,7 @@ class _Waiting:
     def not_removed_in(self, log: EventLog) -> Sequence[LogRow]:
         """The messages that no row removed: neither one that was taken nor one of the log."""
         for stream in {stream for stream, _ in self._rows}:
-            removed = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_REMOVED)
+            removed = log.stream_rows(UUID(bytes=stream), topics=_REMOVED)
             for row in removed:
                 self.take(row, is_in_log=True)
         return sorted(self._rows.values(), key=attrgetter("position"))

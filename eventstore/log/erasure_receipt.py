@@ -19,7 +19,7 @@ import msgspec
 
 from eventstore.log.codec import decode
 from eventstore.log.event_contents import CONTENT_FIELDS, ERASING
-from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     Event,
@@ -194,7 +194,7 @@ def check_receipt(log: EventLog, receipt: ErasureReceipt, key: PublicKey) -> int
 def _rows(log: EventLog, stream: UUID) -> Sequence[LogRow]:
     """The rows of a stream that a receipt is made of, as far as they are in the log."""
     topics = _STEPS | _CONTENT_BY_TOPIC.keys()
-    return log.stream_rows(stream, until=ANY_VERSION, topics=sorted(topics))
+    return log.stream_rows(stream, topics=sorted(topics))
 
 
 def _positions_left(

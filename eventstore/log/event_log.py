@@ -220,10 +220,6 @@ class StoredRecord(NamedTuple):
     content: bytes | None
 
 
-ANY_VERSION: Final = 2**62
-"""As ``until`` of ``EventLog.stream_rows``: all rows of the stream."""
-
-
 class LogRow(msgspec.Struct, frozen=True, gc=False):
     """One row as it stands in the log, for readers of the whole log; ``stream`` is 16 bytes.
 
@@ -401,8 +397,10 @@ class EventLog(Protocol):
     def save_snapshots(self, snapshots: Sequence[tuple[UUID, Snapshot]]) -> None:
         """Replace the snapshots of these streams that are not newer; a lost one loses no data."""
 
-    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
-        """Rows of a stream up to version ``until`` with one of these topics, without contents."""
+    def stream_rows(
+        self, stream: UUID, *, until: int | None = None, topics: Collection[str]
+    ) -> Sequence[LogRow]:
+        """Rows of a stream with one of these topics, up to version ``until``; without contents."""
 
     def load_archived_state(self, stream: UUID) -> Snapshot | None:
         """The state that replaces the rows that left a stream; None if missing or altered."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
-from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     ContractStored,
@@ -89,4 +89,4 @@ def _is_erased(check: NameCheck, stream: bytes, log: EventLog) -> bool:
     """Look in the check, and in the log for an erasure since the check began."""
     if stream in check.erased or len(stream) != STREAM_BYTES:
         return stream in check.erased
-    return bool(log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics={ERASURE}))
+    return bool(log.stream_rows(UUID(bytes=stream), topics={ERASURE}))

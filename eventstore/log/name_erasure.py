@@ -27,7 +27,7 @@ from eventsourcing.persistence import Notification
 
 from eventstore.log.codec import decode_or_none
 from eventstore.log.event_contents import CONTENT_FIELDS
-from eventstore.log.event_log import ANY_VERSION, ChangedRow, EventLog, LogRow
+from eventstore.log.event_log import ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     TOPIC_BY_TYPE,
@@ -83,7 +83,7 @@ def erased_identities(log: EventLog) -> dict[bytes, int]:
     erased = TOPIC_BY_TYPE[IdentityErased]
     found: dict[bytes, int] = {}
     for stream in log.nameless():
-        said = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_SAID_LAST)
+        said = log.stream_rows(UUID(bytes=stream), topics=_SAID_LAST)
         if said and _is_bound(said[-1]):
             continue
         said = [row for row in said if row.topic not in _OF_SPEAKERS]
@@ -241,7 +241,7 @@ class NameErasure:
             found = self._log.read_records({stream: [row.version]})[stream].get(row.version)
             return found is None or found.content is not None
         if isinstance(event, ContractStored):
-            later = self._log.stream_rows(stream, until=ANY_VERSION, topics=_ENDS_CONTRACT)
+            later = self._log.stream_rows(stream, topics=_ENDS_CONTRACT)
             return not any(
                 row.version < one.version
                 and _is_end(decode_or_none(one.topic, one.state), event.digest)
@@ -267,14 +267,14 @@ class NameErasure:
 
     def _is_held(self, stream: UUID) -> bool:
         """Has the key of a stream an owner that is not erased?"""
-        newest = self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_CLAIMS)[-1:]
+        newest = self._log.stream_rows(stream, topics=_OF_CLAIMS)[-1:]
         said = [decode_or_none(row.topic, row.state) for row in newest]
         return any(isinstance(one, KeyClaimed) and not self._is_of_erased(one) for one in said)
 
     def _lists_erased(self, stream: UUID) -> bool:
         """Is a key in a keylist now that is called by the name of an erased identity?"""
         listed: set[bytes] = set()
-        for row in self._log.stream_rows(stream, until=ANY_VERSION, topics=_OF_KEYLISTS):
+        for row in self._log.stream_rows(stream, topics=_OF_KEYLISTS):
             event = decode_or_none(row.topic, row.state)
             if isinstance(event, KeylistUpdated):
                 listed.difference_update(map(stream_of, event.removed))

@@ -64,6 +64,8 @@ from eventstore.read_models.update import MADE
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
 _STATES_AT_ONCE: Final = 100
+_NEWEST: Final = 2**62
+"""No row of a stream has a version behind this one."""
 _NO_LAYOUT: Final = 0
 """The layout of an empty snapshot; those of states begin with 1."""
 SET: Final = (
@@ -288,9 +290,11 @@ class RecorderLog(EventLog):
             save_states(session, "snapshots", snapshots)
 
     @override
-    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+    def stream_rows(
+        self, stream: UUID, *, until: int | None = None, topics: Collection[str]
+    ) -> Sequence[LogRow]:
         with unavailable(), self._store.asking() as session:
-            return session.stream_rows(stream, until, topics)
+            return session.stream_rows(stream, _NEWEST if until is None else until, topics)
 
     @override
     def load_archived_state(self, stream: UUID) -> Snapshot | None:

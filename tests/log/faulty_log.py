@@ -229,7 +229,9 @@ class FaultyLog(EventLog):
         self._log.save_snapshots(snapshots)
 
     @override
-    def stream_rows(self, stream: UUID, *, until: int, topics: Collection[str]) -> Sequence[LogRow]:
+    def stream_rows(
+        self, stream: UUID, *, until: int | None = None, topics: Collection[str]
+    ) -> Sequence[LogRow]:
         return self._log.stream_rows(stream, until=until, topics=topics)
 
     @override

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.content import BEGINS_WITH_CONTENT, without_content
 from eventstore.log.event_contents import ERASING
-from eventstore.log.event_log import ANY_VERSION, EventLog, LogRow
+from eventstore.log.event_log import EventLog, LogRow
 from eventstore.log.events import SEAL_TOPIC, SEAL_TYPE, TYPE_BY_TOPIC, topics_of
 from eventstore.log.name_erasure import without_names_of
 from eventstore.log.redaction import (
@@ -111,7 +111,7 @@ def _erased(log: EventLog, exported: Mapping[int, tuple[bytes, int]]) -> set[int
     # Most contents are erased soon, by rows of the pages above; for others, read their streams.
     later = {exported[position] for position in without} - named
     for stream in {stream for stream, _ in later}:
-        found = log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_TOPICS)
+        found = log.stream_rows(UUID(bytes=stream), topics=_TOPICS)
         named |= {(stream, version) for row in found for version in _versions(row.topic, row.state)}
     return left | {position for position in without if exported[position] in named}
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from eventstore.log.codec import content_fault, decode, decode_rows
 from eventstore.log.errors import CorruptRow, NotAsSealed, UnknownTopic
-from eventstore.log.event_log import ANY_VERSION, BATCH_BYTES_MAX, EventLog, LogRow
+from eventstore.log.event_log import BATCH_BYTES_MAX, EventLog, LogRow
 from eventstore.log.events import (
     SEAL_TOPIC,
     BatchSealed,
@@ -95,7 +95,7 @@ class IdentityNames:
         """The name of an erased identity that came back, which a later row has."""
         if named is None or not named.startswith(ERASED):
             return named
-        rows = self._log.stream_rows(UUID(bytes=stream), until=ANY_VERSION, topics=_COMING_BACK)
+        rows = self._log.stream_rows(UUID(bytes=stream), topics=_COMING_BACK)
         names = [identity_of(decode(row.topic, row.state), stream) for row in rows[-1:]]
         return names[0] if names else named
 
