@@ -41,6 +41,8 @@ MADE: Final = ("postings", "queue_depths", "dedicated")
 """The read models: what they hold follows from the rows of the log."""
 READ_MODELS: Final = (*MADE, "snapshots", "heartbeat")
 """The tables beside ``stored_events`` that can be made anew from it, or forgotten."""
+UNFILLED: Final = "unfilled_read_models"
+"""A constant that a log has from when a missing read model is made, empty, until it is filled."""
 
 
 def update_read_models(

@@ -11,7 +11,7 @@ from psycopg.rows import tuple_row
 from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
 from eventstore.log.log_format import FORMAT_NAME
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES, MADE_LAST
-from eventstore.read_models.update import MADE, READ_MODELS
+from eventstore.read_models.update import MADE, READ_MODELS, UNFILLED
 from eventstore.stores import postgres_queue_totals as queue_totals
 from eventstore.stores.postgres_append import FUNCTION, TURN
 from eventstore.stores.postgres_connections import BoundedConnection
@@ -168,6 +168,10 @@ _LACKS_QUEUES: Final = (
     "SELECT 1 FROM queue_totals HAVING sum(queues) > 0 AND NOT EXISTS (SELECT FROM queue_depths)"
 )
 """Triggers keep the sums with the table; a restore of data alone fills the two one by one."""
+_NOTE_UNFILLED: Final = (
+    f"INSERT INTO settings SELECT '{UNFILLED}'::bytea, ''::bytea"  # noqa: S608 - own text
+    " WHERE EXISTS (SELECT FROM public.stored_events) ON CONFLICT DO NOTHING"
+)
 _HAS_FORMAT: Final = f"SELECT 1 FROM settings WHERE name = '{FORMAT_NAME}'"  # noqa: S608 - own text
 _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
@@ -190,8 +194,11 @@ def make_tables(connection: BoundedConnection) -> None:
                 connection.execute(statement)
             _require_search_path(connection)
             connection.execute(_IN_ITS_SCHEMA)
+            are_unfilled = _missing(connection, MADE)
             for statement in _TABLES:
                 connection.execute(statement)
+            if are_unfilled:
+                connection.execute(_NOTE_UNFILLED)
         (made,) = connection.cursor(row_factory=tuple_row).execute(_MADE).fetchall()
         for is_made, later in zip(made, (_LATER, queue_totals.MAKE), strict=True):
             for statement in () if is_made else later:

@@ -20,6 +20,7 @@ from eventstore.log.errors import (
     LogDamaged,
     LogUnavailable,
     LogUnfinished,
+    ReadModelsMissing,
     RowsStay,
     TurnLost,
 )
@@ -59,7 +60,7 @@ from eventstore.read_models import (
     saved_events_erasure,
 )
 from eventstore.read_models.remake import Difference, Progress, differences, remake
-from eventstore.read_models.update import MADE
+from eventstore.read_models.update import MADE, UNFILLED
 
 _LOG = logging.getLogger(__name__)
 _DIGEST_BYTES: Final = 32
@@ -76,12 +77,15 @@ UNFINISHED: Final = "unfinished_restore"
 """A constant that a log has until a restore into it has come to its end."""
 
 
-def opened(store: Store) -> EventLog:
+def opened(store: Store, *, makes_missing: bool = False) -> EventLog:
     """The log in a store, unless it is only partly restored or of a later release.
+
+    ``makes_missing``: also accept a log whose read models were made anew and not filled.
 
     Raises:
         LogUnavailable: it cannot be read.
         LogUnfinished: a restore into it has not come to its end.
+        ReadModelsMissing: a rebuild of missing read models has not come to its end.
         LogOfLaterRelease: a later release has written to it.
     """
     try:
@@ -89,6 +93,8 @@ def opened(store: Store) -> EventLog:
             constants = stored_settings(session)
         if UNFINISHED in constants:
             raise LogUnfinished("a restore into this log is unfinished")
+        if UNFILLED in constants and not makes_missing:
+            raise ReadModelsMissing(MADE)
         check_format(constants)
     except BaseException:
         store.close()
@@ -119,6 +125,7 @@ def rebuild_read_models(store: Store, *, progress: Progress | None = None) -> No
         queue_depths.forget_totals(session)
         session.recount()
         remake(session, progress=progress)
+        session.run_many("DELETE FROM settings WHERE name = ?", [(UNFILLED.encode(),)])
 
 
 def wrong_read_models(store: Store, *, progress: Progress | None = None) -> Sequence[Difference]:

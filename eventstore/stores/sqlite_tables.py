@@ -10,7 +10,7 @@ from typing import Final
 
 from eventstore.log.errors import LogMissing, ReadModelsMissing
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES
-from eventstore.read_models.update import MADE
+from eventstore.read_models.update import MADE, UNFILLED
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_connections import Connect, connect_to_read
 
@@ -99,6 +99,9 @@ _LATER_COLUMNS: Final = {
     **{name: f"ALTER TABLE queue_depths ADD COLUMN {name} INTEGER" for name in DUE_COLUMNS},
 }
 """Columns of queue_depths that the first logs lack."""
+_NOTE_UNFILLED: Final = (
+    "INSERT OR IGNORE INTO settings SELECT ?, x'' WHERE EXISTS (SELECT 1 FROM stored_events)"
+)
 _INDEXES: Final = (
     # Indexes of earlier releases.
     "DROP INDEX IF EXISTS outbound_queues",
@@ -163,15 +166,17 @@ def stand_in(table: str) -> str:
 
 def make_tables(cursor: sqlite3.Cursor) -> None:
     """Make missing tables, columns, indexes and triggers."""
+    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
     for table in TABLES:
         cursor.execute(table)
+    if not there.issuperset(MADE):
+        cursor.execute(_NOTE_UNFILLED, (UNFILLED.encode(),))
     columns = {row[1] for row in cursor.execute("PRAGMA table_info(queue_depths)").fetchall()}
     for name, statement in _LATER_COLUMNS.items():
         if name not in columns:
             cursor.execute(statement)
     for statement in _INDEXES:
         cursor.execute(statement)
-    there = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master").fetchall()}
     if _TOTALS_MADE_LAST not in there:
         for statement in _QUEUE_TOTALS:
             cursor.execute(statement)

@@ -176,14 +176,14 @@ def _check_archive(settings: Settings, key: PublicKey, *, all_rows: bool) -> dic
     place = open_place(settings.archive_place)
     with _store(settings, to_read=True) as store:
         try:
-            seam = seam_of(opened(store), key)
+            seam = seam_of(opened(store, makes_missing=True), key)
         except SeamRefused:
             return None  # the check of the log reports it
     assert seam is not None
     marks = marks_of(settings, key, forgotten=all_rows)
     try:
         with _store(settings, to_read=True) as store, progress_bar("Checking the archive") as at:
-            log = opened(store)
+            log = opened(store, makes_missing=True)
             *findings, summary = check_archive(log, place, seam, key, marks=marks, progress=at)
     except ExportError as error:
         remedy = "To check only the log: poste log verify --without-archive."
@@ -236,7 +236,7 @@ def _check_once(
     summary: Summary | None = None
     with _store(settings, to_read=True) as store, progress_bar("Checking") as progress:
         for item in verification.verify(
-            opened(store), known_heads=known_heads, key=key, progress=progress
+            opened(store, makes_missing=True), known_heads=known_heads, key=key, progress=progress
         ):
             if isinstance(item, Summary):
                 summary = item

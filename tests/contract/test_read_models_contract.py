@@ -34,6 +34,9 @@ def test_what_is_dropped_is_noticed_at_the_start(log_url: str) -> None:
     run_sql(log_url, "DROP TABLE queue_depths")
     with pytest.raises(ReadModelsMissing):
         open_log(log_url)
+    open_store(log_url, makes_missing=True).close()  # as a rebuild that was killed
+    with pytest.raises(ReadModelsMissing):
+        open_log(log_url)
     with closing(open_store(log_url, makes_missing=True)) as store:
         rebuild_read_models(store)
     open_log(log_url).close()
