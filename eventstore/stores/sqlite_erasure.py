@@ -68,7 +68,7 @@ class Erasure:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._has_failed = False
+        self._fault = ""
 
     def wanted(self) -> None:
         """Note that something was erased; the writer calls this after its commit."""
@@ -105,12 +105,12 @@ class Erasure:
                 self._give_back(connection)
                 is_done = self._truncated(connection)
         except (OperationalError, sqlite3.Error) as error:
-            # A full disk fails every attempt: one line for all until one succeeds.
-            level = logging.DEBUG if self._has_failed else logging.WARNING
+            # A full disk fails every attempt: one line for each reason until one succeeds.
+            level = logging.DEBUG if str(error) == self._fault else logging.WARNING
             _LOG.log(level, "erased contents are still in the files: %s", error)
-            self._has_failed = True
+            self._fault = str(error)
             return False
-        self._has_failed = False
+        self._fault = ""
         return is_done
 
     def _remove_all(self) -> None:

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_opened_for_a_while_is_tried_again(
 
 
 @pytest.mark.usefixtures("log")
-def test_one_line_with_its_reason_names_a_disk_that_fails_every_attempt(
+def test_one_line_for_each_reason_names_a_disk_that_fails_every_attempt(
     path: Path, passes: Passes, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures: list[Exception] = []
@@ -119,13 +119,14 @@ def test_one_line_with_its_reason_names_a_disk_that_fails_every_attempt(
         return not failures and not erasure._wanted.is_set() and wal_bytes(path) == 0
 
     erasure = Erasure(open_or_fail, threading.Lock(), passes.remove, within_s=0.0)
-    said = "erased contents are still in the files: database or disk is full"
+    reasons = ["unable to open database file", "database or disk is full"]
+    said = [f"erased contents are still in the files: {reason}" for reason in reasons]
     for outage in (1, 2):
-        failures.extend([sqlite3.OperationalError("database or disk is full")] * 3)
+        failures.extend(map(sqlite3.OperationalError, (reasons[1], *reversed(reasons))))
         erasure.wanted()
         until(is_over)
         lines = [line.message for line in caplog.records if line.levelno >= logging.WARNING]
-        assert lines == [said] * outage
+        assert lines == said * outage
     erasure.stop()
 
 
