@@ -54,6 +54,9 @@ def test_no_lock_is_taken_on_a_standby(server_of_its_own: DatabaseServer) -> Non
             refused = pytest.raises(LogUnavailable, match="is a standby")
             with refused, advisory_lock(standby.url, "an export", PostgresBounds()):
                 pass
+        standby.promote()
+        with advisory_lock(standby.url, "an export", PostgresBounds()) as check:
+            check()
 
 
 def test_a_lock_is_lost_with_its_session(postgres_url: str) -> None:
