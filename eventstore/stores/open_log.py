@@ -65,7 +65,8 @@ def open_store(
     ``makes_missing``: accept a log that lacks read models; unless ``to_read``, make them, empty.
 
     Raises:
-        LogUnavailable, LogMissing, ReadModelsMissing, UnsafeLog: as ``open_log``.
+        LogMissing: there is no log in it, with ``to_read`` or ``makes_missing``.
+        LogUnavailable, ReadModelsMissing, UnsafeLog: as ``open_log``.
     """
     try:
         url = urlsplit(dsn)

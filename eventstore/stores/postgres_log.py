@@ -83,7 +83,7 @@ class PostgresStore(Store):
         the server may be a standby.
 
         Raises:
-            LogMissing: there is no log in the database, with ``to_read``.
+            LogMissing: there is no log in the database, with ``to_read`` or ``makes_missing``.
             ReadModelsMissing: the log has rows and lacks a read model, or all its queues.
             LogUnavailable: no server can be reached, or it refuses.
             UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
@@ -92,8 +92,8 @@ class PostgresStore(Store):
         try:
             with self._connections.connection() as connection:
                 require_whole(connection)
-                if to_read:
-                    require_log(connection)
+                if to_read or makes_missing:
+                    require_log(connection, to_read=to_read)
                 if not makes_missing:
                     require_read_models(connection)
                 if not (makes_missing or to_read):

@@ -211,8 +211,8 @@ def make_tables(connection: BoundedConnection) -> None:
         connection.execute("SELECT pg_advisory_unlock(%s)", (_CREATION_LOCK,))
 
 
-def require_log(connection: Connection[Any]) -> None:
-    """Refuse a database without the table of rows, or without another that every reader needs.
+def require_log(connection: Connection[Any], *, to_read: bool) -> None:
+    """Refuse a database without the table of rows; ``to_read``: or without what readers need.
 
     Raises:
         LogMissing: there is no log in it.
@@ -221,7 +221,7 @@ def require_log(connection: Connection[Any]) -> None:
     if _missing(connection, [_ROWS]):
         raise LogMissing(f"there is no log in the PostgreSQL database {connection.info.dbname}")
     _require_search_path(connection)
-    if missing := _missing(connection, _OF_READERS):
+    if to_read and (missing := _missing(connection, _OF_READERS)):
         raise LogUnavailable(
             f"PostgreSQL: an earlier build made this log, without the tables {', '.join(missing)};"
             " the first start of poste serve makes them"

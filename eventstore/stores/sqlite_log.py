@@ -82,18 +82,18 @@ _RESIZE: Final = {
 def open_sqlite_store(path: Path, *, makes_missing: bool = False, to_read: bool = False) -> Store:
     """Open the store in this file; make a missing file, readable by its owner only.
 
-    ``makes_missing``: also accept a log that lacks read models. ``to_read``: make no log, and no
-    read models; the file may be read-only.
+    ``makes_missing``: also accept a log that lacks read models, and make no log. ``to_read``: make
+    neither; the file may be read-only.
 
     Raises:
-        LogMissing: there is no log in the file, with ``to_read``.
+        LogMissing: there is no log in the file, with ``to_read`` or ``makes_missing``.
         ReadModelsMissing: the log has rows and lacks a read model.
         LogUnavailable: the file cannot be opened or is not a database.
         UnsafeLog: it cannot be used with WAL and full synchronisation.
     """
     path = path.absolute()
     try:
-        if to_read:
+        if to_read or makes_missing:
             require_log(path)
         elif not path.exists():
             create_file(path)

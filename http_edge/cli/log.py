@@ -308,9 +308,6 @@ def rebuild(loaded: Loaded) -> int:
     settings = loaded.settings
     require_existing(settings.log_dsn)
     for one in settings.each_database():
-        with _store(one, to_read=True):
-            pass  # refused where there is no log: opening to write would make one
-    for one in settings.each_database():
         with _store(one) as store, progress_bar("Rebuilding") as progress:
             try:
                 rebuild_read_models(store, progress=progress)

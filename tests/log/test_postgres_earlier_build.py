@@ -6,13 +6,16 @@ from contextlib import closing
 
 import pytest
 
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LogUnavailable, ReadModelsMissing
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.recorder_log import wrong_read_models
 from tests.log.raw_sql import run_sql
 from tests.log.samples import OWNER, append, message
 from tests.log.test_read_models import fill
+from tests.unit.cli.conftest import Run, run
+
+__all__ = ["run"]
 
 
 def test_a_log_of_an_early_build_is_read_once_it_was_served(postgres_url: str) -> None:
@@ -25,6 +28,19 @@ def test_a_log_of_an_early_build_is_read_once_it_was_served(postgres_url: str) -
     open_log(postgres_url).close()
     with closing(open_log(postgres_url, to_read=True)) as log:
         assert len(log.read_rows(after=0, rows_max=9, bytes_max=9_999)) == 1
+
+
+def test_a_log_of_the_first_builds_is_rebuilt_before_it_was_served(
+    postgres_url: str, run: Run
+) -> None:
+    with closing(open_log(postgres_url)) as log:
+        append(log, OWNER, message(b"one"))
+    run_sql(postgres_url, "DROP TABLE contents, archived_states, dedicated")
+    with pytest.raises(ReadModelsMissing, match="dedicated"):
+        open_log(postgres_url)
+    ran = run("log", "rebuild-read-models", "--log", postgres_url)
+    assert ran.code == 0, ran.err
+    open_log(postgres_url).close()
 
 
 def test_a_log_of_an_earlier_build_is_checked_before_it_was_served(postgres_url: str) -> None:
