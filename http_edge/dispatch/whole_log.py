@@ -19,11 +19,7 @@ _N = TypeVar("_N", int, float)
 
 
 async def waiting_queues(
-    gateway: Gateway,
-    limit: int,
-    *,
-    outbound_only: bool = False,
-    did: str | None = None,
+    gateway: Gateway, limit: int, *, did: str | None = None
 ) -> list[WaitingQueue]:
     """The waiting queues in the log, oldest first; those of ``did`` alone if it is given.
 
@@ -35,12 +31,25 @@ async def waiting_queues(
     readers = _readers(placement, gateway.routes.hosts())
     if not readers.keys() >= set(databases):
         raise HostUnavailable("a database without a host")
+    question = ListQueues(limit, did=did)
+    answers = [gateway.port(readers[database]).ask(question) for database in databases]
+    return _oldest(await asyncio.gather(*answers), limit)
 
-    async def ask(database: int) -> list[WaitingQueue]:
-        port = gateway.port(readers[database])
-        return await port.ask(ListQueues(limit, outbound_only, did))
 
-    answers = await asyncio.gather(*[ask(database) for database in databases])
+async def outbound_queues(gateway: Gateway, limit: int) -> list[WaitingQueue]:
+    """The waiting queues of agents with an endpoint, oldest first, in all databases that answer."""
+
+    async def ask(host: str) -> list[WaitingQueue]:
+        try:
+            return await gateway.port(host).ask(ListQueues(limit, outbound_only=True))
+        except HostUnavailable:
+            return []
+
+    readers = _readers(gateway.routes.placement, gateway.routes.hosts())
+    return _oldest(await asyncio.gather(*map(ask, readers.values())), limit)
+
+
+def _oldest(answers: Iterable[Sequence[WaitingQueue]], limit: int) -> list[WaitingQueue]:
     found = [queue for answer in answers for queue in answer]
     return sorted(found, key=lambda queue: queue.oldest_at_ms)[:limit]
 

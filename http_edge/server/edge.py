@@ -58,7 +58,7 @@ from http_edge.dispatch.gateway import Gateway, Ports
 from http_edge.dispatch.hub import GOING_AWAY, Hub
 from http_edge.dispatch.refusal_log import RefusalLog
 from http_edge.dispatch.routes import Routes
-from http_edge.dispatch.whole_log import waiting_queues
+from http_edge.dispatch.whole_log import outbound_queues
 from http_edge.listener.address_charge import charge_bytes, paying_address
 from http_edge.listener.body_reads import read_apart
 from http_edge.listener.in_flight import InFlight
@@ -394,10 +394,8 @@ class Edge:
         while True:
             try:
                 agents_max = self._settings.outbound.agents_max
-                waiting = await waiting_queues(self._gateway, agents_max, outbound_only=True)
+                waiting = await outbound_queues(self._gateway, agents_max)
                 self._delivery_workers.found_waiting([queue.did for queue in waiting])
-            except HostUnavailable:
-                pass
             except Exception:  # noqa: BLE001 - the next sweep may succeed
                 _LOG.exception("the search for queues with an endpoint failed")
             await asyncio.sleep(self._settings.outbound.sweep_s)

@@ -15,8 +15,17 @@ from typing_extensions import override
 from actors.core.placement_table import HostHoldings
 from actors.core.replies import BatchResult, Done, Push, Reply
 from actors.core.submissions import Submission
-from actors.host.port import A, HostPort, HostQuestion, HostUnavailable, Ping, ReadPages
+from actors.host.port import (
+    A,
+    HostPort,
+    HostQuestion,
+    HostUnavailable,
+    ListQueues,
+    Ping,
+    ReadPages,
+)
 from actors.host.writer import SUBMISSIONS_DECODER
+from eventstore.log.event_log import WaitingQueue
 
 
 class RecordingHost(HostPort):
@@ -35,6 +44,7 @@ class RecordingHost(HostPort):
         self.pushes: list[Push] = []
         self.shards = shards
         self.log_fails = False
+        self.queues: list[WaitingQueue] = []
         self.page = b""
         self.held: list[tuple[list[Submission], asyncio.Future[None]]] = []
         self._is_held = False
@@ -77,6 +87,8 @@ class RecordingHost(HostPort):
             await self._turn([])
             return cast("A", [self.page for _ in question.reads])
         await self._turn([])
+        if isinstance(question, ListQueues):
+            return cast("A", self.queues)
         shards = dict.fromkeys(self.shards, "1")
         name = self.incarnation_name
         fails = self.log_fails
