@@ -179,17 +179,20 @@ CONCURRENCY_GROUPS: Final = {"control": 4}
 class RayIdentityHost(IdentityHost):
     """An ``IdentityHost`` that edges reach by TCP, at the address in its row."""
 
-    def __init__(self, options: HostOptions, prepare: Prepare) -> None:
+    def __init__(
+        self, options: HostOptions, prepare: Prepare, *, is_tried_again: bool = False
+    ) -> None:
         """Prepare the process, then start as the options say; see ``IdentityHost``.
 
-        If a restart fails, or memory is missing, the process ends and is started again. Any other
-        error is raised, so that a mediator that cannot start ends at once.
+        If a restart fails, or a start that ``is_tried_again``, or memory is missing, the process
+        ends and is started again. Any other error is raised, so that a mediator that cannot start
+        ends at once.
         """
         try:
             prepare(options.name)
             self._open(options, prepare)
         except Exception as error:
-            if isinstance(error, MemoryError) or _is_restart():
+            if is_tried_again or isinstance(error, MemoryError) or _is_restart():
                 end_failed_start(error)
             _LOG.critical("the start failed", exc_info=error)
             raise
@@ -242,7 +245,7 @@ class RayIdentityHost(IdentityHost):
         options = msgspec.structs.replace(self._options, name=name)
         # Ray does not restart it by itself.
         once: dict[str, Any] = {"get_if_exists": True, "lifetime": "detached", "max_restarts": 0}
-        _start_actor(RayDedicatedHost, options, self._prepare, **once)
+        _remote(RayDedicatedHost, name, **once)(options, self._prepare)
 
     @override
     def stop(self) -> None:
@@ -322,13 +325,18 @@ def _opened(options: HostOptions) -> EventLog:
             time.sleep(_REOPEN_S)
 
 
-def start_host(options: HostOptions, prepare: Prepare) -> Any:
-    """Start a host; Ray restarts it whenever it dies, and it ends with this process."""
-    return _start_actor(RayIdentityHost, options, prepare, max_restarts=-1)
+def start_host(options: HostOptions, prepare: Prepare, *, is_tried_again: bool) -> Any:
+    """Start a host; Ray restarts it whenever it dies, and it ends with this process.
+
+    ``is_tried_again``: also if its first start fails.
+    """
+    start = _remote(RayIdentityHost, options.name, max_restarts=-1)
+    return start(options, prepare, is_tried_again=is_tried_again)
 
 
-def _start_actor(kind: type, options: HostOptions, prepare: Prepare, **how: Any) -> Any:
+def _remote(kind: type, name: str, **how: Any) -> Callable[..., Any]:
+    """What starts an actor of this name, by the arguments of its kind."""
     remote = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(kind)
-    return remote.options(
-        name=options.name, max_task_retries=0, num_cpus=0, max_concurrency=CALLS_MAX, **how
-    ).remote(options, prepare)
+    options = {"max_task_retries": 0, "num_cpus": 0, "max_concurrency": CALLS_MAX, **how}
+    start: Callable[..., Any] = remote.options(name=name, **options).remote
+    return start

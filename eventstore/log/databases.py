@@ -10,7 +10,7 @@ export of its own, with positions of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from eventstore.log.errors import WrongDatabase
@@ -23,30 +23,33 @@ SET: Final = "database_set"
 """Constants of each of several databases; a log in a single database has none of them."""
 
 
-def agree(logs: Sequence[EventLog], shards: Sequence[Collection[str]], *, new_id: str) -> None:
+def agree(logs: Mapping[int, EventLog], shards: Sequence[Collection[str]], *, new_id: str) -> None:
     """Check that each database has its place in the log, and record the place in new ones.
 
     Args:
-        logs: the databases, in their order.
-        shards: the names of the shards that each of them holds.
+        logs: the databases by their places, the first always; others only if none is new.
+        shards: the names of the shards that each database of the log holds, in their order.
         new_id: the id that the databases share as one log, if they are new.
 
     Raises:
         WrongDatabase: one has another place, belongs to another log, or holds other shards.
         LogUnavailable: one cannot be read or written.
     """
-    if len(logs) == 1:
+    if len(shards) == 1:
         _alone(logs[0])
         return
-    for place, (log, own) in enumerate(zip(logs, shards, strict=True)):
+    for place, log in logs.items():
         if COUNT not in log.settings():
-            if not log.position() and any(other.position() for other in logs):
+            if not log.position() and any(other.position() for other in logs.values()):
                 raise WrongDatabase(place, "empty, but the others are not")
+            if len(logs) < len(shards):
+                raise WrongDatabase(place, "new to this log, which is made with all of them")
+            own = shards[place]
             _holds_no_other(log, place, [n for other in shards if other is not own for n in other])
     one_log = logs[0].setting(SET, new_id)
-    for place, log in enumerate(logs):
+    for place, log in logs.items():
         for name, value, meaning in (
-            (COUNT, str(len(logs)), "one of {} databases, not of {}"),
+            (COUNT, str(len(shards)), "one of {} databases, not of {}"),
             (PLACE, str(place), "database {}, not {}"),
             (SET, one_log, "a part of another log"),
         ):

@@ -45,13 +45,22 @@ class _HostState(msgspec.Struct, frozen=True):
 class Health:
     """Asks every host of shards; answers from a cache of one second."""
 
-    def __init__(self, gateway: Gateway, *, clock: Clock, silent_s_max: float) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        clock: Clock,
+        silent_s_max: float,
+        others: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         """A health check over the hosts that the gateway reaches.
 
         After ``silent_s_max`` without an answer of the placer, another placer may have taken over.
+        ``others`` returns the problems of what has no host.
         """
         self._gateway = gateway
         self._clock = clock
+        self._others = others
         self._checked_ms = 0
         self._problems: list[str] = []
         self._working = 0
@@ -109,6 +118,7 @@ class Health:
                 unowned = self._gateway.routes.unowned()
                 if unowned:
                     self._problems.append(f"{unowned} shards have no host")
+                self._problems += self._others()
                 self._checked_ms = self._clock()
             return self._problems
 

@@ -11,6 +11,7 @@ import contextlib
 import re
 import socket
 import time
+from collections.abc import Collection
 from typing import Final
 
 from actors.core.partitioning import DEDICATED_HOST_PREFIX, HOST_PREFIX
@@ -89,18 +90,30 @@ class ClusterNode:
         hosts = [name for name in living if name.startswith(HOST_PREFIX)]
         return next((name for name in hosts if living[name].node == self.name), None)
 
-    async def until_served(self) -> None:
+    async def served_elsewhere(self, databases: Collection[int]) -> Collection[int]:
+        """Those of these databases each of whose shards has an owner, as the placer says."""
+        try:
+            async with asyncio.timeout(_CALL_S_MAX):
+                places = await self._placer.places()
+        except (HostUnavailable, TimeoutError):
+            return ()
+        owned = {place.shard for place in places.shards if place.host is not None}
+        return [n for n in databases if owned.issuperset(self._rules.placement.shards_of(n))]
+
+    async def until_served(self, away: Collection[int]) -> None:
         """Return when every shard has an owner, and no host of this node is being drained.
 
-        A node that was drained and stopped gets shards again when it starts.
+        A node that was drained and stopped gets shards again when it starts. Shards of databases
+        that are away need no owner.
         """
+        database_of = self._rules.placement.database_of_shard
         while True:
             with contextlib.suppress(HostUnavailable):
                 places = await self._placer.places()
                 here = [host for host in places.hosts if host.node == self.name]
                 if any(host.draining for host in here):
                     await self._placer.order(DrainNode(self.name, draining=False))
-                elif here and all(place.host for place in places.shards):
+                elif here and all(s.host or database_of(s.shard) in away for s in places.shards):
                     return
             await asyncio.sleep(_POLL_S)
 

@@ -65,6 +65,7 @@ from http_edge.listener.in_flight import InFlight
 from http_edge.listener.listener import HttpListener
 from http_edge.listener.routes import Route, RouteGroup
 from http_edge.server.address import listen
+from http_edge.server.databases_away import problems_of
 from http_edge.server.home_page import home_page
 from http_edge.server.log_head import LogHeadEndpoint
 from http_edge.server.status_parts import status_parts
@@ -174,7 +175,12 @@ class Edge:
         outbound = self._delivery_workers.figures if settings.didcomm.enabled else None
         push = None if self._push_notifier is None else self._push_notifier.figures
         self._health = HealthEndpoint(
-            Health(gateway, clock=clock, silent_s_max=settings.limits.host_lease_s),
+            Health(
+                gateway,
+                clock=clock,
+                silent_s_max=settings.limits.host_lease_s,
+                others=partial(problems_of, settings.data_dir),
+            ),
             self._in_flight,
             refused=lambda: refusals.total,
             parts=partial(status_parts, settings, clock, outbound=outbound, push=push),

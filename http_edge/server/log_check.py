@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from eventstore.log import databases
 from eventstore.log.errors import (
     LockedElsewhere,
     LogError,
+    LogUnavailable,
     RowsStay,
     SeamRefused,
     UnsafeLog,
@@ -53,8 +54,12 @@ _ENDINGS: Final[Endings] = {
 _LOG = logging.getLogger(__name__)
 
 
-def check_log(settings: Settings) -> str:
-    """Open the log once, check it against the settings and the keys, and return its id.
+def check_log(settings: Settings) -> dict[int, str]:
+    """Open the log once, and check it against the settings and the keys.
+
+    Return the numbers of the databases that are away, each with the reason: a node of a cluster
+    starts without them, unless the log is new. The first one has to answer: the lease of the placer
+    is in it, and without a placer no shard has an owner.
 
     Raises:
         Stop: the log cannot be served with these settings; says why and what to do.
@@ -71,33 +76,65 @@ def check_log(settings: Settings) -> str:
             "archive.enabled is on, but without export.to no row leaves a log in PostgreSQL.",
             "Set export.to to a place that every node can reach, or remove archive.enabled.",
         )
-    postgres, placement = settings.postgres, placement_of(settings)
-    own = [placement.shards_of(database) for database in range(placement.databases)]
+    logs, away = dict[int, EventLog](), dict[int, LogUnavailable]()
     with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
-        logs = [
-            opened.enter_context(
-                contextlib.closing(
-                    open_log(dsn, allow_unsafe=postgres.unsafe_ok, postgres=postgres.bounds)
-                )
-            )
-            for dsn in settings.log_dsns
-        ]
-        databases.agree(logs, own, new_id=new_id())
-        _check_emptiness(settings, logs[0])
-        for log in logs:
-            _check_constants(log, settings)
-            _check_keys(settings, log)
-        if settings.node is not None or not settings.log_dsn.startswith("sqlite:"):
-            _check_nodes(settings)
-        for log, one in zip(logs, settings.each_database(), strict=True):
-            _check_states(log, one)
+        for number in range(len(settings.log_dsns)):
+            try:
+                logs[number] = opened.enter_context(_opened(settings, number))
+            except LogUnavailable as error:
+                is_away = type(error) is LogUnavailable  # else its server has answered
+                if number == 0 or settings.node_address is None or not is_away:
+                    raise
+                away[number] = error
+        if away and databases.COUNT not in logs[0].settings():
+            raise next(iter(away.values()))
+        _check(settings, logs)
         _note_url(settings, logs[0])
         if settings.node_address is not None:
             _note_rules(settings, logs[0])
         log_id = logs[0].setting("log_id", new_id())
         with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
             _served(settings).write_text(log_id + "\n")
-        return log_id
+    return {number: str(error) for number, error in away.items()}
+
+
+def why_unserved(settings: Settings, number: int) -> str | None:
+    """Check a database that was away as a start does; why it cannot be served, None if it can."""
+    try:
+        with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
+            _check(settings, {n: opened.enter_context(_opened(settings, n)) for n in (number, 0)})
+    except Stop as stop:
+        reason = stop.__cause__ if isinstance(stop.__cause__, LogUnavailable) else stop.message
+        return str(reason)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it may pass
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _opened(settings: Settings, number: int) -> contextlib.closing[EventLog]:
+    """Open one database of the log."""
+    postgres = settings.postgres
+    return contextlib.closing(
+        open_log(
+            settings.log_dsns[number], allow_unsafe=postgres.unsafe_ok, postgres=postgres.bounds
+        )
+    )
+
+
+def _check(settings: Settings, logs: Mapping[int, EventLog]) -> None:
+    """Check these databases of the log, one of which is the first."""
+    placement = placement_of(settings)
+    own = [placement.shards_of(number) for number in range(placement.databases)]
+    databases.agree(logs, own, new_id=new_id())
+    _check_emptiness(settings, logs[0])
+    for log in logs.values():
+        _check_constants(log, settings)
+        _check_keys(settings, log)
+    if settings.node is not None or not settings.log_dsn.startswith("sqlite:"):
+        _check_nodes(settings)
+    each = settings.each_database()
+    for number, log in logs.items():
+        _check_states(log, each[number])
 
 
 def _served(settings: Settings) -> Path:

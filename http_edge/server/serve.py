@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -32,9 +33,10 @@ from http_edge.server.child_process import keep_archiving, keep_exporting
 from http_edge.server.clock_watch import ClockWatch
 from http_edge.server.cluster_node import ClusterNode, node_name
 from http_edge.server.data_dir import locked, make_data_dir, named_disk_faults
+from http_edge.server.databases_away import publish_away
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import host_leases, host_options
-from http_edge.server.log_check import check_log, only_mediator
+from http_edge.server.hosts import host_leases, host_options, placement_of
+from http_edge.server.log_check import check_log, only_mediator, why_unserved
 from http_edge.server.metrics import (
     Scrape,
     metrics_served,
@@ -50,6 +52,8 @@ _LOG = logging.getLogger(__name__)
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
+_AWAY_S: Final = 2.0
+"""Between two looks for a database that was away at the start."""
 _STOP_HOSTS_S_MAX: Final = 1.5
 _STOP_LISTENING_S: Final = 0.5
 """The part of the drain time in which an edge closes its connections."""
@@ -81,16 +85,21 @@ def run(loaded: Loaded) -> int:
             _LOG.warning("the last mediator here was killed, or its machine stopped")
             settings.operators_address_path.unlink(missing_ok=True)
         settings = settings.bound_to(port, operators_port)
-        check_log(settings)
+        away = check_log(settings)
         open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
         clock = ClockWatch(host_leases(settings), settings.limits.clock_off_s_max)
         clock.check()
         with only_mediator(settings):
-            return _served(settings, metrics, clock, started_s)
+            return _served(settings, away, metrics, clock, started_s=started_s)
 
 
 def _served(
-    settings: Settings, metrics: socket.socket | None, clock: ClockWatch, started_s: float
+    settings: Settings,
+    away: dict[int, str],
+    metrics: socket.socket | None,
+    clock: ClockWatch,
+    *,
+    started_s: float,
 ) -> int:
     """Start Ray, hosts and edges, and serve until a signal to stop; return the exit code."""
     code: int = Exit.INTERNAL
@@ -99,7 +108,7 @@ def _served(
     folder = _start_ray(settings.data_dir)
     try:
         settings.served_url_path.write_text(settings.url)
-        mediator = _Mediator(settings, metrics, token, clock, started_s=started_s)
+        mediator = _Mediator(settings, away, metrics, token, clock, started_s=started_s)
         code = asyncio.run(mediator.serve(noted))
     except Stop as stop:
         code = stop.exit_code
@@ -163,14 +172,20 @@ class _Mediator:
     def __init__(
         self,
         settings: Settings,
+        away: dict[int, str],
         metrics: socket.socket | None,
         token: str,
         clock: ClockWatch,
         *,
         started_s: float,
     ) -> None:
-        """A mediator after the start of Ray; its own start began at ``started_s``, monotonic."""
+        """A mediator after the start of Ray; its own start began at ``started_s``, monotonic.
+
+        ``away`` has the reason for each database that is not served, by its number.
+        """
         self._settings = settings
+        self._away = away
+        self._beside: list[asyncio.Task[None]] = []
         self._metrics = metrics
         self._token = token
         self._clock = clock
@@ -193,11 +208,12 @@ class _Mediator:
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings)
             await self._node.join()
-        self._start()
+            if self._away:
+                await self._refuse_alone(self._node)
+        watching = [asyncio.create_task(each) for each in self._start()]
+        watching += [asyncio.create_task(self._serve_once_back(number)) for number in self._away]
         serving = [asyncio.create_task(self._keep_serving(edge)) for edge in self._edges.values()]
         serving.append(asyncio.create_task(self._clock.run()))
-        watching = [asyncio.create_task(each) for each in self._watched()]
-        beside = asyncio.create_task(self._work_beside())
         try:
             async with metrics_served(self._scrape().seen, self._metrics, self._token):
                 if await self._is_ready():
@@ -208,38 +224,88 @@ class _Mediator:
             for task in watching:
                 task.cancel()
             await self._stop([*serving, *watching])
-            await beside
+            await asyncio.gather(*self._beside)
         return int(self._exit)
 
     def _stop_on(self, number: signal.Signals) -> None:
         _LOG.info("stopping", extra={"signal": number.name})
         self._stopping.set()
 
-    def _start(self) -> None:
-        """Start hosts and edges."""
-        hosts = self._settings.hosts * len(self._settings.log_dsns)
+    async def _refuse_alone(self, node: ClusterNode) -> None:
+        """Refuse to start without a database that other nodes serve: it is not away for them.
+
+        Raises:
+            Stop: there is such a database; says which one, and why it is away here.
+        """
+        for number in await node.served_elsewhere(self._away):
+            await node.stop()
+            raise Stop(
+                Exit.UNREACHABLE,
+                f"Database {number} of the log cannot be opened here, and other nodes have all its"
+                f" shards: {self._away[number]}.",
+                "See --log, and the network from here to that database.",
+            )
+
+    def _start(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Start hosts and edges; yield what keeps each of them answering."""
+        databases = range(len(self._settings.log_dsns))
+        hosts = self._settings.hosts * (len(databases) - len(self._away))
         about = {"hosts": hosts, "edges": self._settings.edges}
         _LOG.info("starting hosts and edges", extra=about)
-        for index in range(hosts):
-            options = host_options(self._settings, index)
-            self._hosts[options.name] = processes.start_host(options, self._prepare)
+        publish_away(self._settings.data_dir, self._away)
+        for number in databases:
+            if number in self._away:
+                _LOG.error("database %d is away and not served: %s", number, self._away[number])
+            else:
+                yield from self._start_database(number)
+        silent_s_max = self._settings.limits.process_silent_s_max
         for index in range(self._settings.edges):
             name = edge_name(index, self._settings.node or "")
-            self._edges[name] = start_edge(name, self._settings, self._prepare)
+            edge = self._edges[name] = start_edge(name, self._settings, self._prepare)
+            yield keep_answering(name, edge.listening.remote, silent_s_max)
 
-    def _watched(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Keep every host and every edge answering."""
-        ask = {n: h.process.options(concurrency_group="control") for n, h in self._hosts.items()}
-        ask |= {name: edge.listening for name, edge in self._edges.items()}
-        for name, question in ask.items():
-            yield keep_answering(name, question.remote, self._settings.limits.process_silent_s_max)
+    def _start_database(
+        self, number: int, *, is_late: bool = False
+    ) -> Iterator[Coroutine[Any, Any, None]]:
+        """Start the hosts of a database, its export and its archiving; yield as ``_start``."""
+        self._beside.append(asyncio.create_task(self._work_beside(number)))
+        first = self._settings.hosts * number
+        for index in range(first, first + self._settings.hosts):
+            options = host_options(self._settings, index)
+            host = processes.start_host(options, self._prepare, is_tried_again=is_late)
+            self._hosts[options.name] = host
+            ask = host.process.options(concurrency_group="control").remote
+            silent_s_max = self._settings.limits.process_silent_s_max
+            yield keep_answering(options.name, ask, silent_s_max)
+
+    async def _serve_once_back(self, number: int) -> None:
+        """Serve a database that was away as soon as it passes the checks of a start.
+
+        One that answers and is wrong stays unserved until it is right: the others are served.
+        """
+        while True:
+            await asyncio.sleep(_AWAY_S)
+            why = await asyncio.to_thread(why_unserved, self._settings, number)
+            if why is None:
+                break
+            if why != self._away[number]:
+                _LOG.error("database %d is not served: %s", number, why)
+                self._away[number] = why
+                publish_away(self._settings.data_dir, self._away)
+        _LOG.info("database %d has passed the checks: its hosts start", number)
+        del self._away[number]
+        publish_away(self._settings.data_dir, self._away)
+        await asyncio.gather(*self._start_database(number, is_late=True))
 
     def _scrape(self) -> Scrape:
-        reports = {
-            name: host.report.options(concurrency_group="control")
-            for name, host in self._hosts.items()
-        }
-        hosts = {name: report.remote for name, report in reports.items()}
+        async def report(name: str, **how: Any) -> bytes:
+            # A host of a database that is away is not there.
+            host = self._hosts[name]
+            found: bytes = await host.report.options(concurrency_group="control").remote(**how)
+            return found
+
+        names = placement_of(self._settings).host_names_on(self._settings.node or "")
+        hosts = {name: partial(report, name) for name in names}
         edges = {name: edge.report.remote for name, edge in self._edges.items()}
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
@@ -277,7 +343,7 @@ class _Mediator:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:
                     await asyncio.gather(*[host.holdings.remote() for host in self._hosts.values()])
-                    await self._node.until_served()
+                    await self._node.until_served(self._away)
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
                 Exit.INTERNAL,
@@ -299,18 +365,16 @@ class _Mediator:
                 _LOG.error("edge failed: %s", type(error).__name__)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _work_beside(self) -> None:
-        """Export and archive each database of the log, which has a number if there are several."""
+    async def _work_beside(self, number: int) -> None:
+        """Export and archive one database of the log until ``_stopping`` is set."""
         kinds = []
         if self._settings.export.to is not None:
             kinds.append(keep_exporting)
         if self._settings.lets_rows_leave:
             kinds.append(keep_archiving)
         each = self._settings.each_database()
-        numbered = zip(each, database_numbers(len(each)), strict=True)
-        await asyncio.gather(
-            *[keep(one, self._stopping, n) for one, n in numbered for keep in kinds]
-        )
+        one, shown = each[number], database_numbers(len(each))[number]
+        await asyncio.gather(*[keep(one, self._stopping, shown) for keep in kinds])
 
     async def _stop(self, serving: Sequence[asyncio.Task[None]]) -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from actors.host.clock import Clock
 from http_edge.admin.health import Figures
 from http_edge.server import archive_status, export_status
+from http_edge.server.databases_away import read_away
 from http_edge.settings.settings import Settings
 
 
@@ -23,6 +24,8 @@ def status_parts(
     ``outbound`` and ``push`` return the counts of one edge; None if it does no such work.
     """
     parts: Figures = {}
+    if away := read_away(settings.data_dir):
+        parts["databases_away"] = {str(number): why for number, why in away.items()}
     if outbound is not None:
         parts["outbound"] = dict(outbound())
     if push is not None:

@@ -28,7 +28,7 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
     tmp_path: Path,
 ) -> None:
     settings, nothing = Settings(data_dir=tmp_path).bound_to(8080, 9090), object()
-    mediator: Any = serve._Mediator(settings, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     edge, host = Waiting(), Waiting()
     mediator._edges, mediator._hosts = {"edge-0": edge}, {"host-0": host}
     starting = asyncio.create_task(mediator._until_ready())

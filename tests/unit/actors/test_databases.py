@@ -90,44 +90,61 @@ def own(databases: int) -> list[list[str]]:
     return [list(placement.shards_of(place)) for place in range(databases)]
 
 
+def placed(*logs: EventLog) -> dict[int, EventLog]:
+    """Databases by their places, all of which there are."""
+    return dict(enumerate(logs))
+
+
 def test_databases_keep_their_number_and_order(logs: list[EventLog]) -> None:
-    agree(logs[:2], own(2), new_id="log")
-    agree(logs[:2], own(2), new_id="another")
+    agree(placed(*logs[:2]), own(2), new_id="log")
+    agree(placed(*logs[:2]), own(2), new_id="another")
     with pytest.raises(WrongDatabase, match="database 0 is database 1, not 0"):
-        agree([logs[1], logs[0]], own(2), new_id="log")
+        agree(placed(logs[1], logs[0]), own(2), new_id="log")
     with pytest.raises(WrongDatabase, match="one of 2 databases, not of 3"):
-        agree(logs, own(3), new_id="log")
+        agree(placed(*logs), own(3), new_id="log")
     with pytest.raises(WrongDatabase, match="not the only one"):
-        agree(logs[:1], own(1), new_id="log")
+        agree(placed(logs[0]), own(1), new_id="log")
 
 
 def test_databases_of_two_logs_are_not_taken_for_one(logs: list[EventLog]) -> None:
-    agree(logs[:2], own(2), new_id="log")
+    agree(placed(*logs[:2]), own(2), new_id="log")
     # What one alone has filled has shards of every place.
     host(logs[2])
     with pytest.raises(WrongDatabase, match="holds shard-1, which belongs to another database"):
-        agree([logs[2], logs[1]], own(2), new_id="other")
+        agree(placed(logs[2], logs[1]), own(2), new_id="other")
 
 
 def test_parts_of_two_logs_of_equal_numbers_are_not_taken_for_one(tmp_path: Path) -> None:
     with ExitStack() as opened:
         four = [opened.enter_context(closing(open_log(f"sqlite:{tmp_path}/{n}"))) for n in range(4)]
-        agree(four[:2], own(2), new_id="log")
-        agree(four[2:], own(2), new_id="other")
+        agree(placed(*four[:2]), own(2), new_id="log")
+        agree(placed(*four[2:]), own(2), new_id="other")
         with pytest.raises(WrongDatabase, match="a part of another log"):
-            agree([four[0], four[3]], own(2), new_id="log")
+            agree(placed(four[0], four[3]), own(2), new_id="log")
 
 
 def test_a_database_that_was_alone_takes_no_other_beside_it(logs: list[EventLog]) -> None:
-    agree(logs[:1], own(1), new_id="log")
+    agree(placed(logs[0]), own(1), new_id="log")
     assert logs[0].settings() == {}
 
 
 def test_an_empty_database_does_not_stand_in_for_a_lost_one(logs: list[EventLog]) -> None:
-    agree(logs[:2], own(2), new_id="log")
-    agree(logs[:2], own(2), new_id="log")
+    agree(placed(*logs[:2]), own(2), new_id="log")
+    agree(placed(*logs[:2]), own(2), new_id="log")
     host(logs[0])
     with pytest.raises(WrongDatabase, match="database 1 is empty, but the others are not"):
-        agree([logs[0], logs[2]], own(2), new_id="log")
+        agree(placed(logs[0], logs[2]), own(2), new_id="log")
     # Made, and killed before its first host came: it is a part all the same.
-    agree(logs[:2], own(2), new_id="log")
+    agree(placed(*logs[:2]), own(2), new_id="log")
+
+
+def test_a_database_is_checked_without_the_others_once_it_has_its_place(
+    logs: list[EventLog],
+) -> None:
+    with pytest.raises(WrongDatabase, match="database 0 is new to this log"):
+        agree({0: logs[0], 2: logs[1]}, own(3), new_id="log")
+    assert logs[0].settings() == logs[1].settings() == {}
+    agree(placed(*logs), own(3), new_id="log")
+    agree({0: logs[0], 2: logs[2]}, own(3), new_id="log")
+    with pytest.raises(WrongDatabase, match="database 2 is database 1, not 2"):
+        agree({0: logs[0], 2: logs[1]}, own(3), new_id="log")

@@ -106,8 +106,14 @@ def test_a_host_ends_with_any_of_its_vital_threads(
 
 
 @pytest.mark.parametrize(
-    ("why", "is_restart"),
-    [(MemoryError, False), (MemoryError, True), (UnsafeLog, True), (OSError, True)],
+    ("why", "is_restart", "is_tried_again"),
+    [
+        (MemoryError, False, False),
+        (MemoryError, True, False),
+        (UnsafeLog, True, False),
+        (OSError, True, False),
+        (UnsafeLog, False, True),  # of a database that was away when the mediator started
+    ],
 )
 def test_a_host_that_cannot_start_again_says_why_and_ends_after_a_pause(
     tmp_path: Path,
@@ -115,12 +121,13 @@ def test_a_host_that_cannot_start_again_says_why_and_ends_after_a_pause(
     caplog: pytest.LogCaptureFixture,
     why: type[Exception],
     is_restart: bool,
+    is_tried_again: bool,
 ) -> None:
     steps: list[float] = []
     monkeypatch.setattr(time, "sleep", steps.append)
     monkeypatch.setattr(os, "_exit", steps.append)
     with pytest.raises(why):  # only because this process goes on
-        start(tmp_path, monkeypatch, why, is_restart=is_restart)
+        start(tmp_path, monkeypatch, why, is_restart=is_restart, is_tried_again=is_tried_again)
     pause_s, code = steps
     assert (pause_s >= 1, code) == (True, 70)
     assert caplog.records[0].exc_info is not None
@@ -138,7 +145,12 @@ def test_a_first_start_that_fails_says_why_and_is_not_tried_again(
 
 
 def start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, why: type[Exception], *, is_restart: bool
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    why: type[Exception],
+    *,
+    is_restart: bool,
+    is_tried_again: bool = False,
 ) -> None:
     """Start a host that cannot start; Ray says whether it has started it before."""
 
@@ -149,4 +161,5 @@ def start(
         raise why
 
     monkeypatch.setattr(ray, "get_runtime_context", Context)
-    RayIdentityHost(HostOptions("host", f"sqlite:{folder}/log.db", [], HostLimits()), prepare)
+    options = HostOptions("host", f"sqlite:{folder}/log.db", [], HostLimits())
+    RayIdentityHost(options, prepare, is_tried_again=is_tried_again)

@@ -1,0 +1,145 @@
+"""A node that starts while one of several databases is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import pytest
+
+from http_edge.clients.decentrl import Account, MediatorClient
+from http_edge.server.exits import Exit
+from tests.cluster.accounts import befriend, client, message, post, until
+from tests.cluster.commands import poste_json
+from tests.cluster.nodes import Nodes
+from tests.cluster.test_databases import SETTINGS, SHARDS, person_in
+from tests.database_server import DatabaseServer, database_directory
+
+pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
+_NODE: Final = 1
+_UNSAFE: Final = ["-cfsync=off"]
+
+
+class Two(NamedTuple):
+    """Two databases, the nodes on them, and where they keep their files."""
+
+    first: DatabaseServer
+    second: DatabaseServer
+    nodes: Nodes
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    with database_directory() as directory:
+        first, second = (DatabaseServer.new(directory / name) for name in ("first", "second"))
+        first.start()
+        with Nodes(tmp_path, f"{first.url} {second.url}", shards=str(SHARDS)) as nodes:
+            yield Two(first, second, nodes)
+
+
+def status(two: Two) -> dict[str, Any]:
+    return poste_json("status", "--data-dir", two.nodes.servers[_NODE].data_dir)
+
+
+async def health_by(two: Two, check: str) -> tuple[int, dict[str, Any]]:
+    """What a check of health answers operators."""
+    url, token = two.nodes.servers[_NODE].operators()
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url + check, headers=headers) as said,
+    ):
+        return said.status, await said.json()
+
+
+@asynccontextmanager
+async def again(two: Two) -> AsyncIterator[MediatorClient]:
+    """A client of the node after another start of it."""
+    server = await asyncio.to_thread(two.nodes.serve, _NODE)
+    async with client(server.url) as mediator:
+        yield mediator
+
+
+async def is_taken(mediator: MediatorClient, person: Account) -> bool:
+    """Does a message of this person to itself, which it may not write, reach its shard?"""
+    return (await post(mediator, message(person, person, "hello")))[0] != 503
+
+
+async def is_served(two: Two, mediator: MediatorClient, here: Account, there: Account) -> None:
+    """Wait until the second database is served as the first, and nothing is said of it any more."""
+
+    async def served() -> bool:
+        return await is_taken(mediator, there)
+
+    await until(served)
+    assert await is_taken(mediator, here)
+    assert "databases_away" not in await asyncio.to_thread(status, two)
+
+    async def is_well() -> bool:
+        return (await health_by(two, "/health"))[0] == 200
+
+    await until(is_well)
+
+
+async def test_a_node_starts_without_a_database_and_serves_it_when_it_is_back_and_right(
+    two: Two,
+) -> None:
+    node = {"node_address": two.nodes.place(_NODE).ip}
+    code, said = two.nodes.refused(_NODE, **SETTINGS, **node)
+    assert code == Exit.UNREACHABLE, said
+    assert f"port {two.second.port} failed" in said, "a first start needs all databases"
+
+    two.second.start()
+    async with again(two) as mediator:
+        here, there = await person_in(0, mediator), await person_in(1, mediator)
+        await befriend(here, there)
+    two.nodes.kill_everything()
+    two.second.stop()
+    async with again(two) as mediator:
+        assert await is_taken(mediator, here)
+        async with mediator.transport.session.post(
+            mediator.transport.at("/"), data=message(there, here, "hello")
+        ) as refused:
+            assert (refused.status, "Retry-After" in refused.headers) == (503, True)
+        assert (await health_by(two, "/readyz"))[0] == 200
+        unwell, explained = await health_by(two, "/health")
+        assert unwell == 503
+        for text in (
+            explained["detail"],
+            (await asyncio.to_thread(status, two))["databases_away"]["1"],
+        ):
+            assert f"port {two.second.port} failed" in text
+        two.second.start(_UNSAFE)
+
+        async def is_found_wrong() -> bool:
+            why = (await asyncio.to_thread(status, two))["databases_away"]["1"]
+            return "fsync=off" in why
+
+        await until(is_found_wrong)
+        assert await is_taken(mediator, here), "the others are served"
+        assert not await is_taken(mediator, there)
+        two.second.stop()
+        two.second.start()
+        await is_served(two, mediator, here, there)
+    log = (two.nodes.servers[_NODE].data_dir / "stderr").read_text()
+    assert log.count("database 1 is away and not served") == 1
+    assert "database 1 is not served: PostgreSQL: fsync=off" in log
+
+
+async def test_a_node_needs_the_first_database_and_each_that_other_nodes_serve(two: Two) -> None:
+    two.second.start()
+    async with again(two):
+        pass
+    wrong = f"{two.first.url} {two.second.url.replace(str(two.second.port), '1')}"
+    code, said = await asyncio.to_thread(two.nodes.refused, 2, node="node-2", log=wrong)
+    assert code == Exit.UNREACHABLE
+    assert "Database 1 of the log cannot be opened here, and other nodes have all" in said
+    two.nodes.kill_everything()
+    two.first.stop()
+    code, said = await asyncio.to_thread(two.nodes.refused, 2)
+    assert code == Exit.UNREACHABLE
+    assert f"port {two.first.port} failed" in said
