@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from importlib.util import find_spec
 
 import click
@@ -14,6 +15,7 @@ from tests.model.test_sabotage import IN_THE_CORE, IN_THE_HOST
 from tests.tidy.modules import ROOT
 
 PROMISES = "deploy/docs/pages/internals/promises.md"
+DICTIONARY = "deploy/docs/pages/reference/dictionary.md"
 DOCUMENTS = (
     "README.md",
     "ARCHITECTURE.md",
@@ -23,6 +25,8 @@ DOCUMENTS = (
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy/docs/pages").rglob("*.md")),
 )
 README_LINES_MAX = 150
+SENTENCE_CHARS_MIN = 40
+"""Shorter ones may well be said twice."""
 TEXTS = {name: (ROOT / name).read_text("utf-8") for name in DOCUMENTS}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 PATH = re.compile(
@@ -98,6 +102,20 @@ def test_every_file_that_is_named_or_linked_exists(name: str) -> None:
     assert [str(path) for path in places if not path.exists()] == []
 
 
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != DICTIONARY])
+def test_no_sentence_of_a_document_is_there_twice(name: str) -> None:
+    """Two versions of a paragraph that were merged leave both."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^\|.*?$", "", TEXTS[name])
+    paragraphs = re.split(r"\n\s*\n|\n *- ", prose)
+    sentences = Counter(
+        " ".join(sentence.split())
+        for paragraph in paragraphs
+        for sentence in re.split(r"(?<=[.!?])\s", paragraph)
+        if len(sentence) >= SENTENCE_CHARS_MIN
+    )
+    assert [sentence for sentence, times in sentences.items() if times > 1] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len(TEXTS["README.md"].splitlines()) <= README_LINES_MAX
 
@@ -127,6 +145,6 @@ def test_the_data_dictionary_says_what_is_declared() -> None:
     from projections.analysis.dictionary import dictionary  # noqa: PLC0415
     from projections.tables.registry import PROJECTIONS  # noqa: PLC0415
 
-    assert TEXTS["deploy/docs/pages/reference/dictionary.md"] == dictionary()
+    assert TEXTS[DICTIONARY] == dictionary()
     counts = [re.findall(r"makes (\d+)\s+tables", text) for text in TEXTS.values()]
     assert {int(number) for numbers in counts for number in numbers} == {len(PROJECTIONS)}
