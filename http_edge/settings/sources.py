@@ -1,8 +1,7 @@
 """Load settings from defaults, TOML file, environment and command line; later sources win.
 
-Nothing is guessed or ignored: an unknown name, also that
-of a ``POSTE_`` variable, or an invalid value is refused with its name. See
-``http_edge.settings.reference`` for the names.
+Nothing is guessed or ignored: an unknown name, also that of a ``POSTE_`` variable, or an invalid
+value is refused with its name. See ``http_edge.settings.reference`` for the names.
 """
 
 from __future__ import annotations
