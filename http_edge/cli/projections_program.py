@@ -32,6 +32,8 @@ signal.signal(signal.SIGINT, interrupted)
 projections(prog_name="poste")
 """
 """An interrupt during the imports ends the program without a traceback."""
+_NEEDED: Final = ("pyspark", "matplotlib", "jinja2")
+"""What the program imports, whichever command it runs, that the mediator does not need."""
 _BY_SIGNAL: Final = 128  # a process that signal n ended: 128 + n, as shells have it
 
 
@@ -75,7 +77,7 @@ def answer_of_program(arguments: Sequence[str]) -> tuple[int, bytes]:
     """Run the program ``projections`` with these arguments; return its exit code and output.
 
     Raises:
-        Stop: Spark is not installed.
+        Stop: Spark, or what the program needs with it, is not installed.
     """
     with _running(arguments, stdout=subprocess.PIPE) as program:
         answer, _ = program.communicate()
@@ -87,7 +89,7 @@ def run_program(arguments: Sequence[str]) -> None:
 
     Raises:
         Exit: with the program's exit code, if that is not 0.
-        Stop: Spark is not installed.
+        Stop: Spark, or what the program needs with it, is not installed.
     """
     with _running(arguments) as program:
         code = program.wait()
@@ -124,10 +126,12 @@ def _as_shells_have_it(code: int) -> int:
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
-    if find_spec("pyspark") is None:
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
         raise Stop(
             Exit.UNREACHABLE,
-            "Spark is not installed here; the mediator itself does not need it.",
+            f"Spark is not installed here, or not whole (missing: {', '.join(missing)});"
+            " the mediator itself does not need it.",
             "Install the package as poste-restante[spark], or use the image with Spark.",
         )
     return [sys.executable, "-c", _RUN, *arguments]
