@@ -52,6 +52,7 @@ def test_an_event_with_very_many_tags_is_found_by_each(log: EventLog) -> None:
     append(log, OWNER, tagged("many", "only"))
     assert _ids(log, SavedEventsFilter(encrypted_tags=tags)) == []
     assert _ids(log, SavedEventsFilter(encrypted_tags=["only"])) == ["many"]
+    assert _ids(log, SavedEventsFilter(encrypted_tags=[*tags, "only"])) == ["many"]
 
 
 def test_updates_of_unknown_and_foreign_events_change_nothing(log: EventLog) -> None:

@@ -318,3 +318,12 @@ async def test_trap_70_expired_contracts_are_returned_too_and_did_matches_either
     assert await contracts(mediator, bob, did=carol.did) == [with_carol]
     assert await contracts(mediator, bob, did=bob.did) == [with_alice, with_carol]
     assert await contracts(mediator, bob, did="did:decentrl:unknown") == []
+
+
+async def test_trap_66_contracts_are_found_before_or_after_their_expiry(
+    mediator: Mediator, alice: Identity, bob: Identity, clock: HandClock
+) -> None:
+    await mediator.register(bob)
+    first, second = [await mediator.befriend(bob, alice, s) for s in (100, 200)]
+    assert await contracts(mediator, bob, expires_at_before=clock.now_s + 200) == [first]
+    assert await contracts(mediator, bob, expires_at_after=clock.now_s + 100) == [second]

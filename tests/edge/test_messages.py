@@ -160,6 +160,8 @@ async def test_trap_55_messages_wait_in_the_order_of_their_arrival(
     await mediator.restart()
     again = await mediator.records(bob, QUERY, pagination={"page": 0, "page_size": 12})
     assert [event for page in pages for event in page] == again
+    of_carol = await mediator.records(bob, QUERY, filter={"sender_did": carol.did})
+    assert of_carol == again[1::2]
 
 
 async def test_an_acknowledged_message_is_gone_for_good(

@@ -176,6 +176,14 @@ async def test_no_publisher_withdraws_the_events_of_others(
     assert await read(mediator, alice) == ["mine"]
 
 
+async def test_a_withdrawal_that_names_a_channel_stays_within_it(
+    mediator: Mediator, alice: Identity
+) -> None:
+    event_id = await publish(mediator, alice, "x", channel_id="one")
+    await withdraw(mediator, alice, public_event_id=event_id, channel_id="two")
+    assert await read(mediator, alice) == ["x"]
+
+
 @pytest.mark.parametrize(
     "did",
     [

@@ -278,6 +278,7 @@ def test_contracts_are_found_by_party_and_by_bounds_that_exclude(state: Identity
     assert found(expires_before_s=NOW_S + 50) == [2]
     assert found(expires_after_s=NOW_S + 30) == [3]
     assert found(expires_after_s=NOW_S + 30, expires_before_s=NOW_S + 50) == []
+    assert found(expires_before_s=0) == []
     (_, last) = state.contracts.values()
     found_last = ContractRefs([3], 2, last.stored_bytes)
     assert do(state, QueryContracts(Page(1, 1))) == Accepted(found_last)
