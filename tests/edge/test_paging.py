@@ -63,6 +63,7 @@ async def test_trap_51_pagination_and_filter_and_all_their_members_are_optional(
         {"pagination": None, "filter": None},
         {"pagination": {}, "filter": {}},
         {"pagination": {"page": None, "page_size": None}},
+        {"pagination": {"page": 0.0, "page_size": 10.0}},
         {"pagination": {"unknown": "member"}, "filter": {"unknown": 1}},
     ]
     for members in requests:

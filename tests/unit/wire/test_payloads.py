@@ -265,6 +265,7 @@ def test_null_is_absent_where_a_member_is_optional_and_unknown_members_are_ignor
         (-1, 1, "payload.pagination.page: is not a whole number from 0"),
         (1.5, 1, "payload.pagination.page: is not a whole number from 0"),
         (0, 1.5, "payload.pagination.page_size: is not a whole number from 1 to 1000"),
+        (2**53 - 1, 1, Page(2**53 - 1, 1, LIMITS.page_bytes_max)),
         (2**53 - 1, 2, "payload.pagination.page: is beyond any record"),
         (1e22, 1, "payload.pagination.page: is beyond any record"),
     ],
