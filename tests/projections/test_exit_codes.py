@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from http_edge.server.exits import Exit
 from projections import errors
@@ -33,6 +36,21 @@ def test_each_error_of_the_projections_has_one_of_them() -> None:
         found += kind.__subclasses__()
     assert len(found) > 5
     assert {kind.exit_code for kind in found[1:]} <= {int(code) for code in Exit}
+
+
+def test_a_place_without_an_export_is_unreachable_to_rebuilds_reports_and_audits(
+    tmp_path: Path,
+) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    question = {"source": nowhere, "subject": {"type": "replays"}, "rows_max": 1}
+    for arguments in (
+        ["rebuild", "--from", nowhere, "--to", "tables"],
+        ["report", "--from", nowhere, "--to", "page"],
+        ["audit", json.dumps(question)],
+    ):
+        done = CliRunner().invoke(projections, arguments)
+        assert done.exit_code == Exit.UNREACHABLE, done.output
+        assert f"{nowhere}: there is no such folder" in done.stderr
 
 
 def test_a_fault_of_the_program_is_none_of_the_findings(
