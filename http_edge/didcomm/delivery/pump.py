@@ -128,19 +128,21 @@ class Pump:
     ) -> None:
         """Deliver messages queued after ``version`` of the identity, until live mode ends.
 
-        The first fetch, which the host gets before any later command, turns live mode on there.
+        The socket's first fetch, which the host gets before any later command, turns live mode on
+        there; all others wait for a reader that is slower than the queue, so as not to cut it off.
         ``agent`` is the account that asked for live mode, perhaps in another message version than
         the socket's first message; ``delivery`` writes a delivery of the live mode's protocol.
         The agent has to ask for messages that waited before (RFC 0685, live mode).
         """
-        self._agent = agent
-        self._delivery = delivery
+        is_again = self._delivery is not None
+        self._agent, self._delivery = agent, delivery
+        if is_again:
+            await self._outgoing.written()
         while not wake.is_over:
             pause_s = await self._deliver_live(version)
             if pause_s is None:
                 return
             await wake.next(pause_s)
-            # Wait for a reader that is slower than the queue; do not cut it off.
             await self._outgoing.written()
 
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:

@@ -99,6 +99,39 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
     assert sent == [b"older", b"newer"]
 
 
+async def test_a_live_mode_that_is_asked_for_again_waits_for_a_slow_reader_before_it_fetches(
+    tmp_path: Path,
+) -> None:
+    """Each fetch may take half of what a socket holds for its reader before it is cut off."""
+    is_slow, is_read = asyncio.Event(), asyncio.Event()
+
+    class Slow(Frames):
+        @override
+        async def written(self) -> None:
+            is_slow.set()
+            await is_read.wait()
+
+    def delivery(_: Sequence[DeliveredMessage]) -> NewMessage:
+        return NewMessage("messagepickup/2.0/delivery", {})
+
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        socket = pump_of(agents, Slow())
+        await agents.connect(AGENT.public)
+        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
+        for is_again in (False, True):
+            wake = Wake()
+            live = asyncio.create_task(socket.live(wake, 0, ACCOUNT, delivery))
+            if is_again:
+                await is_slow.wait()
+            assert agents.counts[DeliverMessages] == is_again
+            is_read.set()
+            await agents.answered(DeliverMessages, 1 + is_again)
+            wake.close(0)
+            await live
+            is_slow.clear()
+            is_read.clear()
+
+
 @pytest.mark.parametrize("is_live", [True, False])
 async def test_pushes_go_on_after_too_many_large_answers_to_their_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_live: bool
