@@ -314,10 +314,10 @@ class DeliverMessages(CommandBase, frozen=True):
     A ``lease_ms`` of 0 makes it a read: it leases nothing, and ids may name any message.
     ``at_least``: hand out nothing if fewer envelopes match. ``after_version``: only envelopes
     queued after that version of the identity. ``live``: refused unless ``session`` holds the live
-    mode; from then on new envelopes are leased to it for ``lease_ms`` and pushed whole while it
-    holds less than ``bytes_max``. ``implicit``: refused while another session holds implicit
-    pickup. ``waits_for_turn``: a large answer hands nothing out (``replies.Delivery``); the edge
-    asks again without this when it may read one.
+    mode, or has asked for it and so takes it; from then on new envelopes are leased to it for
+    ``lease_ms`` and pushed whole while it holds less than ``bytes_max``. ``implicit``: refused
+    while another session holds implicit pickup. ``waits_for_turn``: a large answer hands nothing
+    out (``replies.Delivery``); the edge asks again without this when it may read one.
     """
 
     session: str
@@ -363,9 +363,9 @@ class Listen(CommandBase, frozen=True):
 
 
 class StartLive(CommandBase, frozen=True):
-    """Give ``session`` the live mode (RFC 0685); its first ``DeliverMessages`` turns it on.
+    """Let ``session`` take the live mode (RFC 0685) with its first ``DeliverMessages``.
 
-    Envelopes that other sessions held in live mode or by implicit pickup are offered again.
+    Envelopes that other sessions hold then, in live mode or by implicit pickup, are offered again.
     """
 
     edge: str

@@ -112,13 +112,13 @@ def query(state: Identity, command: QueryQueue, context: DecisionContext) -> Acc
 
 
 def start_live(state: Identity, _command: StartLive, context: DecisionContext) -> Accepted:
-    """Answer with the queue's state; the host then gives the session the live mode (RFC 0685)."""
+    """Answer with the queue's state; the session's first fetch takes the live mode (RFC 0685)."""
     return Accepted(queue_state(state, context, live=True))
 
 
 def end_live(state: Identity, command: EndLive, context: DecisionContext) -> Accepted:
     """Answer with the queue's state; the live mode ends if the session holds it (RFC 0685)."""
-    held_by_another = context.live.is_on and context.live.session != command.session
+    held_by_another = context.live.session not in ("", command.session)
     return Accepted(queue_state(state, context, live=held_by_another))
 
 
@@ -174,7 +174,7 @@ def queue_state(
         last_delivered_ms=state.last_delivered_ms,
         last_removed_ms=state.last_removed_ms,
         policy=_in_force(own or state.policy or _NO_POLICY, context.limits),
-        live=context.live.is_on if live is None else live,
+        live=bool(context.live.session) if live is None else live,
         version=state.version,
         held_back=leased.count(HELD_BACK),
     )

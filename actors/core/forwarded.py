@@ -120,7 +120,7 @@ def _goes_live(state: Identity, size_bytes: int, context: DecisionContext) -> bo
     Not if an earlier envelope still waits, or if the session holds too many unacknowledged ones.
     """
     live, limits = context.live, context.limits
-    if not live.is_on:
+    if not live.lease_ms:
         return False
     # Skip envelopes that senders delay: they do not show whether earlier ones still wait.
     newest = next((i for i in reversed(state.envelopes) if not is_held_back(i, context)), None)

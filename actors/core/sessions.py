@@ -16,10 +16,11 @@ from msgspec.structs import replace
 class LiveMode(msgspec.Struct, frozen=True, gc=False):
     """The session that holds an identity's live mode; empty for none (RFC 0685).
 
-    It is off until the session fetches: if an edge gave up the question for it, none ever does.
-    Messages queued after version ``since`` of the identity go to the session as they are queued,
-    each leased for ``lease_ms``, while it holds no more than ``bytes_max``. Messages that were
-    ``leased`` when it was given go to it too once they are free: it could not fetch them before.
+    While ``lease_ms`` is 0, the session has only asked for it: it takes it with its first fetch,
+    which never comes if its edge gave up the question. Messages queued after version ``since`` of
+    the identity go to the session as they are queued, each leased for ``lease_ms``, while it holds
+    no more than ``bytes_max``. Messages that were ``leased`` when it asked go to it too once they
+    are free: it could not fetch them before.
     """
 
     edge: str = ""
@@ -28,11 +29,6 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     lease_ms: int = 0
     bytes_max: int = 0
     leased: list[str] = []
-
-    @property
-    def is_on(self) -> bool:
-        """Has the session fetched, so that messages go to it as they are queued?"""
-        return self.lease_ms > 0
 
 
 NO_LIVE_MODE: Final = LiveMode()
@@ -62,6 +58,8 @@ class Sessions:
     def __init__(self) -> None:
         self._edges: dict[str, set[str]] = {}
         self._live: dict[str, LiveMode] = {}
+        self._starting: dict[str, LiveMode] = {}
+        """The session of each identity that takes the live mode with its first fetch."""
         self._implicit: dict[str, ImplicitPickup] = {}
 
     def __len__(self) -> int:
@@ -84,8 +82,9 @@ class Sessions:
             edges.discard(edge)
             if not edges:
                 del self._edges[did]
-        if self.live_of(did).edge == edge:
-            del self._live[did]
+        for modes in (self._live, self._starting):
+            if modes.get(did, NO_LIVE_MODE).edge == edge:
+                del modes[did]
         if did in self._implicit and self._implicit[did].edge == edge:
             del self._implicit[did]
 
@@ -105,36 +104,41 @@ class Sessions:
         for edge in taken.edges:
             self.open(did, edge)
         if taken.live is not None:
-            self._live[did] = taken.live
+            modes = self._live if taken.live.lease_ms else self._starting
+            modes[did] = taken.live
         if taken.implicit is not None:
             self._implicit[did] = taken.implicit
 
     def knows(self, did: str) -> bool:
         """Does the identity have a session of any kind?"""
-        return did in self._edges or did in self._live
+        return did in self._edges or did in self._live or did in self._starting
 
     def edges_of(self, did: str) -> Collection[str]:
         """The edges that hold sockets of this identity."""
         return self._edges.get(did, ())
 
-    def start_live(self, did: str, mode: LiveMode) -> None:
-        """Give a session the live mode.
+    def ask_live(self, did: str, mode: LiveMode) -> None:
+        """Let a session take the live mode with its first fetch, and no other that has asked.
 
         A session that already holds it keeps its ``since``, so that it misses no message.
         """
-        if self.live_of(did).session != mode.session:
-            self._live[did] = mode
+        held = self.live_of(did)
+        self._starting[did] = held if held.session == mode.session else mode
 
-    def go_live(self, did: str, session: str, lease_ms: int, bytes_max: int) -> None:
-        """Turn the live mode on: the session that holds it has fetched."""
-        mode = self.live_of(did)
-        if mode.session == session and not mode.is_on:
-            self._live[did] = replace(mode, lease_ms=lease_ms, bytes_max=bytes_max)
+    def starting_of(self, did: str) -> str:
+        """The session that takes the live mode with its next fetch, empty for none."""
+        return self._starting.get(did, NO_LIVE_MODE).session
+
+    def start_live(self, did: str, lease_ms: int, bytes_max: int) -> None:
+        """Give the live mode to the session that has asked for it."""
+        mode = self._starting.pop(did)
+        self._live[did] = replace(mode, lease_ms=lease_ms, bytes_max=bytes_max)
 
     def end_live(self, did: str, session: str) -> None:
-        """End the live mode if the session holds it."""
-        if session and self.live_of(did).session == session:
-            del self._live[did]
+        """End the live mode if the session holds it, or has asked for it."""
+        for modes in (self._live, self._starting):
+            if session and modes.get(did, NO_LIVE_MODE).session == session:
+                del modes[did]
 
     def live_of(self, did: str) -> LiveMode:
         """The live mode and the session that holds it."""
@@ -153,8 +157,8 @@ class Sessions:
 
     def end_handing_out(self, did: str) -> None:
         """End the live mode and implicit pickup, whichever sessions hold them."""
-        self._live.pop(did, None)
-        self._implicit.pop(did, None)
+        for sessions in (self._live, self._starting, self._implicit):
+            sessions.pop(did, None)
 
     def implicit_of(self, did: str) -> str:
         """The session that holds implicit pickup, empty for none."""

@@ -276,8 +276,7 @@ class Host:
     def now_ms(self) -> int:
         """Unix milliseconds by the clock of this host.
 
-        If the clock was set back, so are the ends of all that lasts for a time: nothing lasts
-        longer.
+        If it was set back, so are the ends of all that lasts for a time: nothing lasts longer.
         """
         now_ms = self._clock()
         back_ms = self._looked_ms - now_ms
@@ -348,6 +347,7 @@ class Host:
         """Let the identity decide on the command; keep the nonce in ``shard`` with its effect."""
         assert submission.command is not None
         did = submission.target_did
+        self._registry.precede(did, submission.command)
         part = transaction.part(partition)
         cached = self.cache.get(did, partition.name, transaction.now_ms)
         self.rates.count(did, is_known=cached.state.is_known)

@@ -13,6 +13,7 @@ import msgspec
 
 from actors.core.commands import (
     CloseSession,
+    Command,
     DeliverMessages,
     EndAccount,
     EndLive,
@@ -112,6 +113,18 @@ class SessionRegistry:
         """End the leases whose time is over."""
         self._offered_again |= self.leases.expire(now_ms)
 
+    def precede(self, did: str, command: Command) -> None:
+        """Apply what a command does to sessions before it is decided.
+
+        The first fetch of a session takes the live mode: only its edge knows that its agent was
+        answered.
+        """
+        if type(command) is not DeliverMessages or not command.live:
+            return
+        starting = self.sessions.starting_of(did)
+        if starting and starting == command.session:
+            self._start_live(did, starting, command.lease_ms, command.bytes_max)
+
     def follow(self, submission: Submission, reply: Reply) -> None:  # noqa: C901 - one arm each
         """Apply an answered command that concerns sessions or leases."""
         did, command = submission.target_did, submission.command
@@ -130,12 +143,9 @@ class SessionRegistry:
                 self._listen(did, command)
             case StartLive() if isinstance(reply, QueueState):
                 self._partitions[did] = submission.partition
-                self._start_live(did, command, reply.version)
+                self._ask_live(did, command, reply.version)
             case EndLive():
                 self.sessions.end_live(did, command.session)
-            case DeliverMessages(session, live=True):
-                self.sessions.go_live(did, session, command.lease_ms, command.bytes_max)
-                self.sessions.end_implicit(did, session)
             case DeliverMessages() if not command.implicit:
                 # The session now asks explicitly, so it no longer holds messages implicitly.
                 self.sessions.end_implicit(did, command.session)
@@ -159,7 +169,10 @@ class SessionRegistry:
             if live.session == notice.session:
                 return [(live.edge, push)]
             # The live mode ended in the same transaction that leased this message to its session.
-            self.unlease(did, [notice.message.message_id])
+            message_id = notice.message.message_id
+            lease = self.leases.of(did).get(message_id)
+            if lease is not None and lease.session == notice.session:
+                self.unlease(did, [message_id])
             return []
         return [(edge, push) for edge in self.sessions.edges_of(did)]
 
@@ -214,6 +227,9 @@ class SessionRegistry:
 
     def _take(self, did: str, part: _Part) -> None:
         self._partitions.pop(did, None)
+        if starting := self.sessions.starting_of(did):
+            # A handover has room for one live mode; without a lease it goes on to be asked for.
+            self._start_live(did, starting, 0, 0)
         sessions, leases = self.sessions.take(did), self.leases.take(did)
         if sessions is not None:
             part.sessions[did] = sessions
@@ -231,17 +247,24 @@ class SessionRegistry:
         if command.implicit:
             self._release(did, self.sessions.start_implicit(did, command.edge, command.implicit))
 
-    def _start_live(self, did: str, command: StartLive, version: int) -> None:
+    def _ask_live(self, did: str, command: StartLive, version: int) -> None:
         self.sessions.open(did, command.edge)
-        implicit = self.sessions.implicit_of(did)
-        self.sessions.end_implicit(did, implicit)
-        for before in (self.sessions.live_of(did).session, implicit):
-            if before != command.session:
-                self._release(did, before)
-        # The session can fetch unleased messages: the answer counts them.
-        leased = list(self.leases.of(did))
+        # The session can fetch the others: they are free, or are released when it takes over.
+        replaced = self._replaced_by(did, command.session)
+        leases = self.leases.of(did).items()
+        leased = [message_id for message_id, lease in leases if lease.session not in replaced]
         mode = LiveMode(command.edge, command.session, version, leased=leased)
-        self.sessions.start_live(did, mode)
+        self.sessions.ask_live(did, mode)
+
+    def _start_live(self, did: str, session: str, lease_ms: int, bytes_max: int) -> None:
+        for before in self._replaced_by(did, session):
+            self._release(did, before)
+        self.sessions.end_implicit(did, self.sessions.implicit_of(did))
+        self.sessions.start_live(did, lease_ms, bytes_max)
+
+    def _replaced_by(self, did: str, session: str) -> set[str]:
+        """The other sessions that hold the live mode or implicit pickup."""
+        return {self.sessions.live_of(did).session, self.sessions.implicit_of(did)} - {session, ""}
 
     def _release(self, did: str, session: str) -> None:
         """End the leases of a replaced session and offer its messages again at once."""

@@ -167,10 +167,11 @@ class Live(NamedTuple):
 
 @dataclass
 class Held:
-    """What a host keeps in memory: leases by message, who is live, and who listens."""
+    """What a host keeps in memory: leases by message, who is live or to be, and who listens."""
 
     leases: dict[str, tuple[str, int]] = field(default_factory=dict)
     live: dict[str, Live] = field(default_factory=dict)
+    starting: dict[str, Live] = field(default_factory=dict)
     implicit: dict[str, str] = field(default_factory=dict)
     listening: set[str] = field(default_factory=set)
     granted: set[str] = field(default_factory=set)
@@ -186,8 +187,7 @@ class Held:
         match request.command:
             case c.CloseSession():
                 self.listening.discard(did)
-                self.live.pop(did, None)
-                self.implicit.pop(did, None)
+                self.end_handing_out(did)
             case _ if isinstance(reply, r.Refused):
                 pass
             case c.OpenSession():
@@ -195,67 +195,73 @@ class Held:
             case c.Listen(_, session):
                 self.listening.add(did)
                 if session:
-                    self._end_implicit(did, own, but=session)
+                    self._release(self.implicit.get(did, session), own, but=session)
                     self.implicit[did] = session
             case c.StartLive(_, session) if isinstance(reply, r.QueueState):
                 self.listening.add(did)
-                self._start_live(did, own, Live(session, reply.version))
+                self._ask_live(did, session, reply.version)
             case c.RotateAccount() | c.EndAccount():
                 self.end_handing_out(did)
             case c.ExpireRecords() if isinstance(reply, r.Expired) and reply.agents:
                 self.end_handing_out(did)
             case c.EndLive(session) | c.ReleaseLeases(session):
-                if self.live_of(did) == session:
-                    del self.live[did]
+                self._end_live(did, session)
                 if isinstance(request.command, c.ReleaseLeases):
                     if self.implicit.get(did) == session:
                         del self.implicit[did]
                     self._release(session, own)
-            case c.DeliverMessages(session) as fetch if fetch.live or not fetch.implicit:
-                if fetch.live and self.live_of(did) == session and not self.is_live(did):
-                    self.live[did] = self.live[did]._replace(
-                        lease_ms=fetch.lease_ms, bytes_max=fetch.bytes_max
-                    )
+            case c.DeliverMessages(session) as fetch if not fetch.implicit:
                 if self.implicit.get(did) == session:
                     del self.implicit[did]
             case _:
                 pass
 
     def end_handing_out(self, did: str) -> None:
+        for sessions in (self.live, self.starting, self.implicit):
+            sessions.pop(did, None)
+
+    def _ask_live(self, did: str, session: str, version: int) -> None:
+        others = self._others(did, session)
+        out = {i for i, held in self.leases.items() if held[0] not in others}
+        self.starting[did] = Live(session, version, leased=frozenset(out))
+        if self.live_of(did) == session:
+            self.starting[did] = self.live[did]
+
+    def _end_live(self, did: str, session: str) -> None:
+        for modes in (self.live, self.starting):
+            if did in modes and modes[did].session == session:
+                del modes[did]
+
+    def start_live(self, did: str, fetch: c.DeliverMessages, envelopes: list[Message]) -> None:
+        """The first fetch of the session that asked for live mode takes it."""
+        mode = self.starting.get(did)
+        if mode is not None and mode.session == fetch.session:
+            self.replace(did, envelopes)
+            del self.starting[did]
+            self.live[did] = mode._replace(lease_ms=fetch.lease_ms, bytes_max=fetch.bytes_max)
+
+    def replace(self, did: str, envelopes: list[Message]) -> None:
+        """Who hands out beside the session that asked for live mode loses what it holds."""
+        for other in self._others(did, self.starting[did].session):
+            self._release(other, {m.message_id for m in envelopes})
         self.live.pop(did, None)
         self.implicit.pop(did, None)
 
-    def _end_implicit(self, did: str, own: set[str], *, but: str) -> None:
-        """Another session than ``but`` loses what it holds."""
-        before = self.implicit.pop(did, but)
-        if before != but:
-            self._release(before, own)
-
-    def _start_live(self, did: str, own: set[str], live: Live) -> None:
-        before = self.live_of(did)
-        if before != live.session:
-            self._release(before, own)
-        self._end_implicit(did, own, but=live.session)
-        if before != live.session:
-            self.live[did] = live._replace(leased=frozenset(self.leases))
+    def _others(self, did: str, session: str) -> set[str]:
+        return {self.live_of(did), self.implicit.get(did, "")} - {session, ""}
 
     def has_moved(self, did: str, command: c.DeliverMessages) -> bool:
         """Does another session hold what the one that fetches thinks to hold?"""
-        live = command.live and self.live_of(did) != command.session
-        return live or (
-            command.implicit and self.implicit.get(did, command.session) != command.session
-        )
-
-    def is_live(self, did: str) -> bool:
-        return did in self.live and self.live[did].lease_ms > 0
+        if command.live:
+            return self.live_of(did) != command.session
+        return command.implicit and self.implicit.get(did, command.session) != command.session
 
     def live_of(self, did: str) -> str:
         return self.live[did].session if did in self.live else ""
 
-    def _release(self, session: str, own: set[str]) -> None:
-        self.leases = {
-            i: held for i, held in self.leases.items() if i not in own or held[0] != session
-        }
+    def _release(self, session: str, own: set[str], *, but: str = "") -> None:
+        ended = {i for i in own if session != but and self.leases.get(i, ("", 0))[0] == session}
+        self.leases = {i: held for i, held in self.leases.items() if i not in ended}
 
 
 def on_a_key_or_a_queue(  # noqa: C901 - one arm per command
@@ -336,7 +342,7 @@ def on_an_agent(  # noqa: C901 - one arm per command
         case c.StartLive():
             return _standing(did, agent, held, is_live=True)
         case c.EndLive(session):
-            is_live = held.is_live(did) and held.live_of(did) != session
+            is_live = held.live_of(did) not in ("", session)
             return _standing(did, agent, held, is_live=is_live)
         case c.Listen():
             pass
@@ -488,7 +494,7 @@ def _standing(
         last_delivered_ms=agent.delivered_ms,
         last_removed_ms=agent.removed_ms,
         policy=agent.rules(),
-        live=held.is_live(did) if is_live is None else is_live,
+        live=did in held.live if is_live is None else is_live,
         version=agent.version,
         held_back=sum(held.leases.get(m.message_id, ("", 0))[0] == HELD_BACK for m in counted),
     )

@@ -140,6 +140,8 @@ class Reference:
     def hand_over(self) -> None:
         """Lose what a host does not hand to the next one."""
         self.without_effect = set()
+        for did in self.held.starting:
+            self.held.replace(did, self.boxes[did].messages)
 
     def answer_all(self, batch: Sequence[Submission], now_ms: int, ids: list[str]) -> list[r.Reply]:
         """The answers to one transaction."""
@@ -160,7 +162,8 @@ class Reference:
         for request in batch:
             tried._answer(request, now_ms, fresh)
         for message_id in tried.held.granted:
-            self.held.leases.pop(message_id, None)
+            tried.held.leases.pop(message_id, None)
+        self.held = tried.held
         if is_stored:
             self.nonces, self.boxes = tried.nonces, tried.boxes
         self.without_effect = tried.without_effect
@@ -177,6 +180,8 @@ class Reference:
         did, box = request.target_did, self.boxes[request.target_did]
         if not isinstance(request.command, c.ExpireRecords):
             box.lapse(now_ms)
+        if isinstance(request.command, c.DeliverMessages) and request.command.live:
+            self.held.start_live(did, request.command, box.messages)
         said = self._decide(did, box, request, now_ms, next(ids))
         if claim is not None:
             is_stranger = not box.version or isinstance(request.command, OF_OTHERS)

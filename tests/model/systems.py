@@ -178,6 +178,7 @@ class CoreSystem(System):
             return Done() if request.refusal is None else Refused(request.refusal)
         did = request.target_did
         state = self._states.get(did) or self.reloaded(did)
+        self._start_live(did, request.command)
         context = DecisionContext(
             did,
             self.now_ms,
@@ -233,13 +234,11 @@ class CoreSystem(System):
                     self._leases.release(did, self._sessions.start_implicit(did, edge, implicit))
             case StartLive(edge, session) if isinstance(reply, QueueState):
                 self._sessions.open(did, edge)
-                implicit = self._sessions.implicit_of(did)
-                self._sessions.end_implicit(did, implicit)
-                for before in {self._sessions.live_of(did).session, implicit} - {session}:
-                    self._leases.release(did, before)
-                leased = list(self._leases.of(did))
+                replaced = self._replaced_by(did, session)
+                leases = self._leases.of(did).items()
+                leased = [i for i, lease in leases if lease.session not in replaced]
                 mode = LiveMode(edge, session, reply.version, leased=leased)
-                self._sessions.start_live(did, mode)
+                self._sessions.ask_live(did, mode)
             case RotateAccount() | EndAccount():
                 self._sessions.end_handing_out(did)
             case ExpireRecords() if isinstance(reply, Expired) and reply.agents:
@@ -250,12 +249,23 @@ class CoreSystem(System):
                 self._sessions.end_live(did, session)
                 self._sessions.end_implicit(did, session)
                 self._leases.release(did, session)
-            case DeliverMessages(session) if command.live or not command.implicit:
-                if command.live:
-                    self._sessions.go_live(did, session, command.lease_ms, command.bytes_max)
+            case DeliverMessages(session) if not command.implicit:
                 self._sessions.end_implicit(did, session)
             case _:
                 pass
+
+    def _start_live(self, did: str, command: Command) -> None:
+        """The first fetch of a session takes the live mode that it asked for."""
+        if not isinstance(command, DeliverMessages) or not command.live:
+            return
+        if self._sessions.starting_of(did) == command.session:
+            for before in self._replaced_by(did, command.session):
+                self._leases.release(did, before)
+            self._sessions.end_implicit(did, self._sessions.implicit_of(did))
+            self._sessions.start_live(did, command.lease_ms, command.bytes_max)
+
+    def _replaced_by(self, did: str, session: str) -> set[str]:
+        return {self._sessions.live_of(did).session, self._sessions.implicit_of(did)} - {session}
 
     def _filled(self, did: str, reply: Reply | Refs) -> Reply:
         if not isinstance(reply, Refs):

@@ -14,6 +14,7 @@ from actors.core.commands import (
     QueueMessage,
     RemoveMessages,
     SaveContract,
+    StartLive,
 )
 from actors.core.leases import LEASE_MS_MAX
 from actors.core.partitioning import shard_of
@@ -59,6 +60,23 @@ def test_sessions_live_mode_and_leases_go_with_their_shard(log: EventLog) -> Non
     assert set(new.sessions.edges_of(ME)) == {"edge-0", "edge-1"}
     clock.now_ms += 60_000
     assert take(new, delivery("laptop"))[0][0] == waiting
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_session_that_has_not_fetched_yet_takes_the_live_mode_of_the_next_owner(
+    log: EventLog, *, is_replaced: bool
+) -> None:
+    former = host(log, name="former")
+    (waiting,) = queue(former, b"1")
+    if is_replaced:
+        run(former, unclaimed(ME, StartLive("edge-1", "laptop")))
+        assert take(former, delivery("laptop", live=True, after_version=1)) == [[waiting]]
+    run(former, unclaimed(ME, StartLive("edge-0", "phone")))
+    new = host(log, name="new", shards=[])
+    new.adopt([MINE], former.release([MINE]))
+    assert take(new, delivery("phone", live=True, after_version=1)) == [[waiting]]
+    ((edge, push),) = pushed(new, ENVELOPE)
+    assert (edge, type(push.notice)) == ("edge-0", EnvelopeDelivered)
 
 
 def test_a_session_without_a_lease_goes_with_its_shard_however_old_it_is(log: EventLog) -> None:

@@ -215,14 +215,14 @@ def test_a_takeover_of_the_live_mode_gives_back_what_was_in_flight(log: EventLog
     (state,) = run(owner, unclaimed(ME, StartLive("edge-1", "laptop")))
     assert isinstance(state, QueueState)
     assert state.live
-    assert sorted(owner.due_pushes()) == [("edge-0", WAITING), ("edge-1", WAITING)]
-    refused, delivered = run(
+    delivered, refused = run(
         owner,
-        unclaimed(ME, delivery("phone", live=True)),
         unclaimed(ME, delivery("laptop", live=True)),
+        unclaimed(ME, delivery("phone", live=True)),
     )
     assert refused == Refused(Refusal.LIVE_ELSEWHERE)
     assert handed(delivered) == ids
+    assert sorted(owner.due_pushes()) == [("edge-0", WAITING), ("edge-1", WAITING)]
 
 
 def test_the_end_of_the_live_mode_leaves_what_is_in_flight(log: EventLog) -> None:

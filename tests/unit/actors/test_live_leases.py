@@ -106,3 +106,56 @@ def test_what_is_queued_as_the_account_ends_is_refused_and_not_pushed(log: Event
     end = unclaimed(ME, EndAccount(ME, NOW_MS // 1_000))
     (_, reply), pushes = owner.execute([("edge-1", end), ("edge-2", late)])
     assert (reply, pushes, owner.due_pushes()) == (Refused(Refusal.NOT_CONNECTED), [], [])
+
+
+def test_a_start_that_no_fetch_follows_takes_nothing_from_the_session_that_is_live(
+    log: EventLog,
+) -> None:
+    """It may be late: its edge has given it up, and its agent has gone live by another socket."""
+    owner = host(log)
+    queue(owner)
+    go_live(owner, "edge-1", lease_ms=HELD_MS, bytes_max=1_000)
+    (one,) = queue(owner, b"1")
+    run(owner, unclaimed(ME, StartLive("edge-0", "laptop")))
+    assert (owner.due_pushes(), available(owner)) == ([], 0)
+    (two,) = queue(owner, b"2")
+    assert available(owner) == 0, "it was pushed, too"
+    first = delivery("laptop", live=True, after_version=1)
+    assert take(owner, first) == [[one, two]]
+    assert {*owner.due_pushes()} == {("edge-0", WAITING), ("edge-1", WAITING)}
+    assert run(owner, unclaimed(ME, delivery(live=True))) == [Refused(Refusal.LIVE_ELSEWHERE)]
+
+
+def test_what_is_queued_as_another_session_takes_the_live_mode_is_handed_out_once(
+    log: EventLog,
+) -> None:
+    owner = host(log)
+    queue(owner)
+    go_live(owner, "edge-1", lease_ms=HELD_MS, bytes_max=1_000)
+    run(owner, unclaimed(ME, StartLive("edge-0", "laptop")))
+    late = unclaimed(ME, QueueEnvelopes(KEY, [b"1"]))
+    first = unclaimed(ME, delivery("laptop", live=True))
+    (queued, taken), pushes = owner.execute([("edge-2", late), ("edge-0", first)])
+    assert isinstance(queued, EnvelopeQueued)
+    assert isinstance(taken, Delivery)
+    assert [message.message_id for message in taken.messages] == [queued.message_id]
+    assert pushes == []
+    assert available(owner) == 0
+
+
+@pytest.mark.parametrize("is_again", [True, False])
+def test_what_was_out_as_a_start_was_given_up_goes_to_the_session_that_asks_again(
+    log: EventLog, clock: HandClock, *, is_again: bool
+) -> None:
+    owner = host(log, clock=clock)
+    queue(owner)
+    if is_again:
+        run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    ids = queue(owner, b"1")
+    assert take(owner, delivery("lost", lease_ms=HELD_MS)) == [ids]
+    (begun,) = run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    assert isinstance(begun, QueueState)
+    live = delivery("phone", live=True, after_version=begun.version)
+    assert take(owner, live) == [[]]
+    clock.now_ms += HELD_MS
+    assert take(owner, live) == [ids]

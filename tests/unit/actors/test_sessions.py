@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
 from actors.core.sessions import LiveMode, Sessions
 
 
@@ -36,20 +41,48 @@ def test_an_edge_that_is_gone_gets_nothing_more() -> None:
     assert not sessions.edges_of("did:x:friend")
 
 
+def live(sessions: Sessions, mode: LiveMode) -> None:
+    sessions.ask_live("did:x:me", mode)
+    sessions.start_live("did:x:me", lease_ms=9, bytes_max=99)
+
+
+END: Final[dict[str, Callable[[Sessions], None]]] = {
+    "itself": lambda sessions: sessions.end_live("did:x:me", "phone"),
+    "its edge": lambda sessions: sessions.close("did:x:me", "edge-0"),
+    "its account": lambda sessions: sessions.end_handing_out("did:x:me"),
+}
+
+
+@pytest.mark.parametrize("end", END)
+def test_a_session_that_is_ended_before_it_fetches_takes_no_live_mode(end: str) -> None:
+    sessions = Sessions()
+    sessions.ask_live("did:x:me", LiveMode("edge-0", "phone"))
+    assert sessions.knows("did:x:me")
+    sessions.end_live("did:x:me", "laptop")
+    sessions.close("did:x:me", "edge-1")
+    assert sessions.starting_of("did:x:me") == "phone"
+    END[end](sessions)
+    assert sessions.starting_of("did:x:me") == ""
+    assert not sessions.knows("did:x:me")
+
+
 def test_one_session_at_a_time_holds_the_live_mode() -> None:
     sessions = Sessions()
     assert sessions.live_of("did:x:me").session == ""
-    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
-    sessions.start_live("did:x:me", LiveMode("edge-1", "phone"))
-    assert sessions.live_of("did:x:me") == LiveMode("edge-0", "phone")
-    sessions.start_live("did:x:me", LiveMode("edge-1", "laptop"))
+    live(sessions, LiveMode("edge-0", "phone"))
+    live(sessions, LiveMode("edge-1", "phone"))
+    assert sessions.live_of("did:x:me") == LiveMode("edge-0", "phone", lease_ms=9, bytes_max=99)
+    sessions.ask_live("did:x:me", LiveMode("edge-1", "laptop"))
+    assert sessions.live_of("did:x:me").session == "phone"
+    assert sessions.starting_of("did:x:me") == "laptop"
+    live(sessions, LiveMode("edge-1", "laptop"))
     assert sessions.live_of("did:x:me").session == "laptop"
     assert sessions.live_of("did:x:friend").session == ""
 
 
 def test_the_live_mode_is_ended_by_the_session_that_holds_it() -> None:
     sessions = Sessions()
-    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
+    live(sessions, LiveMode("edge-0", "phone"))
     sessions.end_live("did:x:me", "laptop")
     assert sessions.live_of("did:x:me").session == "phone"
     for _ in range(2):
@@ -97,7 +130,7 @@ def test_the_live_mode_ends_with_its_edge_and_not_with_another() -> None:
     sessions = Sessions()
     for edge in ("edge-0", "edge-1"):
         sessions.open("did:x:me", edge)
-    sessions.start_live("did:x:me", LiveMode("edge-0", "phone"))
+    live(sessions, LiveMode("edge-0", "phone"))
     sessions.close("did:x:me", "edge-1")
     assert sessions.live_of("did:x:me").session == "phone"
     sessions.open("did:x:me", "edge-1")

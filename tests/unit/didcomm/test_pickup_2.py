@@ -326,7 +326,9 @@ async def test_a_second_socket_takes_live_mode_over_with_what_was_in_flight(
     await holder.deliver_live(ALICE, "socket", outcome.live.version)
     assert (await holder.state(ALICE)).available == 0
     second: Members = {"persistent": True, "session": "second"}
-    await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **second)
+    outcome = await holder.outcome(ALICE, LIVE_CHANGE, live_delivery=True, **second)
+    assert outcome.live is not None
+    await holder.deliver_live(ALICE, "second", outcome.live.version)
     assert await holder.deliver_live(ALICE, "socket", 0) is Refusal.LIVE_ELSEWHERE
     assert list(delivered(await holder.ask(ALICE, DELIVERY_REQUEST, limit=9, **second))) == ids
 
