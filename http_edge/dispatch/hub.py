@@ -38,8 +38,9 @@ class Hub:
         self._gateway = gateway
         self._listeners: dict[str, dict[Listener, str]] = {}
         self._count = 0
-        self._ending: dict[str, asyncio.Task[None]] = {}
-        """What is being ended at a host, by identity or by session."""
+        self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """What is being ended at a host: an identity's session in live mode, or with an empty name
+        this edge's session. A socket's session in live mode is that of all identities on it."""
 
     def __len__(self) -> int:
         """How many listeners there are."""
@@ -84,7 +85,7 @@ class Hub:
         session = notice.session if isinstance(notice, EnvelopeDelivered) else None
         if session and session not in listeners.values():
             # What is leased to it is then offered to others at once.
-            self._end(session, lambda: self._submit(did, ReleaseLeases(session)))
+            self._end(did, session, lambda: self._submit(did, ReleaseLeases(session)))
         for listener, its_session in listeners.items():
             if session in (None, its_session):
                 listener.notify(notice)
@@ -124,15 +125,16 @@ class Hub:
         Two calls to a host can overtake each other, and the end of the last session must not
         arrive after the beginning of the next.
         """
-        ending = self._ending.get(did)
+        ending = self._ending.get((did, ""))
         if ending is not None:
             await asyncio.shield(ending)
 
     def _end_session(self, did: str) -> None:
-        self._end(did, lambda: self._close_session(did))
+        self._end(did, "", lambda: self._close_session(did))
 
-    def _end(self, what: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """Begin to end something at a host, unless that is under way."""
+    def _end(self, did: str, session: str, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin to end a session at a host, unless that is under way."""
+        what = did, session
         if what not in self._ending:
             task = asyncio.get_running_loop().create_task(work(), context=Context())
             self._ending[what] = task

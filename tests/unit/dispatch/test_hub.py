@@ -39,6 +39,11 @@ def ended(setting: Setting, host: str = "host-0") -> list[str]:
     return [item.target_did for item in items]
 
 
+async def ended_all(hub: Hub) -> None:
+    """Return when nothing is being ended at a host any more."""
+    await asyncio.gather(*hub._ending.values())
+
+
 async def test_each_listener_counts_until_it_is_removed_and_the_last_one_ends_the_session() -> None:
     setting = Setting()
     hub = Hub(EDGE, setting.gateway)
@@ -83,12 +88,25 @@ async def test_what_is_delivered_to_a_session_that_is_gone_is_given_back_once_at
     message = DeliveredMessage("id", "key", b"sealed", 1)
     for _ in range(3):
         hub.push("a", EnvelopeDelivered("phone", message))
-    for ending in ("a", "phone"):
-        await hub.session_ended(ending)
+    await ended_all(hub)
     items = [item for batch in setting.host.batches for item in batch]
     closes = [CloseSession(EDGE)] if is_alone else []
     assert [item.command for item in items] == [*closes, ReleaseLeases("phone")]
     assert other.notices == []
+
+
+async def test_what_is_delivered_to_a_socket_that_is_gone_is_given_back_for_each_agent() -> None:
+    setting = Setting()
+    hub = Hub(EDGE, setting.gateway)
+    for did in ("a", "b"):
+        hub.add(did, Listening())
+        hub.push(did, EnvelopeDelivered("phone", DeliveredMessage("id", "key", b"sealed", 1)))
+    await ended_all(hub)
+    items = [item for batch in setting.host.batches for item in batch]
+    assert [(item.target_did, item.command) for item in items] == [
+        ("a", ReleaseLeases("phone")),
+        ("b", ReleaseLeases("phone")),
+    ]
 
 
 async def test_what_is_delivered_to_a_session_goes_to_its_listener_alone() -> None:
