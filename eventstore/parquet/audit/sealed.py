@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from msgspec import UNSET
 
 from eventstore.log.codec import decode_seal
 from eventstore.log.errors import CorruptRow
@@ -32,7 +31,7 @@ from eventstore.log.verify import is_seal_of
 from eventstore.parquet.catalog import Catalog, read_data
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import HEAD, ExportPlace, FileMissing
-from eventstore.parquet.manifest import DataFile, Manifest, ManifestTree
+from eventstore.parquet.manifest import DataFile, Manifest
 from eventstore.parquet.rows import log_rows
 from eventstore.parquet.schema import SCHEMA
 from eventstore.parquet.tree import tiles_in
@@ -69,8 +68,7 @@ class SealedRows:
         self._manifests = [statement.manifest for statement in catalog.statements]
         self._lasts = [manifest.last for manifest in self._manifests]
         self._seals = [0, *accumulate(map(_seals_in, self._manifests))]
-        said = self._manifests[-1].tree if self._manifests else UNSET
-        self._tree = said if isinstance(said, ManifestTree) else None
+        self._tree = self._manifests[-1].tree if self._manifests else None
         self._subtree: Subtrees = cache(tiles_in(place, self._tree.size if self._tree else 0))
         self._opened: OrderedDict[int, _ManifestRows] = OrderedDict()
         self._read: _ChunksRead = OrderedDict()
@@ -312,7 +310,7 @@ def _numbers(column: pa.ChunkedArray | pa.Array, kind: Any) -> memoryview:
 def _seals_in(manifest: Manifest) -> int:
     """Count the seals of a manifest, including pruned ones, which still have their leaves."""
     if manifest.is_pruned:
-        assert isinstance(manifest.tree, ManifestTree)
+        assert manifest.tree is not None
         return manifest.tree.size
     return sum(file.types.get(SEAL_TOPIC, 0) for file in manifest.files)
 

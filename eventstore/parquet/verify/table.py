@@ -104,7 +104,7 @@ class TableCheck:
             except ExportDamaged as error:
                 self._findings.append(finding_of(error))
         said = self._versions.get(self._newest)
-        index = (said.index or None) if said else None
+        index = said.index if said else None
         explained |= {
             path
             for path in self._place.sizes(INDEX)
