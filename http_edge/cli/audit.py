@@ -57,6 +57,8 @@ _ROWS_MAX: Final = 100
 _OLD_S: Final = 86_400
 _OFTEN: Final = 5
 _MS: Final = 1_000
+_NUMBER: Final = click.IntRange(1, 2**31 - 2)
+"""A number for Spark, which counts rows in 32 bits and is asked for one more than are shown."""
 
 
 class _Query(NamedTuple):
@@ -144,7 +146,7 @@ def _query_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _limit_option: Final = click.option(
-    "--limit", type=click.IntRange(1), default=_ROWS_MAX, show_default=True, help="Rows of a table."
+    "--limit", type=_NUMBER, default=_ROWS_MAX, show_default=True, help="Rows of a table."
 )
 
 
@@ -269,14 +271,14 @@ def replays_command(query: _Query, *, limit: int) -> int:
 @audit.command("stuck")
 @click.option(
     "--older-than-s",
-    type=click.IntRange(1),
+    type=_NUMBER,
     default=_OLD_S,
     show_default=True,
     help="Messages that have waited longer than this.",
 )
 @click.option(
     "--deliveries-min",
-    type=click.IntRange(1),
+    type=_NUMBER,
     default=_OFTEN,
     show_default=True,
     help="Messages delivered at least this often and not acknowledged.",

@@ -61,7 +61,7 @@ def refused_commands(
     counts = step.of("refusals-counted")
     if period.since is not None:
         # Counts are recorded later, by the clock of another machine: skip older files.
-        counts = counts.where(F.col("recorded_at") >= F.lit(period.since - _CLOCKS_DIFFER))
+        counts = counts.where(F.col("recorded_at") >= F.lit(period.since) - F.lit(_CLOCKS_DIFFER))
     rows = counts.select("edge", F.explode("refusals").alias("one")).select("edge", "one.*")
     if reasons:
         rows = rows.where(F.col("reason").isin(*reasons))
@@ -111,7 +111,7 @@ def stuck_messages(
     """
     if period.since is not None:
         # Their later events have later times, by clocks that differ little: skip older files.
-        since = F.lit(period.since - _CLOCKS_DIFFER)
+        since = F.lit(period.since) - F.lit(_CLOCKS_DIFFER)
         step = replace(step, events=step.events.where(F.col("recorded_at") >= since))
     age_s = (F.lit(at_ms) - F.unix_millis("recorded_at")) / 1_000
     over = F.greatest(F.col("age_s") / older_than_s, F.col("deliveries") / deliveries_min)

@@ -78,6 +78,18 @@ def test_refused_commands_are_summed_up_over_edges_and_periods(
 
 
 @pytest.mark.spark
+def test_an_audit_since_the_first_time_of_the_calendar_is_of_everything(step: Step) -> None:
+    since = Period(datetime.min.replace(tzinfo=UTC))
+    rows = records(refused_commands(step, since), ALL)
+    assert rows == records(refused_commands(step), ALL) != []
+    found, every = (
+        records(stuck_messages(step, 0, older_than_s=1, deliveries_min=1, period=one), ALL)
+        for one in (since, Period())
+    )
+    assert found == every != []
+
+
+@pytest.mark.spark
 def test_queues_that_began_to_refuse_are_counted(step: Step, sample: SampleLog) -> None:
     expected = Counter(
         (s.identity, s.event.recipient_key, s.event.reason)
@@ -189,6 +201,13 @@ def test_a_pseudonym_without_its_key_and_a_position_as_a_time_are_refused(
     ):
         done = run("audit", *command, "--from", str(sample.export))
         assert (done.code, why in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--limit", "--older-than-s", "--deliveries-min"])
+def test_a_number_that_spark_cannot_take_is_refused_before_it_starts(run: Run, option: str) -> None:
+    for number in ("0", str(2**31), "9" * 30):
+        done = run("audit", "stuck", "--from", "x", option, number)
+        assert (done.code, f"Invalid value for '{option}'" in done.err) == (2, True)
 
 
 def test_what_is_no_question_is_refused_by_the_program() -> None:
