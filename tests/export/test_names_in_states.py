@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from msgspec import structs
@@ -11,22 +12,30 @@ from msgspec import structs
 from actors.core.account_commands import ReleaseKey
 from actors.core.commands import (
     AcknowledgeMessages,
+    DeletePublicEvents,
     GrantMediation,
     NameSpeaker,
+    PublishPublicEvent,
+    QueueEnvelopes,
+    RemoveMessages,
     RequestContract,
     UnnameSpeaker,
     UpdateKeylist,
 )
+from actors.core.replies import EnvelopeQueued, PublicEventAccepted
 from eventstore.log.codec import decode, encode
-from eventstore.log.event_fields import RefusedCommands
+from eventstore.log.event_fields import NAME, RefusedCommands
 from eventstore.log.event_log import ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
+    ConnectionEstablished,
     ContractStored,
     EventSaved,
+    EventTagsUpdated,
     KeyClaimed,
     KeylistUpdated,
     MessageQueued,
+    PushDeviceSet,
     RefusalsCounted,
 )
 from eventstore.log.faults import Fault
@@ -37,10 +46,16 @@ from eventstore.log.streams import erased_name, identity_stream, stream_of
 from eventstore.parquet.columns import to_table
 from eventstore.parquet.errors import Damage
 from eventstore.parquet.files import open_place
+from eventstore.parquet.schema import FILLING
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding, ExportSummary
 from eventstore.parquet.verify.mark import VerifiedMarks
-from eventstore.parquet.write.erasing import GoneNames, names_erased, rows_naming
+from eventstore.parquet.write.erasing import (
+    COLUMNS_OF_NAMES,
+    GoneNames,
+    names_erased,
+    rows_naming,
+)
 from eventstore.stores.open_log import open_log
 from tests.contract.test_erasure_contract import erase, settle
 from tests.contract.test_name_erasure_contract import (
@@ -62,7 +77,7 @@ from tests.export.samples import (
     findings,
     whole_log,
 )
-from tests.export.test_names_in_export import GONE, STAYS, STEPS, take_out
+from tests.export.test_names_in_export import GONE, STAYS, STEPS, places_of, take_out
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, message, saved
 from tests.unit.actors.didcomm import KEY, claimed
@@ -238,3 +253,49 @@ def test_rows_that_name_who_was_erased_are_found_by_every_column() -> None:
     rows = [LogRow(n, stream.bytes, 1, row.topic, row.state) for n, row in enumerate(stored)]
     table = to_table(rows, dict.fromkeys)
     assert rows_naming(table, GoneNames(frozenset({stream_of(GONE)}))) == {0, 2, 3, 4, 5}
+
+
+def test_names_of_others_are_looked_for_in_every_column_that_may_have_one() -> None:
+    """But in words that an identity chose for itself, and in a stream's own key or invitation."""
+    for kind, filling in FILLING.items():
+        hints = get_type_hints(kind, include_extras=True)
+        columns = {
+            column
+            for column, filled in filling.columns.items()
+            if NAME in getattr(hints[filled.field], "__metadata__", ())
+        }
+        if kind not in (ConnectionEstablished, PushDeviceSet, EventTagsUpdated):
+            assert columns - {"key", "invitation_id"} <= set(COLUMNS_OF_NAMES), kind.__name__
+
+
+def test_a_name_that_was_a_key_or_a_channel_of_another_leaves_the_export_as_it_left_the_log(
+    tmp_path: Path,
+) -> None:
+    dsn, place = f"sqlite:{tmp_path / 'log.db'}", open_place(str(tmp_path / "export"))
+    with closing(open_log(dsn)) as log:
+        mediator = Mediator(log)
+        settle(mediator, GONE)
+        settle(mediator, STAYS)
+        run(mediator.host, unclaimed(STAYS, GrantMediation(connection())))
+        (key,) = register(mediator, STAYS, GONE)
+        (queued,) = run(mediator.host, unclaimed(STAYS, QueueEnvelopes(GONE, [b"envelope"])))
+        assert isinstance(queued, EnvelopeQueued)
+        event = PublishPublicEvent(GONE, "text", [GONE], 1, "signature", signature_valid=True)
+        (published,) = run(mediator.host, submission(STAYS, event))
+        assert isinstance(published, PublicEventAccepted)
+        run(
+            mediator.host,
+            unclaimed(STAYS, RemoveMessages([queued.message_id], "acknowledged")),
+            unclaimed(STAYS, UpdateKeylist([], [GONE])),
+            unclaimed(f"key:{GONE}", ReleaseKey(STAYS, key.claim)),
+            submission(STAYS, DeletePublicEvents([published.event_id], GONE)),
+        )
+        export_all(log, place)
+        columns = {where.rpartition(": ")[2] for where in places_of(place, GONE)}
+        assert columns >= {"recipient_key", "channel_id", "tags"}
+        erase(mediator, GONE)
+        export_all(log, place)
+        assert take_out(log, place).names > 0
+        assert [row.topic for row in whole_log(log) if GONE.encode() in row.state] == []
+    assert places_of(place, GONE) == []
+    assert findings(place) == []

@@ -133,8 +133,11 @@ class GoneNames(NamedTuple):
     streams: frozenset[bytes] = frozenset()
 
 
-_NAMED: Final = ("sender_did", "recipient_did", "requestor_did", "owner_did", "by_did", "did")
-_LISTING: Final = ("keys_added", "keys_removed")
+_NAMED: Final = (
+    *("sender_did", "recipient_did", "requestor_did", "owner_did", "by_did", "did"),
+    *("recipient_key", "channel_id"),
+)
+_LISTING: Final = ("keys_added", "keys_removed", "tags")
 COLUMNS_OF_NAMES: Final = (
     *("position", "stream", "identity", "version", "type", "type_version", "state"),
     *(*_NAMED, *_LISTING, "refusals"),
