@@ -1,4 +1,4 @@
-"""Erased identities: no table that is written after an erasure has their DIDs.
+"""Erased identities: no table that is written after an erasure names them by their DIDs.
 
 A table has ``ERASED`` in place of the DID of an identity that was erased and has not come back. The
 table of identities has the streams of these identities; a DID belongs to one of them if its stream,
@@ -10,6 +10,9 @@ stream: when an erased identity has come back, it makes all tables anew.
 Names leave the export, too (``eventstore.log.name_erasure``), from some of its files earlier than
 from others. So all rows of an erased identity, even of one that has come back, get one name before
 tables are made of them (``with_names``).
+
+A key of another owner, a channel or a tag that reads like such a DID stays where living data needs
+it, as in the log.
 
 With pseudonyms no DID is hidden, because such tables have none.
 """
