@@ -159,7 +159,9 @@ def test_a_log_is_checked_again_if_rows_leave_it_during_the_check(  # noqa: PLR0
                 _leave(settings, history, ages_s.pop())
             return super().position()
 
-    monkeypatch.setattr("http_edge.cli.log.opened", lambda store: Overtaken(opened(store)))
+    monkeypatch.setattr(
+        "http_edge.cli.log.opened", lambda store, **how: Overtaken(opened(store, **how))
+    )
     ran = run("log", "verify", "--data-dir", str(settings.data_dir))
     assert (ran.code, ages_s) == (code, [])
     assert said in ran.err
