@@ -351,7 +351,8 @@ def signature_damage(
     if verify is not None and not verify(_canonical(statement), signature):
         yield ExportDamaged(path, Damage.BAD_SIGNATURE, "not signed by the mediator's key")
     elif (
-        signature.hex() != statement.signature
+        not signature
+        or signature.hex() != statement.signature
         or rfc8785.dumps(msgspec.to_builtins(statement)) != content
     ):
         # It parses to the same statement, but the signature and the chain are over these bytes.

@@ -308,6 +308,20 @@ def test_without_hashes_and_signatures_only_names_sizes_and_order_are_checked(
         catalog_of(place)
 
 
+@pytest.mark.parametrize("signature", [b"", b'"signature":"",'], ids=["none", "empty"])
+def test_a_manifest_without_a_signature_is_refused_by_readers_without_a_key_too(
+    old_export: Export, signature: bytes
+) -> None:
+    path = old_export.named[1]
+    said, place = old_export.manifests[1].signature, old_export.place
+    member = b'"signature":"%s",' % said.encode()
+    assert place.read(path).count(member) == 1
+    place.write(path, place.read(path).replace(member, signature))
+    with pytest.raises(ExportDamaged) as refused:
+        read_catalog(place, None)
+    assert (refused.value.path, refused.value.damage) == (path, Damage.BROKEN_MANIFEST)
+
+
 def test_a_number_that_json_cannot_carry_exactly_is_refused() -> None:
     head = ExportHead(format=1, schema=1, mediator_did="", shards=2**53 - 1, public_key="")
     _, stored = signed(head, lambda _: b"")
