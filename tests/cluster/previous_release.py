@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -26,19 +27,39 @@ def unpack(folder: Path) -> str:
     Raises:
         NotThere: there is no history of it.
     """
-    try:
-        tag = _git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^").decode().strip()
-    except subprocess.CalledProcessError:
-        tag = _FIRST
-    except OSError as error:
-        raise NotThere("git is not there") from error
-    try:
-        packed = _git("archive", tag, *_PACKAGES)
-    except subprocess.CalledProcessError as error:
-        raise NotThere(f"{tag}: {error.stderr.decode().strip()}") from error
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+    tag = _name()
+    with tarfile.open(fileobj=io.BytesIO(_archived(tag, *_PACKAGES))) as archive:
         extract(archive, folder)
     return tag
+
+
+def requirements() -> list[str]:
+    """What the previous release depends on, as its own pyproject.toml says it.
+
+    Raises:
+        NotThere: there is no history of it.
+    """
+    with tarfile.open(fileobj=io.BytesIO(_archived(_name(), "pyproject.toml"))) as archive:
+        packed = archive.extractfile("pyproject.toml")
+        assert packed is not None
+        listed: list[str] = tomllib.loads(packed.read().decode())["project"]["dependencies"]
+    return listed
+
+
+def _name() -> str:
+    try:
+        return _git("describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^").decode().strip()
+    except subprocess.CalledProcessError:
+        return _FIRST
+    except OSError as error:
+        raise NotThere("git is not there") from error
+
+
+def _archived(tag: str, *paths: str) -> bytes:
+    try:
+        return _git("archive", tag, *paths)
+    except subprocess.CalledProcessError as error:
+        raise NotThere(f"{tag}: {error.stderr.decode().strip()}") from error
 
 
 def _git(*arguments: str) -> bytes:
