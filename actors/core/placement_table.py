@@ -5,7 +5,7 @@ The placer does not store it, but assembles it from what the hosts report that t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -63,6 +63,21 @@ class PlacementTable(msgspec.Struct, frozen=True, array_like=True):
     dedicated: dict[str, PartitionOwner | None] | None = None
     dedicated_hosts: dict[str, str] = {}
     returned: dict[str, str] = {}
+
+
+def merged(tables: Iterable[PlacementTable]) -> PlacementTable:
+    """The tables of several databases as one; their version is 0."""
+    owners, hosts = dict[str, PartitionOwner](), dict[str, str]()
+    dedicated: dict[str, PartitionOwner | None] | None = None
+    dedicated_hosts, returned = dict[str, str](), dict[str, str]()
+    for table in tables:
+        owners |= table.owners
+        hosts |= table.hosts
+        dedicated_hosts |= table.dedicated_hosts
+        returned |= table.returned
+        if table.dedicated is not None:
+            dedicated = (dedicated or {}) | table.dedicated
+    return PlacementTable(0, owners, hosts, dedicated, dedicated_hosts, returned)
 
 
 class HostHoldings(msgspec.Struct, frozen=True, array_like=True):

@@ -96,7 +96,7 @@ class DedicatedPlaces:
         self.membership = Membership(hosts, self._moving, tasks, silent_s_max=rules.silent_s_max)
         """The hosts of single identities."""
         self._owners = self.membership.owners
-        self._list = DedicationList(shard_hosts, rules.placement)
+        self._list = DedicationList(shard_hosts)
         self._returned: dict[str, str] = {}
         self._orders = DedicationOrders()
         self._returning: set[str] = set()
@@ -114,8 +114,8 @@ class DedicatedPlaces:
         if self._list.was_read and self._shard_hosts.names():
             self._order_by_load()
             held = Counter(identity_of_host(name)[1] for name in self.membership.names())
+            takers = self._takers()
             for did in sorted({*self._list.known, *self._orders} - self._moving):
-                takers = self._takers(did)
                 if not self._has_its_host(did, takers):
                     homeless.add(did)
                     self._find_host(did, takers, held)
@@ -250,13 +250,10 @@ class DedicatedPlaces:
             held[node] += 1
             _ = self._begin(did, self._start(did, node, takers[node]))
 
-    def _takers(self, did: str) -> dict[str, str]:
-        """The nodes that can take an identity, each with a host of shards on its database."""
-        placement = self._rules.placement
-        database = placement.database_of(did)
+    def _takers(self) -> dict[str, str]:
+        """The nodes that can take an identity, each with a host of shards."""
         living = self._shard_hosts.living()
-        hosts = [h for h in living if placement.database_of_host(h.name) == database]
-        hosts = [host for host in hosts if not host.draining] or hosts
+        hosts = [host for host in living if not host.draining] or living
         return {host.node: host.name for host in hosts}
 
     def _clear_away(self, homeless: set[str]) -> None:

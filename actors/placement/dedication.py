@@ -16,9 +16,8 @@ from actors.core.commands import DedicationReason
 from actors.core.partitioning import Placement
 from actors.core.placement_table import HostHoldings
 from actors.host.measures import RELEASED_BELOW
-from actors.host.port import HostUnavailable, ListDedicated
+from actors.host.port import HostUnavailable, ListDedicated, OwnerPort
 from actors.placement.membership import Membership
-from eventstore.log.event_log import DedicatedIdentity
 
 ANY_LOAD_PER_S: Final = 1e-6
 """A rate that a single command in a window exceeds: it dedicates every identity that has registered
@@ -32,6 +31,7 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         placement: the shards and databases of the log.
+        database: the one whose shards and identities are placed.
         silent_s_max: a host that is silent for longer is given up.
         identities_max: how many identities may be dedicated, by load and by order together.
         above_per_s: commands per second above which an identity is dedicated; 0 for never.
@@ -41,6 +41,7 @@ class DedicationRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     placement: Placement
+    database: int = 0
     silent_s_max: float
     identities_max: int = 0
     above_per_s: float = 0
@@ -112,10 +113,9 @@ _LOOK_S: Final = 2.0
 class DedicationList:
     """The list of dedicated identities as last read, with this placer's changes since."""
 
-    def __init__(self, hosts: Membership, placement: Placement) -> None:
-        """An unread list; hosts of shards in ``hosts`` read it, one for each database."""
+    def __init__(self, hosts: Membership) -> None:
+        """An unread list; the hosts of shards in ``hosts`` read it."""
         self._hosts = hosts
-        self._placement = placement
         self._due_s = float("-inf")
         self._changes = self._changing = self._looks = 0
         self._is_being_read = False
@@ -149,26 +149,27 @@ class DedicationList:
         return not self._is_being_read and now_s >= self._due_s
 
     async def read(self, now_s: float) -> None:
-        """Read the list from each database; discard it if this placer changes it meanwhile."""
+        """Read the list; discard what was read if this placer changes it meanwhile."""
         self._is_being_read, changes = True, self._changes
         try:
-            lists = await self._lists()
+            found = await self._reader().ask(ListDedicated())
         except HostUnavailable:
             return
         finally:
             self._is_being_read = False
         if not self._changing and changes == self._changes:
-            self.known = {one.did: one.reason for found in lists for one in found}
+            self.known = {one.did: one.reason for one in found}
             self._due_s, self.was_read = now_s + _LOOK_S, True
 
-    async def _lists(self) -> list[list[DedicatedIdentity]]:
-        """The list in each database. Raises: HostUnavailable."""
+    def _reader(self) -> OwnerPort:
+        """Another host each time: one whose log has a fault must not block the list.
+
+        Raises:
+            HostUnavailable: no host lives.
+        """
         hosts = sorted(host.name for host in self._hosts.living())
-        # Ask another host each time: one whose log has a fault must not block the list.
+        if not hosts:
+            raise HostUnavailable("no host lives that could list the dedicated identities")
+        turn = self._looks % len(hosts)
         self._looks += 1
-        turn = self._looks % max(1, len(hosts))
-        database_of = self._placement.database_of_host
-        readers = {database_of(name): name for name in hosts[turn:] + hosts[:turn]}
-        if len(readers) < self._placement.databases:
-            raise HostUnavailable("no host works on a database")
-        return [await self._hosts.port(name).ask(ListDedicated()) for name in readers.values()]
+        return self._hosts.port(hosts[turn])

@@ -48,16 +48,16 @@ class Hosts(Protocol):
 
 
 class LeasedHosts:
-    """The hosts whose names have the same prefix, found by their rows, reached by connections."""
+    """The hosts with certain names, found by their rows, reached by connections."""
 
-    def __init__(self, prefix: str, finder: HostFinder, caller: Caller) -> None:
-        self._prefix = prefix
+    def __init__(self, has_name: Callable[[str], bool], finder: HostFinder, caller: Caller) -> None:
+        self._has_name = has_name
         self._finder = finder
         self._caller = caller
 
     async def names(self) -> Collection[str]:
         """The living hosts. Raises: HostUnavailable."""
-        return {name for name in await self._finder.living() if name.startswith(self._prefix)}
+        return set(filter(self._has_name, await self._finder.living()))
 
     def port(self, name: str) -> OwnerPort:
         """The port of the host with this name."""

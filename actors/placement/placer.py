@@ -1,4 +1,4 @@
-"""The placer: gives every shard one owner, and publishes the owners.
+"""The placer of a database: gives each of its shards one owner, and publishes the owners.
 
 The placer stores nothing. It knows the living hosts from their rows, and the owners from the hosts;
 if two hosts believe that they own a shard, the log has fenced one of them off. So a placer may die
@@ -7,8 +7,9 @@ at any time: the next one asks every host and goes on, and meanwhile each host k
 A shard without an owner gets one at once. Owned shards are moved only when a host comes, goes or is
 to be drained; until then a shard stays where an operator moved it.
 
-A host works on one database of the log, so the shards of each database are placed separately, over
-its own hosts.
+A host works on one database of the log. So each database has a placer of its own, which knows only
+the hosts, shards and dedicated identities of that database, and works whether or not another
+database can be reached.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Final
 
 import msgspec
 
-from actors.core.partitioning import shard_name
 from actors.core.placement_table import PartitionOwner, PlacementTable
 from actors.host.port import AdoptPartitions, HostUnavailable, ReleasePartitions
 from actors.placement.assignment import Move, assign
@@ -51,13 +51,13 @@ class Placer:
         """A placer that knows of no host yet; see ``tick``.
 
         Args:
-            hosts: finds the hosts of shards.
-            dedicated_hosts: finds the hosts of single identities.
-            rules: the shards of the log, and when identities are dedicated.
+            hosts: finds the hosts of shards, all of them of ``rules.database``.
+            dedicated_hosts: finds the hosts of single identities, also of that database alone.
+            rules: the shards, and when identities are dedicated.
             version: of the first table; above that of every earlier placer.
         """
-        self._placement = placement = rules.placement
-        shards = self._shards = [shard_name(number) for number in range(placement.shards)]
+        placement = rules.placement
+        shards = self._shards = placement.shards_of(rules.database)
         self._tasks = Tasks()
         self._moving: dict[str, Move] = {}
         self._membership = Membership(
@@ -137,10 +137,6 @@ class Placer:
         )
         if not hosts:
             return Placed.NO_SUCH_HOST
-        database = self._placement.database_of_shard(shard)
-        hosts = [h for h in hosts if self._placement.database_of_host(h.host) == database]
-        if not hosts:
-            return Placed.OTHER_DATABASE
         if shard in self._moving:
             return Placed.MOVING_NOW
         owner = self._owners.get(shard)
@@ -179,11 +175,7 @@ class Placer:
         living = self._membership.living()
         owners = {shard: owner.host for shard, owner in self._owners.items()}
         owners |= {shard: move.to for shard, move in self._moving.items()}
-        moves: list[Move] = []
-        placement = self._placement
-        for database in range(placement.databases):
-            hosts = [h for h in living if placement.database_of_host(h.name) == database]
-            moves += assign(placement.shards_of(database), owners, hosts)
+        moves = assign(self._shards, owners, living)
         spread_over = {host.name: host.draining for host in living}
         if spread_over != self._spread_over:
             self._spread_over = None

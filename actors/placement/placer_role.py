@@ -1,8 +1,8 @@
-"""The role of the placer: the candidate process that holds the lease ``placer`` has it.
+"""The role of a database's placer: the candidate process that holds the placer's lease has it.
 
-That process watches the hosts and answers questions. The others stand by, and one of them takes
-over the role when the lease expires, or at once when the placer's process ends. A new placer knows
-nothing from its predecessor: it asks every host.
+The lease is a row in that database. That process watches the hosts and answers questions. The
+others stand by, and one of them takes over the role when the lease expires, or at once when the
+placer's process ends. A new placer knows nothing from its predecessor: it asks every host.
 """
 
 from __future__ import annotations
@@ -11,36 +11,37 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 import msgspec
-from typing_extensions import override
 
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
-from actors.host.connected_host import Caller, ConnectedHostPort, ignored
+from actors.host.connected_host import ignored
 from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
 from actors.host.host_connection import Answered, HostServer
-from actors.host.host_finder import HostFinder
 from actors.host.host_term import HostTerm
-from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer import Placer
 from actors.placement.port import (
     Dedicate,
     DrainNode,
+    FollowTable,
     MoveShard,
-    Order,
     Placed,
-    PlacerPort,
+    PlacerLease,
+    PlacerQuestion,
     Places,
+    QueryPlaces,
+    QueryServed,
     Release,
 )
 from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
-PLACER: Final = "placer"
+_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
 _STAND_BY_S: Final = 1.0
@@ -51,38 +52,42 @@ _TABLE_S: Final = 1.0
 answer looks for another placer."""
 _HOSTS_S_MAX: Final = 1.0
 """Time for the hosts to answer a new placer, which answers no question before."""
-_ANSWER_S_MAX: Final = 3.0
 _FINISH_S_MAX: Final = 3.0
 """Time to finish moves before the role is given up: a host that hangs could take longer, and the
 next placer finds the moves that broke off."""
-_ORDER_S_MAX: Final = 60.0
-"""Time for an order, which may have to start a process and move shards."""
-
-
-class FollowTable(HostQuestion[PlacementTable], frozen=True):
-    """Wait for a table with another version than this one."""
-
-    known_version: int
-
-
-class QueryPlaces(HostQuestion[Places], frozen=True):
-    """Query the places of all shards and dedicated identities."""
-
-
-_Question = FollowTable | QueryPlaces | Order
-_QUESTIONS: Final = msgspec.msgpack.Decoder[_Question](_Question)
+_QUESTIONS: Final = msgspec.msgpack.Decoder[PlacerQuestion](PlacerQuestion)
 
 
 class PlacerRole:
-    """A process that can have the role of the placer."""
+    """A process that can have the role of one database's placer."""
 
     def __init__(
-        self, make_placer: Callable[[], Placer], leases: HostLeases, *, node: str, lease_s: float
+        self,
+        lease: PlacerLease,
+        make_placer: Callable[[], Placer],
+        leases: HostLeases,
+        served: Callable[[], Awaitable[list[int]]],
+        *,
+        node: str,
+        lease_s: float,
     ) -> None:
-        """A process without the role yet; see ``run``. ``make_placer`` makes a new placer."""
+        """A process without the role yet; see ``run``.
+
+        Args:
+            lease: which placer's.
+            make_placer: makes a new placer.
+            leases: the leases in the database of the placer.
+            served: answers ``QueryServed``.
+            node: of this process.
+            lease_s: how long the lease lasts without renewal, in seconds.
+        """
+        self._name, self._protocol = lease
         self._make_placer = make_placer
         self._leases = leases
+        self._served = served
         self._node = node
+        # Of its own: threads that wait for another database must not delay the next renewal.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
@@ -104,7 +109,8 @@ class PlacerRole:
                 )
 
         server = HostServer(_no_batches, ask, ignored)
-        self._lease = server.listen(address, PLACER, self._node, new_id())
+        lease = server.listen(address, self._name, self._node, new_id())
+        self._lease = msgspec.structs.replace(lease, protocol=self._protocol)
         try:
             while True:
                 if not await self._looked(self._lease):
@@ -124,8 +130,13 @@ class PlacerRole:
                     await self._placer.close()
         if self._lease is not None:
             with contextlib.suppress(LogUnavailable):
-                await asyncio.to_thread(self._leases.leave, self._lease)
-        await asyncio.to_thread(self._leases.close)
+                await self._aside(self._leases.leave, self._lease)
+        await self._aside(self._leases.close)
+        self._thread.shutdown(wait=False)
+
+    async def _aside(self, run: Callable[..., _T], *arguments: object) -> _T:
+        """Call the database in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run, *arguments)
 
     async def _pause(self) -> None:
         """Wait for the next look at the lease, but no longer than the placer's process lives."""
@@ -141,11 +152,11 @@ class PlacerRole:
         """Renew the lease, and run the placer if it is ours; return False once it is lost."""
         sent_s = time.monotonic()
         try:
-            if await asyncio.to_thread(self._leases.renew, lease, self._term.lease_s):
+            if await self._aside(self._leases.renew, lease, self._term.lease_s):
                 self._term.renewed(sent_s)
             elif await self._has_ended():
                 # If two processes notice this at once, both take the lease, and one of them has it.
-                await asyncio.to_thread(self._leases.take, lease, self._term.lease_s)
+                await self._aside(self._leases.take, lease, self._term.lease_s)
                 self._term.renewed(sent_s)
             else:
                 self._term.ended()
@@ -154,10 +165,10 @@ class PlacerRole:
         if not self._term.is_running():
             was_placer, self._placer = self._placer is not None, None
             if was_placer:
-                _LOG.warning("this process is no longer the placer")
+                _LOG.warning("this process is no longer the %s", self._name)
             return not was_placer
         if self._placer is None:
-            _LOG.info("this process is now the placer")
+            _LOG.info("this process is now the %s", self._name)
             self._placer = self._make_placer()
         try:
             await self._placer.tick(time.monotonic())
@@ -173,8 +184,8 @@ class PlacerRole:
         """
         if self._placing is not None and self._placing.is_open:
             return False
-        for other in await asyncio.to_thread(self._leases.living):
-            if other.name == PLACER:
+        for other in await self._aside(self._leases.living):
+            if other.name == self._name:
                 try:
                     name = f"standby {self._node} {new_id()}"
                     self._placing = await connect_to_host(other, name, ignored)
@@ -190,58 +201,32 @@ class PlacerRole:
         if placer is not None and self._term.is_running():
             try:
                 if await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
-                    said = await _answer_of(placer, _QUESTIONS.decode(question))
+                    said = await self._answer_of(placer, _QUESTIONS.decode(question))
                     answer = msgspec.msgpack.encode(said)
             except Exception:  # noqa: BLE001 - an empty answer reports any failure to the caller
                 _LOG.exception("the placer could not answer")
         answered(answer)
 
-
-async def _answer_of(placer: Placer, question: _Question) -> PlacementTable | Places | Placed:
-    match question:
-        case FollowTable(known_version):
-            return await placer.table(known_version, seconds_max=_TABLE_S)
-        case QueryPlaces():
-            return placer.places()
-        case MoveShard(shard, to):
-            return await placer.move(shard, to)
-        case DrainNode(node, draining):
-            return await placer.drain(node, draining=draining)
-        case Dedicate(did):
-            return await placer.dedicated.dedicate(did)
-        case Release(did):
-            return await placer.dedicated.release(did)
+    async def _answer_of(
+        self, placer: Placer, question: PlacerQuestion
+    ) -> PlacementTable | Places | Placed | list[int]:
+        match question:
+            case FollowTable(known_version):
+                return await placer.table(known_version, seconds_max=_TABLE_S)
+            case QueryPlaces():
+                return placer.places()
+            case QueryServed():
+                return await self._served()
+            case MoveShard(shard, to):
+                return await placer.move(shard, to)
+            case DrainNode(node, draining):
+                return await placer.drain(node, draining=draining)
+            case Dedicate(did):
+                return await placer.dedicated.dedicate(did)
+            case Release(did):
+                return await placer.dedicated.release(did)
 
 
 def _no_batches(edge: str, batch: bytes, answer: Callable[[bytes], None], incarnation: str) -> None:
     del batch, answer, incarnation
     _LOG.error("%s has sent commands to the placer", edge)
-
-
-class PlacerLink(PlacerPort):
-    """The port to the process that has the role of the placer."""
-
-    def __init__(self, name: str, finder: HostFinder) -> None:
-        caller = Caller(f"{name} {new_id()}", _ORDER_S_MAX)
-        self._port = ConnectedHostPort(caller, PLACER, finder)
-
-    async def table(self, known_version: int) -> PlacementTable:
-        """See ``Placer.table``. Raises: HostUnavailable."""
-        return await self._ask(FollowTable(known_version))
-
-    @override
-    async def places(self) -> Places:
-        return await self._ask(QueryPlaces())
-
-    @override
-    async def order(self, order: Order) -> Placed:
-        return await self._ask(order, _ORDER_S_MAX)
-
-    async def _ask(self, question: HostQuestion[A], seconds_max: float = _ANSWER_S_MAX) -> A:
-        try:
-            async with asyncio.timeout(seconds_max):
-                return await self._port.ask(question)
-        except (HostUnavailable, TimeoutError) as error:
-            # The process may hang, or have lost the role: look up the lease again.
-            self._port.close()
-            raise HostUnavailable(PLACER) from error

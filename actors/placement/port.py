@@ -1,13 +1,44 @@
-"""The port to the placer, as an edge and an operator see it: where every shard is, and orders."""
+"""The port to the placers, as an edge and an operator see it: where every shard is, and orders."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 import msgspec
 
+from actors.core.placement_table import PlacementTable
 from actors.host.port import HostQuestion
+from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
+
+_PLACER: Final = "placer"
+
+
+class PlacerLease(NamedTuple):
+    """The name of a placer, as its lease and its log lines have it, and the protocol of its lease.
+
+    If the log has only one database, the name does not contain its number.
+    """
+
+    name: str
+    protocol: int
+
+    @classmethod
+    def of(cls, database: int, databases: int) -> Self:
+        """That of the placer of one database.
+
+        With several databases the protocol is not ``NODE_PROTOCOL``: nodes of earlier releases have
+        the same one, but a single placer for all databases.
+        """
+        if databases == 1:
+            return cls(_PLACER, NODE_PROTOCOL)
+        return cls(f"{_PLACER}-{database}", NODE_PROTOCOL + 1)
+
+
+def runs_beside(lease: HostLease, databases: int) -> bool:
+    """May a node of this release run beside the process with this lease?"""
+    is_placer = lease.name.startswith(_PLACER)
+    return lease.protocol == (PlacerLease.of(0, databases).protocol if is_placer else NODE_PROTOCOL)
 
 
 class Placed(StrEnum):
@@ -92,8 +123,26 @@ Order: TypeAlias = MoveShard | DrainNode | Dedicate | Release
 """What an operator may order."""
 
 
+class FollowTable(HostQuestion[PlacementTable], frozen=True):
+    """Wait for a table with another version than this one."""
+
+    known_version: int
+
+
+class QueryPlaces(HostQuestion[Places], frozen=True):
+    """Query the places of all shards and dedicated identities of the placer's database."""
+
+
+class QueryServed(HostQuestion[list[int]], frozen=True):
+    """Query the databases each of whose shards has an owner, as all placers say."""
+
+
+PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order
+"""What a placer answers."""
+
+
 class PlacerPort(Protocol):
-    """The port to the placer: ``placer_role.PlacerLink``, or a substitute without a placer.
+    """The port to the placers: ``placer_link.PlacerLinks``, or a substitute without a placer.
 
     A placer that did not answer may or may not have carried out the order.
     """

@@ -27,7 +27,7 @@ def agree(logs: Mapping[int, EventLog], shards: Sequence[Collection[str]], *, ne
     """Check that each database has its place in the log, and record the place in new ones.
 
     Args:
-        logs: the databases by their places, the first always; others only if none is new.
+        logs: the databases by their places: all of them, or those that answer if none is new.
         shards: the names of the shards that each database of the log holds, in their order.
         new_id: the id that the databases share as one log, if they are new.
 
@@ -46,7 +46,7 @@ def agree(logs: Mapping[int, EventLog], shards: Sequence[Collection[str]], *, ne
                 raise WrongDatabase(place, "new to this log, which is made with all of them")
             own = shards[place]
             _holds_no_other(log, place, [n for other in shards if other is not own for n in other])
-    one_log = logs[0].setting(SET, new_id)
+    one_log = logs[min(logs)].setting(SET, new_id)
     for place, log in logs.items():
         for name, value, meaning in (
             (COUNT, str(len(shards)), "one of {} databases, not of {}"),

@@ -1,4 +1,4 @@
-"""This node's part in a cluster: how it joins, stands by as the placer, and leaves.
+"""This node's part in a cluster: how it joins, stands by as placer of each database, and leaves.
 
 A cluster consists of the nodes whose hosts have rows in the same log. A node leaves by giving its
 shards away.
@@ -11,7 +11,8 @@ import contextlib
 import re
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final
 
 from actors.core.partitioning import DEDICATED_HOST_PREFIX, HOST_PREFIX
@@ -20,10 +21,11 @@ from actors.host.connected_host import Caller
 from actors.host.port import HostUnavailable
 from actors.placement.membership import LeasedHosts
 from actors.placement.placer import Placer
-from actors.placement.placer_role import PlacerLink, PlacerRole
-from actors.placement.port import DrainNode, Placed
+from actors.placement.placer_link import PlacerLink, PlacerLinks
+from actors.placement.placer_role import PlacerRole
+from actors.placement.port import DrainNode, Placed, PlacerLease
 from http_edge.server.exits import Exit, Stop
-from http_edge.server.hosts import dedication_rules, host_finder, host_leases
+from http_edge.server.hosts import dedication_rules, host_finder, host_leases, placement_of
 from http_edge.settings.settings import Settings
 
 _POLL_S: Final = 0.1
@@ -49,23 +51,17 @@ class ClusterNode:
     def __init__(self, settings: Settings) -> None:
         """A node that has not joined yet; ``settings.node`` is its name, None if it is alone."""
         self.name = settings.node or ""
+        self._settings = settings
         self._finder = host_finder(settings)
-        self._placer = PlacerLink(f"serve-{self.name}", self._finder)
+        self._placers = PlacerLinks(f"serve-{self.name}", self._finder, placement_of(settings))
         # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
-        self._rules = dedication_rules(settings)
-        self._role = PlacerRole(
-            self._new_placer,
-            host_leases(settings),
-            node=self.name,
-            lease_s=settings.limits.host_lease_s,
-        )
-        self._address = settings.host_address
+        self._roles = [self._role(database) for database in range(len(settings.log_dsns))]
         self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
-        self._running: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
 
     async def join(self) -> None:
-        """Stand by as the placer, or become it, once no other living node has this node's name.
+        """Stand by as each placer, or become it, once no other living node has this node's name.
 
         Raises:
             Stop: another node keeps the name for longer than a killed node would.
@@ -79,7 +75,8 @@ class ClusterNode:
                     "Give each node a name of its own: --set node=NAME.",
                 )
             await asyncio.sleep(_POLL_S)
-        self._running = asyncio.create_task(self._role.run(self._address))
+        address = self._settings.host_address
+        self._running = [asyncio.create_task(role.run(address)) for role in self._roles]
 
     async def _namesake(self) -> str | None:
         """A living host of shards whose node has this name: of an earlier process or another."""
@@ -91,14 +88,15 @@ class ClusterNode:
         return next((name for name in hosts if living[name].node == self.name), None)
 
     async def served_elsewhere(self, databases: Collection[int]) -> Collection[int]:
-        """Those of these databases each of whose shards has an owner, as the placer says."""
-        try:
-            async with asyncio.timeout(_CALL_S_MAX):
-                places = await self._placer.places()
-        except (HostUnavailable, TimeoutError):
-            return ()
-        owned = {place.shard for place in places.shards if place.host is not None}
-        return [n for n in databases if owned.issuperset(self._rules.placement.shards_of(n))]
+        """Those of these databases each of whose shards has an owner, as another node says.
+
+        This one cannot reach their placers. The process of any other placer can.
+        """
+        for number, link in enumerate(self._placers.each):
+            if number not in databases:
+                with contextlib.suppress(HostUnavailable):
+                    return [database for database in await link.served() if database in databases]
+        return ()
 
     async def until_served(self, away: Collection[int]) -> None:
         """Return when every shard has an owner, and no host of this node is being drained.
@@ -106,31 +104,43 @@ class ClusterNode:
         A node that was drained and stopped gets shards again when it starts. Shards of databases
         that are away need no owner.
         """
-        database_of = self._rules.placement.database_of_shard
-        while True:
-            with contextlib.suppress(HostUnavailable):
-                places = await self._placer.places()
-                here = [host for host in places.hosts if host.node == self.name]
-                if any(host.draining for host in here):
-                    await self._placer.order(DrainNode(self.name, draining=False))
-                elif here and all(s.host or database_of(s.shard) in away for s in places.shards):
-                    return
-            await asyncio.sleep(_POLL_S)
+        await self._of_each(away, self._is_served)
 
-    async def leave(self) -> None:
+    async def leave(self, away: Collection[int]) -> None:
         """Give all shards to other nodes; return when none is left here or no node takes them.
 
-        A placer or a host that does not answer is asked again: the caller limits the time.
+        A placer or a host that does not answer is asked again: the caller limits the time. This
+        node has no shards of databases that are ``away``.
         """
-        while True:
-            with contextlib.suppress(HostUnavailable):
-                if await self._has_left():
-                    return
-            await asyncio.sleep(_POLL_S)
+        await self._of_each(away, self._has_left)
 
-    async def _has_left(self) -> bool:
-        """Have this node drained; is none of its shards left here, or does no node take them?"""
-        places = await self._placer.places()
+    async def _of_each(
+        self, away: Collection[int], is_done: Callable[[PlacerLink], Awaitable[bool]]
+    ) -> None:
+        """Return when this is done for each database that is not away."""
+
+        async def done(placer: PlacerLink) -> None:
+            while True:
+                with contextlib.suppress(HostUnavailable):
+                    if await is_done(placer):
+                        return
+                await asyncio.sleep(_POLL_S)
+
+        links = enumerate(self._placers.each)
+        await asyncio.gather(*[done(link) for number, link in links if number not in away])
+
+    async def _is_served(self, placer: PlacerLink) -> bool:
+        """Has every shard of this placer an owner? Hosts of this node are to take some again."""
+        places = await placer.places()
+        here = [host for host in places.hosts if host.node == self.name]
+        if any(host.draining for host in here):
+            await placer.order(DrainNode(self.name, draining=False))
+            return False
+        return bool(here) and all(place.host for place in places.shards)
+
+    async def _has_left(self, placer: PlacerLink) -> bool:
+        """Have this node drained; is no shard of this placer left here, or does no node take it?"""
+        places = await placer.places()
         here = [host for host in places.hosts if host.node == self.name]
         others = [h for h in places.hosts if h.node != self.name and not h.draining]
         left = [place for place in places.identities if place.node == self.name]
@@ -141,21 +151,41 @@ class ClusterNode:
             return True
         if all(host.draining for host in here):
             return False
-        placed = await self._placer.order(DrainNode(self.name, draining=True))
+        placed = await placer.order(DrainNode(self.name, draining=True))
         return placed not in {Placed.DONE, Placed.DID_NOT_ANSWER}
 
     async def stop(self) -> None:
-        """Give up the role of the placer, and stop standing by."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-            await self._role.leave()
+        """Give up the roles of placers, and stop standing by."""
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        if self._running:
+            await asyncio.gather(*[role.leave() for role in self._roles])
         await asyncio.to_thread(self._finder.close)
 
-    def _new_placer(self) -> Placer:
+    def _role(self, database: int) -> PlacerRole:
+        """This process's part in placing one database."""
+        settings, count = self._settings, len(self._settings.log_dsns)
+        return PlacerRole(
+            PlacerLease.of(database, count),
+            partial(self._new_placer, database),
+            host_leases(settings, database),
+            self._placers.served,
+            node=self.name,
+            lease_s=settings.limits.host_lease_s,
+        )
+
+    def _new_placer(self, database: int) -> Placer:
+        rules = dedication_rules(self._settings, database)
+        database_of = rules.placement.database_of_host
+
+        def hosts(prefix: str) -> LeasedHosts:
+            return LeasedHosts(
+                lambda name: name.startswith(prefix) and database_of(name) == database,
+                self._finder,
+                self._caller,
+            )
+
         return Placer(
-            LeasedHosts(HOST_PREFIX, self._finder, self._caller),
-            LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, self._caller),
-            self._rules,
-            version=system_clock(),
+            hosts(HOST_PREFIX), hosts(DEDICATED_HOST_PREFIX), rules, version=system_clock()
         )

@@ -33,16 +33,20 @@ def dedicate_above_per_s(settings: Settings) -> float:
     return settings.limits.dedicate_above_commands_per_s if settings.has_placer else 0
 
 
-def dedication_rules(settings: Settings) -> DedicationRules:
-    """The rules of a placer: the shape of the log, and when to dedicate identities."""
-    limits = settings.limits
+def dedication_rules(settings: Settings, database: int) -> DedicationRules:
+    """The rules of a database's placer: what it places, and when to dedicate identities.
+
+    Each database may have its even part of ``limits.dedicated_max``, rounded up.
+    """
+    limits, placement = settings.limits, placement_of(settings)
     return DedicationRules(
-        placement=placement_of(settings),
+        placement=placement,
+        database=database,
         silent_s_max=limits.host_lease_s,
-        identities_max=limits.dedicated_max,
+        identities_max=-(-limits.dedicated_max // placement.databases),
         above_per_s=dedicate_above_per_s(settings),
         quiet_s=limits.dedicated_quiet_s,
-        named=frozenset(settings.dedicated_dids),
+        named=frozenset(d for d in settings.dedicated_dids if placement.database_of(d) == database),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from actors.core.identity import FOLD
 from actors.host.clock import new_id
+from actors.placement.port import runs_beside
 from eventstore.log import databases
 from eventstore.log.errors import (
     LockedElsewhere,
@@ -25,7 +26,7 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, HostLeases
+from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
@@ -58,8 +59,7 @@ def check_log(settings: Settings) -> dict[int, str]:
     """Open the log once, and check it against the settings and the keys.
 
     Return the numbers of the databases that are away, each with the reason: a node of a cluster
-    starts without them, unless the log is new. The first one has to answer: the lease of the placer
-    is in it, and without a placer no shard has an owner.
+    starts without them, unless the log is new or all are away.
 
     Raises:
         Stop: the log cannot be served with these settings; says why and what to do.
@@ -83,26 +83,31 @@ def check_log(settings: Settings) -> dict[int, str]:
                 logs[number] = opened.enter_context(_opened(settings, number))
             except LogUnavailable as error:
                 is_away = type(error) is LogUnavailable  # else its server has answered
-                if number == 0 or settings.node_address is None or not is_away:
+                if settings.node_address is None or not is_away:
                     raise
                 away[number] = error
-        if away and databases.COUNT not in logs[0].settings():
+        if away and not any(databases.COUNT in log.settings() for log in logs.values()):
             raise next(iter(away.values()))
         _check(settings, logs)
-        _note_url(settings, logs[0])
-        if settings.node_address is not None:
-            _note_rules(settings, logs[0])
-        log_id = logs[0].setting("log_id", new_id())
-        with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
-            _served(settings).write_text(log_id + "\n")
+        if 0 in logs:
+            _note(settings, logs[0])
     return {number: str(error) for number, error in away.items()}
 
 
 def why_unserved(settings: Settings, number: int) -> str | None:
-    """Check a database that was away as a start does; why it cannot be served, None if it can."""
+    """Check a database that was away as a start does; why it cannot be served, None if it can.
+
+    Another database tells which log it has to belong to.
+    """
+    others = [other for other in range(len(settings.log_dsns)) if other != number]
     try:
         with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
-            _check(settings, {n: opened.enter_context(_opened(settings, n)) for n in (number, 0)})
+            logs = {number: opened.enter_context(_opened(settings, number))}
+            for other in others:
+                with contextlib.suppress(*(() if other == others[-1] else (LogUnavailable,))):
+                    logs[other] = opened.enter_context(_opened(settings, other))
+                    break
+            _check(settings, logs)
     except Stop as stop:
         reason = stop.__cause__ if isinstance(stop.__cause__, LogUnavailable) else stop.message
         return str(reason)
@@ -122,19 +127,31 @@ def _opened(settings: Settings, number: int) -> contextlib.closing[EventLog]:
 
 
 def _check(settings: Settings, logs: Mapping[int, EventLog]) -> None:
-    """Check these databases of the log, one of which is the first."""
+    """Check these databases of the log."""
     placement = placement_of(settings)
     own = [placement.shards_of(number) for number in range(placement.databases)]
     databases.agree(logs, own, new_id=new_id())
-    _check_emptiness(settings, logs[0])
+    if 0 in logs:
+        _check_emptiness(settings, logs[0])
     for log in logs.values():
         _check_constants(log, settings)
         _check_keys(settings, log)
     if settings.node is not None or not settings.log_dsn.startswith("sqlite:"):
-        _check_nodes(settings)
+        for number in logs:
+            _check_nodes(settings, number)
     each = settings.each_database()
     for number, log in logs.items():
         _check_states(log, each[number])
+
+
+def _note(settings: Settings, log: EventLog) -> None:
+    """Note in the first database, and in the data directory, what the next start compares."""
+    _note_url(settings, log)
+    if settings.node_address is not None:
+        _note_rules(settings, log)
+    log_id = log.setting("log_id", new_id())
+    with contextlib.suppress(OSError):  # a node with keys and log elsewhere may have no folder
+        _served(settings).write_text(log_id + "\n")
 
 
 def _served(settings: Settings) -> Path:
@@ -171,14 +188,14 @@ def _check_constants(log: EventLog, settings: Settings) -> None:
             )
 
 
-def _check_nodes(settings: Settings) -> None:
+def _check_nodes(settings: Settings, database: int) -> None:
     """Refuse to run beside what cannot share the log, once the leases of killed ones have ended.
 
     Raises:
         Stop: such nodes, or another mediator, are running.
         LogUnavailable: the host leases cannot be read.
     """
-    with contextlib.closing(host_leases(settings)) as leases:
+    with contextlib.closing(host_leases(settings, database)) as leases:
         living, left_s = _living(leases)
         until_s = time.monotonic() + left_s + ENDING_S_MAX
         while (refusal := _refusal(settings, living)) is not None:
@@ -202,7 +219,8 @@ def _living(leases: HostLeases) -> tuple[Sequence[HostLease], float]:
 
 def _refusal(settings: Settings, living: Sequence[HostLease]) -> Stop | None:
     """Why a mediator does not start beside these hosts; None if it does."""
-    if others := {one.node or one.name for one in living if one.protocol != NODE_PROTOCOL}:
+    count = len(settings.log_dsns)
+    if others := {one.node or one.name for one in living if not runs_beside(one, count)}:
         return Stop(
             Exit.USAGE,
             "Nodes of a release that cannot run beside this one are running:"

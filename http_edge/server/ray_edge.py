@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import ray
 
+from actors.core.placement_table import PlacementTable, merged
 from actors.host.connected_host import Caller, ConnectedHostPort
 from actors.host.port import HostPort, HostUnavailable
 from actors.host.vital_thread import end_failed_start, end_process
-from actors.placement.placer_role import PlacerLink
+from actors.placement.placer_link import PlacerLink, PlacerLinks
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load
 from http_edge.dispatch.routes import Routes
@@ -47,9 +48,10 @@ class RayEdge:
         self._finder = host_finder(settings)
         has_placer = settings.has_placer
         self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
-        self._placer = PlacerLink(name, self._finder) if has_placer else None
+        self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None
+        self._tables: dict[int, PlacementTable] = {}
         self._edge: Edge | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
         self._listening = asyncio.Event()
         self._stopped = asyncio.Event()
 
@@ -62,8 +64,8 @@ class RayEdge:
             end_failed_start(error)
         self._listening.set()
         await self._stopped.wait()
-        if self._following is not None:
-            self._following.cancel()
+        for following in self._following:
+            following.cancel()
         await asyncio.to_thread(self._finder.close)
 
     async def _started(self) -> Edge:
@@ -77,10 +79,11 @@ class RayEdge:
             keys,
             lambda host: self._port(host, edge),
             routes=self._routes,
-            placer=self._placer,
+            placer=self._placers,
         )
-        if self._placer is not None:
-            self._following = asyncio.create_task(self._follow(edge, self._placer))
+        for database, placer in enumerate(self._placers.each if self._placers else ()):
+            following = self._follow(edge, database, placer)
+            self._following.append(asyncio.create_task(following))
         await edge.start()
         # The objects that exist now stay: collecting among them would slow down every request.
         gc.collect()
@@ -106,8 +109,7 @@ class RayEdge:
             await self._edge.stop(drain_s)
         self._stopped.set()
 
-    @staticmethod
-    async def _follow(edge: Edge, placer: PlacerLink) -> None:
+    async def _follow(self, edge: Edge, database: int, placer: PlacerLink) -> None:
         """Hand every new placement table to the edge, which uses the last one until then."""
         version = 0
         while True:
@@ -116,12 +118,23 @@ class RayEdge:
                 edge.placer_answered()
                 if table.version != version:
                     version = table.version
-                    edge.take_table(table)
+                    edge.take_table(self._with_others(database, table))
             except HostUnavailable:
                 await asyncio.sleep(_PLACER_AGAIN_S)
             except Exception:  # noqa: BLE001 - without new tables an edge would ask wrong hosts
                 _LOG.exception("failed to apply the placement table")
                 await asyncio.sleep(_PLACER_AGAIN_S)
+
+    def _with_others(self, database: int, table: PlacementTable) -> PlacementTable:
+        """The table of one database with the last ones of the others."""
+        known = self._tables.get(database)
+        if table.dedicated is None and known is not None:
+            # A new placer has not read the list yet; what the last one said of it still holds.
+            table = msgspec.structs.replace(
+                table, dedicated=known.dedicated, returned=known.returned
+            )
+        self._tables[database] = table
+        return merged(self._tables.values())
 
     def _port(self, host: str, edge: Edge) -> HostPort:
         limits = self._settings.limits

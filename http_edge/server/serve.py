@@ -87,7 +87,8 @@ def run(loaded: Loaded) -> int:
         settings = settings.bound_to(port, operators_port)
         away = check_log(settings)
         open_gateway(settings.push)  # reads its files, so that a wrong one ends the start here
-        clock = ClockWatch(host_leases(settings), settings.limits.clock_off_s_max)
+        answers = min(set(range(len(settings.log_dsns))) - away.keys())
+        clock = ClockWatch(host_leases(settings, answers), settings.limits.clock_off_s_max)
         clock.check()
         with only_mediator(settings):
             return _served(settings, away, metrics, clock, started_s=started_s)
@@ -383,7 +384,7 @@ class _Mediator:
         if self._node is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
-                    await self._node.leave()
+                    await self._node.leave(self._away)
             # At the same time as the edges: a placer may be waiting for a host that is silent.
             steps.append(self._node.stop())
         drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)

@@ -18,6 +18,7 @@ from tests.cluster.commands import poste_json
 from tests.cluster.nodes import Nodes
 from tests.cluster.test_databases import SETTINGS, SHARDS, person_in
 from tests.database_server import DatabaseServer, database_directory
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 _NODE: Final = 1
@@ -70,17 +71,17 @@ async def is_taken(mediator: MediatorClient, person: Account) -> bool:
 
 
 async def is_served(two: Two, mediator: MediatorClient, here: Account, there: Account) -> None:
-    """Wait until the second database is served as the first, and nothing is said of it any more."""
+    """Wait until the database of ``there`` is served too, and nothing is said of it any more."""
 
     async def served() -> bool:
         return await is_taken(mediator, there)
 
     await until(served)
     assert await is_taken(mediator, here)
-    assert "databases_away" not in await asyncio.to_thread(status, two)
 
     async def is_well() -> bool:
-        return (await health_by(two, "/health"))[0] == 200
+        said = await asyncio.to_thread(status, two)
+        return "databases_away" not in said and (await health_by(two, "/health"))[0] == 200
 
     await until(is_well)
 
@@ -130,16 +131,52 @@ async def test_a_node_starts_without_a_database_and_serves_it_when_it_is_back_an
     assert "database 1 is not served: PostgreSQL: fsync=off" in log
 
 
-async def test_a_node_needs_the_first_database_and_each_that_other_nodes_serve(two: Two) -> None:
+async def test_a_node_does_not_start_without_a_database_that_other_nodes_serve(two: Two) -> None:
     two.second.start()
     async with again(two):
         pass
-    wrong = f"{two.first.url} {two.second.url.replace(str(two.second.port), '1')}"
-    code, said = await asyncio.to_thread(two.nodes.refused, 2, node="node-2", log=wrong)
-    assert code == Exit.UNREACHABLE
-    assert "Database 1 of the log cannot be opened here, and other nodes have all" in said
+    nowhere = f"port {(port := free_port())} failed"
+    for number, server in enumerate((two.first, two.second)):
+        urls = [two.first.url, two.second.url]
+        urls[number] = server.url.replace(str(server.port), str(port))
+        code, said = await asyncio.to_thread(
+            two.nodes.refused, 2, node="node-2", log=" ".join(urls)
+        )
+        assert code == Exit.UNREACHABLE
+        assert f"Database {number} of the log cannot be opened here, and other nodes have" in said
+        assert nowhere in said
     two.nodes.kill_everything()
     two.first.stop()
+    two.second.stop()
     code, said = await asyncio.to_thread(two.nodes.refused, 2)
-    assert code == Exit.UNREACHABLE
+    assert code == Exit.UNREACHABLE, "no database answers"
     assert f"port {two.first.port} failed" in said
+
+
+async def test_no_database_is_special_and_its_shards_get_other_owners_while_another_is_away(
+    two: Two,
+) -> None:
+    two.second.start()
+    async with again(two) as mediator:
+        here, there = await person_in(0, mediator), await person_in(1, mediator)
+        await befriend(there, here)
+    other = await asyncio.to_thread(two.nodes.serve, 2)
+    two.first.stop()
+    two.nodes.servers[_NODE].kill_everything()
+    async with client(other.url) as mediator:
+
+        async def is_served_here() -> bool:
+            return await is_taken(mediator, there)
+
+        await until(is_served_here)
+        assert not await is_taken(mediator, here)
+        async with again(two) as returned:
+
+            async def is_served_there() -> bool:
+                return await is_taken(returned, there)
+
+            await until(is_served_there)
+            assert not await is_taken(returned, here)
+            assert "0" in (await asyncio.to_thread(status, two))["databases_away"]
+            two.first.start()
+            await is_served(two, returned, there, here)

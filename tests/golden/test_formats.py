@@ -22,7 +22,7 @@ from actors.core.submissions import Submission
 from actors.host import host_connection, session_registry
 from actors.host.host_connection import Hello, Welcome
 from actors.host.port import AnyQuestion, HostQuestion
-from actors.placement import placer_role
+from actors.placement import port
 from eventstore.log import seal
 from eventstore.log.events import TYPE_BY_TOPIC
 from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
@@ -33,7 +33,7 @@ FOLDER = Path(__file__).parent
 MEMBERS_MAX: Final = 6
 EXCHANGED = (
     *(Hello, Welcome, Submission, BatchResult, Push, HostLease),
-    *(AnyQuestion, placer_role._Question, session_registry._Part),
+    *(AnyQuestion, port.PlacerQuestion, session_registry._Part),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actors.core.partitioning import Placement
 from http_edge.server.hosts import dedication_rules, host_options
 from http_edge.settings.settings import Section, Settings
 
@@ -81,7 +82,7 @@ def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say
     other = _other(CLUSTER.limits)
     limits = CLUSTER.limits.model_copy(update=other)
     settings = CLUSTER.model_copy(update={"limits": limits})
-    rules = dedication_rules(settings)
+    rules = dedication_rules(settings, 0)
     assert (rules.identities_max, rules.quiet_s, rules.silent_s_max, rules.above_per_s) == (
         other["dedicated_max"],
         other["dedicated_quiet_s"],
@@ -91,3 +92,20 @@ def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say
     options = host_options(settings, 0)
     assert options.lease_s == rules.silent_s_max
     assert options.limits.dedicate_above_commands_per_s == rules.above_per_s
+
+
+def test_each_of_several_databases_has_its_part_of_the_dedicated_identities() -> None:
+    placement = Placement(CLUSTER.shards, hosts=1, databases=2)
+    dids = [f"did:example:{number}" for number in range(8)]
+    settings = CLUSTER.model_copy(
+        update={
+            "log": "postgresql://a postgresql://b",
+            "dedicated_dids": (*dids,),
+            "limits": CLUSTER.limits.model_copy(update={"dedicated_max": 3}),
+        }
+    )
+    parts = [dedication_rules(settings, database) for database in range(2)]
+    assert [part.identities_max for part in parts] == [2, 2]
+    assert parts[0].named | parts[1].named == {*dids}
+    for database, part in enumerate(parts):
+        assert {placement.database_of(did) for did in part.named} == {database}

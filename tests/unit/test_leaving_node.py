@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from actors.host.port import HostUnavailable
-from actors.placement.placer_role import PlacerLink
+from actors.placement.placer_link import PlacerLink
 from actors.placement.port import (
     DrainNode,
     HostPlace,
@@ -60,9 +60,9 @@ async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_an
 ) -> None:
     node = ClusterNode(Settings(data_dir=tmp_path, node="a", node_address="127.0.0.1"))
     placer = AbsentPlacer(shards=2)
-    node._placer = cast("PlacerLink", placer)
+    node._placers.each[:] = [cast("PlacerLink", placer)]
     async with asyncio.timeout(10):
-        await node.leave()
+        await node.leave(away=())
     assert placer.orders == [DrainNode("a", draining=True)]
     assert placer.shards == 0
     await node.stop()

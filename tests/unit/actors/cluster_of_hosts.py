@@ -16,6 +16,7 @@ from actors.core.partitioning import (
     Placement,
     dedicated_host_name,
 )
+from actors.core.placement_table import PlacementTable, merged
 from actors.host.identity_host import HostOptions
 from actors.host.port import (
     A,
@@ -51,7 +52,7 @@ QUIET_S = 20.0
 
 
 class LocalCluster:
-    """Hosts of one log, found by name, and a placer that knows of nothing but them."""
+    """Hosts of one log, found by name, and a placer for each database that knows only its hosts."""
 
     def __init__(self, directory: Path, databases: int = 1) -> None:
         self.placement = Placement(len(SHARDS), hosts=1, databases=databases)
@@ -65,24 +66,40 @@ class LocalCluster:
         self.now_s = 0.0
         self.now_ms = NOW_MS
         """By the clocks of the hosts, which stand still unless a test says otherwise."""
-        self.placer = self.new_placer()
+        self.placers: list[Placer] = []
+        for database in range(databases):
+            self.new_placer(database)
 
-    def new_placer(self, **policy: Any) -> Placer:
+    @property
+    def placer(self) -> Placer:
+        """The placer of the first database."""
+        return self.placers[0]
+
+    def placer_of(self, did: str) -> Placer:
+        """The placer of an identity's database."""
+        return self.placers[self.placement.database_of(did)]
+
+    def new_placer(self, database: int = 0, **policy: Any) -> Placer:
         """A placer that knows nothing, in place of the last."""
         rules = DedicationRules(
             placement=self.placement,
+            database=database,
             silent_s_max=SILENT_S,
             identities_max=IDENTITIES_MAX,
             above_per_s=ABOVE_PER_S,
             quiet_s=QUIET_S,
         )
         rules = msgspec.structs.replace(rules, **policy)
-        self.placer = Placer(self, LocalDedicatedHosts(self), rules, version=1)
-        return self.placer
+        shards = LocalHosts(self, HOST_PREFIX, database)
+        identities = LocalHosts(self, DEDICATED_HOST_PREFIX, database)
+        placer = Placer(shards, identities, rules, version=1)
+        self.placers[database : database + 1] = [placer]
+        return placer
 
     async def lose_placer(self) -> None:
         """The placer dies in the middle of what it does; the next one knows nothing of it."""
-        running = [*self.placer._tasks._under_way]
+        (placer,) = self.placers
+        running = [*placer._tasks._under_way]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, *self._asked, return_exceptions=True)
@@ -137,15 +154,17 @@ class LocalCluster:
 
     async def stop(self) -> None:
         """End whatever was started."""
-        await self.placer.close()
+        for placer in self.placers:
+            await placer.close()
         for host in self._every:
             await asyncio.to_thread(host.stop)
 
     async def tick(self, passed_s: float = 0.5) -> None:
         """Let the placer look once, and finish what it began."""
         self.now_s += passed_s
-        await self.placer.tick(self.now_s)
-        await self.placer.close()
+        for placer in self.placers:
+            await placer.tick(self.now_s)
+            await placer.close()
 
     async def look(self, passed_s: float) -> None:
         """Let the placer look once, and hosts answer it; what it began earlier may go on."""
@@ -167,26 +186,20 @@ class LocalCluster:
 
     async def table(self) -> dict[str, str]:
         """Who owns what, as edges see it."""
-        owners = (await self.placer.table(-1, seconds_max=0)).owners
-        return {shard: owner.host for shard, owner in owners.items()}
+        return {shard: owner.host for shard, owner in (await self.whole_table()).owners.items()}
 
     async def sessions(self) -> dict[str, str]:
         """The ids of the sessions of every shard, as edges see it."""
-        owners = (await self.placer.table(-1, seconds_max=0)).owners
-        return {shard: owner.sessions for shard, owner in owners.items()}
+        return {shard: owner.sessions for shard, owner in (await self.whole_table()).owners.items()}
+
+    async def whole_table(self) -> PlacementTable:
+        """The tables of all placers as one, as edges see it."""
+        return merged([await placer.table(-1, seconds_max=0) for placer in self.placers])
 
     async def counts(self) -> dict[str, int]:
         """How many shards each living host has, as edges see it."""
         owners = list((await self.table()).values())
         return {name: owners.count(name) for name in sorted(self.hosts)}
-
-    async def names(self) -> Collection[str]:
-        """The hosts of shards that live, for the placer."""
-        return {name for name in self.hosts if name.startswith(HOST_PREFIX)}
-
-    def port(self, name: str) -> OwnerPort:
-        """The way to a host, for the placer."""
-        return _Port(self, name)
 
     async def reach(self, name: str) -> CalledHost:
         """A host that answers now. Raises: HostUnavailable."""
@@ -197,15 +210,19 @@ class LocalCluster:
         return self.hosts[name]
 
 
-class LocalDedicatedHosts:
-    """The hosts of single identities among those of a cluster."""
+class LocalHosts:
+    """The hosts of a kind and a database among those of a cluster."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: LocalCluster, prefix: str, database: int) -> None:
         self._cluster = cluster
+        self._prefix = prefix
+        self._database = database
 
     async def names(self) -> Collection[str]:
         """The hosts that live, for the placer."""
-        return {name for name in self._cluster.hosts if name.startswith(DEDICATED_HOST_PREFIX)}
+        database_of = self._cluster.placement.database_of_host
+        named = [name for name in self._cluster.hosts if name.startswith(self._prefix)]
+        return {name for name in named if database_of(name) == self._database}
 
     def port(self, name: str) -> OwnerPort:
         """The way to a host, for the placer."""

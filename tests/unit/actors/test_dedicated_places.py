@@ -59,7 +59,7 @@ def contract(did: str) -> Contract:
 
 async def reply_to(cluster: LocalCluster, did: str, command: Command) -> Reply:
     """What the owner of an identity answers, found as edges find it."""
-    table = await cluster.placer.table(-1, seconds_max=0)
+    table = await cluster.whole_table()
     dedicated = table.dedicated or {}
     partition = did if did in dedicated else shard_of(did, len(SHARDS))
     owner = dedicated.get(did) or table.owners[partition]
@@ -80,7 +80,8 @@ async def ordered(cluster: LocalCluster, order: asyncio.Task[Placed]) -> Placed:
 
 
 async def dedicate(cluster: LocalCluster, did: str = DID) -> Placed:
-    return await ordered(cluster, asyncio.create_task(cluster.placer.dedicated.dedicate(did)))
+    placer = cluster.placer_of(did)
+    return await ordered(cluster, asyncio.create_task(placer.dedicated.dedicate(did)))
 
 
 async def release(cluster: LocalCluster, did: str = DID) -> Placed:
@@ -89,7 +90,7 @@ async def release(cluster: LocalCluster, did: str = DID) -> Placed:
 
 async def own(cluster: LocalCluster) -> dict[str, tuple[str | None, str | None]]:
     """The dedicated identities, each with its host and the id of its sessions."""
-    found = (await cluster.placer.table(-1, seconds_max=0)).dedicated
+    found = (await cluster.whole_table()).dedicated
     assert found is not None
     return {
         did: (None, None) if owner is None else (owner.host, owner.sessions)
@@ -444,15 +445,17 @@ async def test_an_identity_gets_a_host_that_works_on_its_database(tmp_path: Path
             await reply_to(cluster, did, Register(contract(did)))
             assert await dedicate(cluster, did) is Placed.DONE
             assert await serves(cluster, did)
-        nodes = {place.did: place.node for place in cluster.placer.places().identities}
-        assert nodes == {first: "a", second: "b"}
+        one, other = cluster.placers
+        assert [(p.did, p.node) for p in one.places().identities] == [(first, "a")]
+        assert [(p.did, p.node) for p in other.places().identities] == [(second, "b")]
         # No other host works on the first database: there is nowhere to go.
-        await cluster.placer.drain("a", draining=True)
-        await cluster.placer.drain("b", draining=True)
+        assert await one.drain("a", draining=True) is Placed.NO_OTHER_NODE
+        assert await other.drain("b", draining=True) is Placed.DONE
         await hosts_after_a_while(cluster)
-        nodes = {place.did: place.node for place in cluster.placer.places().identities}
-        assert nodes == {first: "a", second: "c"}
-        cluster.new_placer()
+        assert [(p.did, p.node) for p in one.places().identities] == [(first, "a")]
+        assert [(p.did, p.node) for p in other.places().identities] == [(second, "c")]
+        for database in range(DATABASES):
+            cluster.new_placer(database)
         await cluster.settle()
         assert set(await own(cluster)) == {first, second}
     finally:

@@ -271,7 +271,7 @@ async def test_the_next_placer_of_a_process_takes_the_place_of_the_last_at_each_
     host = RayIdentityHost(options, lambda _name: None)
     node = ClusterNode(settings)
     for _ in range(3):
-        placer = node._new_placer()
+        placer = node._new_placer(0)
 
         async def sees_host(placer: Placer = placer) -> bool:
             await placer.tick(0.0)

@@ -287,25 +287,37 @@ async def test_a_shard_is_with_a_host_of_its_database_whichever_comes_and_goes(
     assert await placed() == ({"host-a-0-0"}, {"host-a-1-0", "host-b-1-0", "host-c-1-0"})
 
 
-async def test_a_drained_node_gives_each_database_to_its_hosts_elsewhere(
-    divided: LocalCluster,
-) -> None:
+async def test_what_a_placer_is_ordered_concerns_its_database_alone(divided: LocalCluster) -> None:
     before = await divided.sessions()
-    assert await divided.placer.drain("a", draining=True) is Placed.DONE
+    assert await divided.placers[1].drain("a", draining=True) is Placed.DONE
     await divided.settle()
     assert await divided.counts() == {
-        "host-a-0-0": 0,
+        "host-a-0-0": 2,
         "host-a-1-0": 0,
-        "host-b-0-0": 4,
+        "host-b-0-0": 2,
         "host-b-1-0": 4,
     }
     assert await divided.sessions() == before
+    first, second = divided.placers
+    assert await first.move("shard-1", "b") is Placed.NO_SUCH_SHARD
+    assert await second.move("shard-1", "host-b-0-0") is Placed.NO_SUCH_HOST
+    assert [place.shard for place in second.places().shards] == [*PLACEMENT.shards_of(1)]
 
 
-async def test_a_shard_is_not_moved_to_a_host_of_another_database(divided: LocalCluster) -> None:
-    owners = await divided.table()
-    assert await divided.placer.move("shard-0", "host-a-1-0") is Placed.OTHER_DATABASE
-    assert await divided.table() == owners
-    to = "b" if owners["shard-0"] == "host-a-0-0" else "a"
-    assert await divided.placer.move("shard-0", to) is Placed.DONE
-    assert (await divided.table())["shard-0"] == f"host-{to}-0-0"
+async def test_a_placer_works_while_the_hosts_of_another_database_are_silent(
+    divided: LocalCluster,
+) -> None:
+    divided.silence("host-a-0-0")
+    divided.silence("host-b-0-0")
+    divided.new_placer(0)
+    divided.new_placer(1)
+    divided.kill("host-a-1-0")
+    for _ in range(3):
+        await divided.tick()
+    table = await divided.placers[1].table(-1, seconds_max=0)
+    assert {owner.host for owner in table.owners.values()} == {"host-b-1-0"}
+    assert table.owners.keys() == {*PLACEMENT.shards_of(1)}
+    assert await divided.placers[1].knows_hosts(seconds_max=0)
+    assert not (await divided.placers[0].table(-1, seconds_max=0)).owners
+    divided.wake("host-a-0-0")
+    divided.wake("host-b-0-0")

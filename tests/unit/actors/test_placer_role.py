@@ -13,17 +13,20 @@ from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
 from actors.placement import placer_role
 from actors.placement.placer import Placer
-from actors.placement.placer_role import PLACER, PlacerLink, PlacerRole
-from actors.placement.port import DrainNode, MoveShard, Placed
+from actors.placement.placer_link import PlacerLink
+from actors.placement.placer_role import PlacerRole
+from actors.placement.port import DrainNode, MoveShard, Placed, PlacerLease
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
 from tests.ports import free_port
-from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster
+from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster, LocalHosts
 
 LOOPBACK = "127.0.0.1"
 LONG_S = 600.0
 LEFT_S_MAX = 10.0
+LEASE = PlacerLease.of(0, databases=1)
+PLACER = LEASE.name
 
 
 @pytest.fixture
@@ -41,12 +44,18 @@ def leases(tmp_path: Path) -> Iterator[HostLeases]:
     leases.close()
 
 
+async def nothing_served() -> list[int]:
+    return []
+
+
 class Process:
     """One that stands by as the placer."""
 
     def __init__(self, cluster: LocalCluster, node: str, tmp_path: Path) -> None:
         own = open_host_leases(f"sqlite:{tmp_path / 'log.db'}")
-        self.role = PlacerRole(cluster.new_placer, own, node=node, lease_s=LONG_S)
+        self.role = PlacerRole(
+            LEASE, cluster.new_placer, own, nothing_served, node=node, lease_s=LONG_S
+        )
         self.running = asyncio.create_task(self.role.run(LOOPBACK))
 
     async def leave(self) -> None:
@@ -81,7 +90,7 @@ async def another_placer(cluster: LocalCluster, last: Placer) -> None:
 async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_is(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path
 ) -> None:
-    link = PlacerLink("edge-0", HostFinder([leases]))
+    link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
     everything = dict.fromkeys(SHARDS, "host-a-0")
     with pytest.raises(HostUnavailable):
         await link.places()
@@ -105,7 +114,7 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
 ) -> None:
     ended = HostLease(PLACER, "a", "ended", LOOPBACK, free_port(), b"token")
     leases.take(ended, LONG_S)
-    link = PlacerLink("edge-0", HostFinder([leases]))
+    link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
     second = Process(cluster, "b", tmp_path)
     assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
     await second.leave()
@@ -126,7 +135,7 @@ async def test_moves_under_way_end_before_the_role_is_given_up(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Process(cluster, "a", tmp_path)
-    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]), PLACER)) != {}
     await begin_a_move(cluster)
     give_up = first.role._leases.leave
     moving: list[bool] = []
@@ -150,7 +159,7 @@ async def test_the_role_is_given_up_though_a_move_goes_on_for_ever(
 ) -> None:
     monkeypatch.setattr(placer_role, "_FINISH_S_MAX", 0.1)
     first = Process(cluster, "a", tmp_path)
-    assert await placing(PlacerLink("edge-0", HostFinder([leases]))) != {}
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]), PLACER)) != {}
     await begin_a_move(cluster)
     await asyncio.wait_for(first.leave(), LEFT_S_MAX)
     assert leases.living() == []
@@ -163,7 +172,7 @@ async def test_who_has_just_taken_the_role_says_nothing_before_every_host_has_an
     await cluster.settle()
     cluster.silence("host-a-0")
     monkeypatch.setattr(placer_role, "_HOSTS_S_MAX", LONG_S)
-    link, last = PlacerLink("edge-0", HostFinder([leases])), cluster.placer
+    link, last = PlacerLink("edge-0", HostFinder([leases]), PLACER), cluster.placer
     first = Process(cluster, "a", tmp_path)
     await another_placer(cluster, last)
     table, places = asyncio.create_task(link.table(0)), asyncio.create_task(link.places())
@@ -184,12 +193,12 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def unknown() -> Collection[str]:
+    async def unknown(_: LocalHosts) -> Collection[str]:
         raise HostUnavailable("a database does not answer")
 
-    monkeypatch.setattr(cluster, "names", unknown)
+    monkeypatch.setattr(LocalHosts, "names", unknown)
     monkeypatch.setattr(placer_role, "_HOSTS_S_MAX", 0.05)
-    link, last = PlacerLink("edge-0", HostFinder([leases])), cluster.placer
+    link, last = PlacerLink("edge-0", HostFinder([leases]), PLACER), cluster.placer
     first = Process(cluster, "a", tmp_path)
     await another_placer(cluster, last)
     for answer in (link.table(0), link.places(), link.order(DrainNode("a", draining=True))):
@@ -203,7 +212,7 @@ async def test_who_cannot_find_out_which_hosts_there_are_is_no_placer_to_anyone(
 async def test_who_has_lost_the_role_answers_no_more(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path
 ) -> None:
-    link = PlacerLink("edge-0", HostFinder([leases]))
+    link = PlacerLink("edge-0", HostFinder([leases]), PLACER)
     first = Process(cluster, "a", tmp_path)
     await placing(link)
     (row,) = leases.living()

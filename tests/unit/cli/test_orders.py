@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.placement import placer_role
+from actors.placement import placer_link
 from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
@@ -29,4 +29,4 @@ def test_an_order_is_awaited_for_as_long_as_the_placer_may_take(
     path = "/".join(["", *order[:2]])
     with answering({path: (200, b'{"placed": "DONE"}')}) as listen:
         ran = run(*order, "--data-dir", data_dir_of(tmp_path, listen))
-    assert (ran.code, timeouts) == (Exit.OK, [placer_role._ORDER_S_MAX])
+    assert (ran.code, timeouts) == (Exit.OK, [placer_link._ORDER_S_MAX])
