@@ -6,6 +6,7 @@ LogError
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
 │   ├── LogMissing   there is no log where one is to be read
+│   ├── LogUnusable  the database answers, and has to be corrected first
 │   ├── RowsLeft     rows left the log while it was checked
 │   └── LogDamaged   the database cannot read its own file
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
@@ -59,6 +60,10 @@ class LogUnavailable(LogError):
 
 class LogMissing(LogUnavailable):
     """There is no log at the place where one is to be read."""
+
+
+class LogUnusable(LogUnavailable):
+    """The database or its URL has to be corrected first: another try does not help."""
 
 
 class RowsLeft(LogUnavailable):

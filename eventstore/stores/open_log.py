@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from eventstore.log.errors import LogUnavailable
+from eventstore.log.errors import LogUnusable
 from eventstore.log.event_log import EventLog
 from eventstore.log.host_leases import LEASE_S, HostLeases
 from eventstore.log.session import Store
@@ -36,7 +36,8 @@ def open_log(
     ``to_read``: the store need not be durable, may be read-only, and must have a log: none is made.
 
     Raises:
-        LogUnavailable: the store cannot be opened, or the URL names none.
+        LogUnavailable: the store cannot be opened.
+        LogUnusable: the URL names no log, or the store needs a correction first.
         LogMissing: there is no log in it, with ``to_read``.
         LogUnfinished: a restore into it has not come to its end.
         LogOfLaterRelease: a later release has written to it.
@@ -66,12 +67,12 @@ def open_store(
 
     Raises:
         LogMissing: there is no log in it, with ``to_read`` or ``makes_missing``.
-        LogUnavailable, ReadModelsMissing, UnsafeLog: as ``open_log``.
+        LogUnavailable, LogUnusable, ReadModelsMissing, UnsafeLog: as ``open_log``.
     """
     try:
         url = urlsplit(dsn)
     except ValueError as error:
-        raise LogUnavailable("not a URL") from error
+        raise LogUnusable("not a URL") from error
     match url.scheme:
         case "sqlite" if url.path and not url.netloc:
             path = Path(unquote(url.path))
@@ -89,7 +90,7 @@ def open_store(
             )
         case scheme:
             # The message leaves out the URL, which may hold a password.
-            raise LogUnavailable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")
+            raise LogUnusable(f"not a log: {scheme or 'no scheme'}; use sqlite: or postgresql:")
 
 
 def open_host_leases(

@@ -9,6 +9,8 @@ may name several, one of which is the primary.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,9 +28,9 @@ from eventsourcing.persistence import (
     NotSupportedError,
     PersistenceError,
 )
-from psycopg import Connection, Error, OperationalError, ProgrammingError
+from psycopg import Connection, Error, OperationalError, ProgrammingError, pq
 from psycopg.abc import PQGen
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import (
     Diagnostic,
     InvalidParameterValue,
@@ -41,7 +43,7 @@ from psycopg.sql import SQL
 from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable, UnsafeLog
+from eventstore.log.errors import LogUnavailable, LogUnusable, UnsafeLog
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
@@ -78,6 +80,19 @@ _REPLICATED: Final = ("on", "remote_write", "remote_apply")
 _OF_NUMBERS: Final = ("GetNewTransactionId", "GetNewMultiXactId")
 """The server's functions that warn at each transaction, long before its numbers of transactions run
 out, because of any of its databases. That says nothing about the commit."""
+_TO_CORRECT: Final = ("28", "3D", "3F", "42")
+"""Classes of SQLSTATE that stay until something is corrected: the login, the database, the schema,
+rights and names. In others a server says that it cannot now: full, starting, read-only."""
+_CODE: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})"')
+_WAITED: Final[Mapping[int, int]] = {
+    pq.PollingStatus.READING: select.POLLIN,
+    pq.PollingStatus.WRITING: select.POLLOUT,
+}
+_TLS: Final = re.compile(
+    rb"certificate verify failed|(?:ssl|tls)\S* alert|server certificate for|certificate file|"
+    rb"SSL was required|invalid sslmode"
+)
+"""What libpq, which the driver has in English alone, says if the two sides agree on no TLS."""
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 _SET: Final = (
@@ -289,6 +304,40 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
     return connection
 
 
+def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
+    """Connect once more: whether a server answers, and no further try will do with this URL.
+
+    False if no server answers within ``connect_s_max``, or one does and cannot serve now. psycopg
+    has no SQLSTATE of a refused connection, only a text in the server's language; the trace of
+    libpq has it. The driver keeps some bytes for each trace: this is for a start.
+
+    Raises:
+        LogUnusable: the URL cannot be read.
+    """
+    parameters = {**_parameters(dsn, bounds), "row_factory": None}
+    until_s = time.monotonic() + bounds.connect_s_max
+    with os.fdopen(os.memfd_create("trace"), "r+b") as trace:
+        pgconn = pq.PGconn.connect_start(make_conninfo(**parameters).encode())
+        pgconn.trace(trace.fileno())
+        try:
+            while (state := pgconn.connect_poll()) in _WAITED and time.monotonic() < until_s:
+                says = select.poll()
+                says.register(pgconn.socket, _WAITED[state])
+                says.poll(_LOOK_S * 1000)
+        finally:
+            pgconn.untrace()
+        trace.seek(0)
+        codes = _CODE.findall(trace.read())
+    said = pgconn.error_message
+    pgconn.finish()
+    return any(code[:2].decode() in _TO_CORRECT for code in codes) or bool(_TLS.search(said))
+
+
+def needs_correction(error: BaseException | None) -> bool:
+    """Whether the server refused a statement for a reason that does not pass by itself."""
+    return isinstance(error, Error) and (error.sqlstate or "")[:2] in _TO_CORRECT
+
+
 def unsafe_settings(connection: Connection[Any]) -> dict[str, str]:
     """The server's durability settings that do not keep a confirmed commit."""
     found = _settings(connection)
@@ -342,10 +391,10 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
         )
     except ProgrammingError as error:
         # What follows the colon quotes the URL, and may be a part of the password.
-        raise LogUnavailable(f"PostgreSQL: {_ENCODED}: {str(error).partition(':')[0]}") from None
+        raise LogUnusable(f"PostgreSQL: {_ENCODED}: {str(error).partition(':')[0]}") from None
     if "@" in str(parameters.get("host", "")):
         # The host begins behind the first @, so this is the end of a password.
-        raise LogUnavailable(f"PostgreSQL: {_ENCODED}")
+        raise LogUnusable(f"PostgreSQL: {_ENCODED}")
     if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")

@@ -21,7 +21,7 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Identifier
 from typing_extensions import override
 
-from eventstore.log.errors import LogUnavailable, NotComparable
+from eventstore.log.errors import LogUnavailable, LogUnusable, NotComparable
 from eventstore.log.event_log import (
     BYTES_ANY,
     ChangedRow,
@@ -37,7 +37,11 @@ from eventstore.read_models.saved_events_erasure import LastSteps
 from eventstore.read_models.update import INDEXED, MADE, READ_MODELS, update_read_models
 from eventstore.stores.postgres_append import KEEP_OUT, append
 from eventstore.stores.postgres_bounds import PostgresBounds
-from eventstore.stores.postgres_connections import BoundedConnection, PostgresConnections
+from eventstore.stores.postgres_connections import (
+    BoundedConnection,
+    PostgresConnections,
+    needs_correction,
+)
 from eventstore.stores.postgres_tables import (
     LATER_COLUMNS,
     make_tables,
@@ -86,6 +90,7 @@ class PostgresStore(Store):
             LogMissing: there is no log in the database, with ``to_read`` or ``makes_missing``.
             ReadModelsMissing: the log has rows and lacks a read model, or all its queues.
             LogUnavailable: no server can be reached, or it refuses.
+            LogUnusable: the log is not whole, or rights on its tables are missing.
             UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
         """
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
@@ -103,7 +108,8 @@ class PostgresStore(Store):
         except BaseException as error:
             self._connections.close()
             if isinstance(error, EventSourcingError):
-                raise LogUnavailable(f"PostgreSQL: {error}") from error
+                kind = LogUnusable if needs_correction(error.__cause__) else LogUnavailable
+                raise kind(f"PostgreSQL: {error}") from error
             raise
         self.recorder: ApplicationRecorder = PostgresRecorder(self._connections)
 

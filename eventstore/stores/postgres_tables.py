@@ -8,7 +8,7 @@ from typing import Any, Final
 from psycopg import Connection
 from psycopg.rows import tuple_row
 
-from eventstore.log.errors import LogMissing, LogUnavailable, ReadModelsMissing
+from eventstore.log.errors import LogMissing, LogUnusable, ReadModelsMissing
 from eventstore.log.log_format import FORMAT_NAME
 from eventstore.read_models.queue_depths import DUE_COLUMNS, INDEXES, MADE_LAST
 from eventstore.read_models.update import MADE, READ_MODELS, UNFILLED
@@ -183,7 +183,7 @@ def make_tables(connection: BoundedConnection) -> None:
     """Make missing tables, indexes, functions and triggers.
 
     Raises:
-        LogUnavailable: the schema of the rows is not in the search path of the connection.
+        LogUnusable: the schema of the rows is not in the search path of the connection.
         psycopg.Error: the server failed.
     """
     # IF NOT EXISTS does not keep two processes from making the same table at the same time.
@@ -216,13 +216,13 @@ def require_log(connection: Connection[Any], *, to_read: bool) -> None:
 
     Raises:
         LogMissing: there is no log in it.
-        LogUnavailable: as ``make_tables``; or an earlier build made it, and no later one served it.
+        LogUnusable: as ``make_tables``; or an earlier build made it, and no later one served it.
     """
     if _missing(connection, [_ROWS]):
         raise LogMissing(f"there is no log in the PostgreSQL database {connection.info.dbname}")
     _require_search_path(connection)
     if to_read and (missing := _missing(connection, _OF_READERS)):
-        raise LogUnavailable(
+        raise LogUnusable(
             f"PostgreSQL: an earlier build made this log, without the tables {', '.join(missing)};"
             " the first start of poste serve makes them"
         )
@@ -230,7 +230,7 @@ def require_log(connection: Connection[Any], *, to_read: bool) -> None:
 
 def _require_search_path(connection: Connection[Any]) -> None:
     if not connection.execute(_FINDS_ROWS).fetchone():
-        raise LogUnavailable("PostgreSQL: the search_path lacks the schema public")
+        raise LogUnusable("PostgreSQL: the search_path lacks the schema public")
 
 
 def require_read_models(connection: Connection[Any]) -> None:
@@ -262,10 +262,10 @@ def require_whole(connection: Connection[Any]) -> None:
     a restore makes the keys last.
 
     Raises:
-        LogUnavailable: the log lacks its table of rows, or another one, or a primary key.
+        LogUnusable: the log lacks its table of rows, or another one, or a primary key.
     """
     if keyless := _names(connection, _WITHOUT_KEY, _KEYED):
-        raise LogUnavailable(
+        raise LogUnusable(
             f"PostgreSQL: the log's tables {', '.join(keyless)} have no primary key: it was"
             " restored in part"
         )
@@ -281,7 +281,7 @@ def require_whole(connection: Connection[Any]) -> None:
     has_both = not {_ROWS, "settings"} & {*missing}
     if has_both and not connection.execute(_HAS_FORMAT).fetchone():
         return  # of an early build, which had no other tables
-    raise LogUnavailable(
+    raise LogUnusable(
         f"PostgreSQL: the log's tables {', '.join(missing)} are missing: it was restored in part,"
         " or the search_path lacks their schema"
     )

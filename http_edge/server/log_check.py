@@ -82,8 +82,8 @@ def check_log(settings: Settings) -> dict[int, str]:
             try:
                 logs[number] = opened.enter_context(_opened(settings, number))
             except LogUnavailable as error:
-                is_away = type(error) is LogUnavailable  # else its server has answered
-                if settings.node_address is None or not is_away:
+                has_others = settings.node_address is not None and len(settings.log_dsns) > 1
+                if not has_others or not _is_away(settings, number, error):
                     raise
                 away[number] = error
         if away and not any(databases.COUNT in log.settings() for log in logs.values()):
@@ -114,6 +114,15 @@ def why_unserved(settings: Settings, number: int) -> str | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, it may pass
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _is_away(settings: Settings, number: int, error: LogUnavailable) -> bool:
+    """Whether a database that cannot be opened may be there later, with these settings."""
+    # Imported here, so that a process without PostgreSQL needs no driver.
+    from eventstore.stores.postgres_connections import is_refused  # noqa: PLC0415
+
+    dsn, bounds = settings.log_dsns[number], settings.postgres.bounds
+    return type(error) is LogUnavailable and not is_refused(dsn, bounds)
 
 
 def _opened(settings: Settings, number: int) -> contextlib.closing[EventLog]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import psycopg
 import pytest
 
 from eventstore.log.codec import encode
@@ -21,6 +23,7 @@ from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
 from http_edge.server.log_check import check_log, only_mediator
 from http_edge.settings.settings import Archive, Postgres, Settings
+from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 
 
@@ -226,3 +229,67 @@ def test_a_node_with_other_rules_for_what_is_removed_admitted_or_placed_names_th
             assert "did:example:someone" not in str(log.settings())
     check_log(strict.model_copy(update={"node": None, "node_address": None}))
     assert len([one for one in caplog.messages if one.startswith("settings differ")]) == warned
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[DatabaseServer]:
+    """A server that asks the role ``asked`` for a password, and has no TLS."""
+    with database_directory() as directory:
+        server = DatabaseServer.new(directory / "strict")
+        hba = directory / "strict" / "pg_hba.conf"
+        hba.write_text("host all asked all scram-sha-256\n" + hba.read_text())
+        server.start()
+        for statement in (
+            "CREATE ROLE asked LOGIN PASSWORD 'right'",
+            "CREATE ROLE full_role LOGIN CONNECTION LIMIT 0",
+            "CREATE ROLE no_rights LOGIN",
+            "CREATE DATABASE second",
+            "CREATE DATABASE closed",
+            "REVOKE CONNECT ON DATABASE closed FROM PUBLIC",
+            "CREATE DATABASE in_part",
+        ):
+            server.run(statement)
+        with psycopg.connect(f"{server.url.removesuffix('postgres')}in_part") as connection:
+            connection.execute("CREATE TABLE archived_states (id int PRIMARY KEY)")
+        yield server
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("second", "is_away"),
+    [
+        ("asked:wrong@{}/second", False),
+        ("unknown@{}/second", False),
+        ("postgres@{}/none", False),
+        ("no_rights@{}/closed", False),
+        ("no_rights@{}/second", False),
+        ("postgres@{}/second?sslmode=require", False),
+        ("postgres@{}/second?sslmode=wrong", False),
+        ("postgres@{}/in_part", False),
+        ("full_role@{}/second", True),
+        ("postgres@127.0.0.1:1/second", True),
+        ("postgres@{}/second?options=-cdefault_transaction_read_only%3Don", True),
+    ],
+)
+def test_only_a_database_that_cannot_be_reached_or_cannot_serve_now_is_away_at_a_start(
+    tmp_path_factory: pytest.TempPathFactory,
+    strict_server: DatabaseServer,
+    second: str,
+    *,
+    is_away: bool,
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "keys-of-strict-server"
+    folder.mkdir(exist_ok=True)
+    place = f"127.0.0.1:{strict_server.port}"
+    first, right = (f"postgresql://postgres@{place}/{name}" for name in ("postgres", "second"))
+    node = Settings(did="did:web:mediator.example", data_dir=folder, log=f"{first} {right}")
+    check_log(node.on_node("one", "127.0.0.1"))
+    log = f"{first} postgresql://{second.format(place)}"
+    other = node.model_copy(update={"log": log}).on_node("one", "127.0.0.1")
+    if is_away:
+        assert list(check_log(other)) == [1]
+        return
+    with pytest.raises(Stop) as stop:
+        check_log(other)
+    assert stop.value.exit_code == Exit.UNREACHABLE
+    assert "The event log cannot be opened: PostgreSQL: " in stop.value.message
