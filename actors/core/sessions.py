@@ -6,7 +6,7 @@ edges close their sockets when they see that the host has a new incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -19,8 +19,8 @@ class LiveMode(msgspec.Struct, frozen=True, gc=False):
     While ``lease_ms`` is 0, the session has only asked for it: it takes it with its first fetch,
     which never comes if its edge gave up the question. Messages queued after version ``since`` of
     the identity go to the session as they are queued, each leased for ``lease_ms``, while it holds
-    no more than ``bytes_max``. Messages that were ``leased`` when it asked go to it too once they
-    are free: it could not fetch them before.
+    no more than ``bytes_max``. Messages that were ``leased`` when it asked, or that a request has
+    fetched since, go to it too once they are free: another request finds none meanwhile.
     """
 
     edge: str = ""
@@ -133,6 +133,22 @@ class Sessions:
         """Give the live mode to the session that has asked for it."""
         mode = self._starting.pop(did)
         self._live[did] = replace(mode, lease_ms=lease_ms, bytes_max=bytes_max)
+
+    def note_fetched(self, did: str, message_ids: Iterable[str]) -> None:
+        """Have these messages go to the live session too, should they be free again."""
+        for mode in self._modes_of(did):
+            known = {*mode.leased}
+            mode.leased.extend(i for i in message_ids if i not in known)
+
+    def note_removed(self, did: str, message_ids: Iterable[str]) -> None:
+        """Forget messages that have left the queue."""
+        for mode in self._modes_of(did):
+            if mode.leased:
+                gone = {*message_ids}
+                mode.leased[:] = [i for i in mode.leased if i not in gone]
+
+    def _modes_of(self, did: str) -> list[LiveMode]:
+        return [modes[did] for modes in (self._live, self._starting) if did in modes]
 
     def end_live(self, did: str, session: str) -> None:
         """End the live mode if the session holds it, or has asked for it."""

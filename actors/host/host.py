@@ -401,7 +401,7 @@ class Host:
 
     def _lease(self, transaction: Transaction, submission: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
-            self._registry.lease(submission.target_did, submission.partition, decision.leasing)
+            self._registry.lease(submission, decision.leasing)
             transaction.leased.append((submission.target_did, decision.leasing))
 
     def _partition(self, transaction: Transaction, name: str) -> OwnedPartition | None:
@@ -447,7 +447,7 @@ class Host:
         self.stats.rows += len(rows)
         self.measures.count_removed(events)
         for did, message_ids in transaction.removed:
-            self._registry.leases.end(did, message_ids)
+            self._registry.removed(did, message_ids)
         for cached in transaction.touched.values():
             self.cache.settle(cached)
             snapshot = self.cache.snapshot_if_due(cached)

@@ -95,10 +95,18 @@ class SessionRegistry:
         """How many identities have sockets somewhere."""
         return len(self.sessions)
 
-    def lease(self, did: str, partition: str, leasing: Leasing) -> None:
+    def lease(self, submission: Submission, leasing: Leasing) -> None:
         """Lease messages at once: the next command of the batch must not hand them out too."""
-        self._partitions[did] = partition
+        did, command = submission.target_did, submission.command
+        self._partitions[did] = submission.partition
         self.leases.grant(did, leasing.message_ids, leasing.lease)
+        if type(command) is DeliverMessages and not command.live:
+            self.sessions.note_fetched(did, leasing.message_ids)
+
+    def removed(self, did: str, message_ids: Sequence[str]) -> None:
+        """Forget messages that have left the queue."""
+        self.leases.end(did, message_ids)
+        self.sessions.note_removed(did, message_ids)
 
     def unlease(self, did: str, message_ids: Sequence[str]) -> None:
         """End the leases of messages that were not handed out, and offer them again at once."""

@@ -34,7 +34,6 @@ from actors.host.transaction import Transaction
 from eventstore.log.events import Event, MessageQueued, MessagesRemoved, QueueRefused
 from tests.model import systems
 from tests.model.sabotages import Sabotage, decide_by
-from tests.model.systems import PLACEMENT
 
 _replace = msgspec.structs.replace
 
@@ -361,16 +360,19 @@ def keep_leases_of_a_failed_append(patch: pytest.MonkeyPatch) -> None:
 
 
 def lease_after_the_transaction(patch: pytest.MonkeyPatch) -> None:
-    append = Host._append
+    append, requests = Host._append, list[Submission]()
 
     def note(_self: Host, gathered: Transaction, request: Submission, decision: Accepted) -> None:
         if decision.leasing is not None:
             gathered.leased.append((request.target_did, decision.leasing))
+            requests.append(request)
 
     def late(self: Host, gathered: Transaction) -> Refusal | None:
         refusal = append(self, gathered)
-        for did, leasing in gathered.leased if refusal is None else ():
-            self._registry.lease(did, PLACEMENT.partition_of(did), leasing)
+        for request, (_, leasing) in zip(requests, gathered.leased, strict=True):
+            if refusal is None:
+                self._registry.lease(request, leasing)
+        requests.clear()
         return refusal
 
     patch.setattr(Host, "_lease", note)

@@ -227,6 +227,13 @@ class Held:
         if self.live_of(did) == session:
             self.starting[did] = self.live[did]
 
+    def hand_out(self, did: str, fetch: c.DeliverMessages, ids: set[str], now_ms: int) -> None:
+        self.leases |= dict.fromkeys(ids, (fetch.session, now_ms + fetch.lease_ms))
+        self.granted |= ids
+        for modes in () if fetch.live else (self.live, self.starting):
+            if did in modes:
+                modes[did] = modes[did]._replace(leased=modes[did].leased | ids)
+
     def _end_live(self, did: str, session: str) -> None:
         for modes in (self.live, self.starting):
             if did in modes and modes[did].session == session:
@@ -452,15 +459,9 @@ def _deliver(
             if i not in held.leases and (m.version > command.after_version or i in out)
         ]
     else:
-        offered = [
-            waiting[i]
-            for i in dict.fromkeys(command.message_ids)
-            if i in waiting
-            and (
-                not command.lease_ms
-                or held.leases.get(i, (command.session, 0))[0] == command.session
-            )
-        ]
+        named = [i for i in dict.fromkeys(command.message_ids) if i in waiting]
+        own = {i for i in named if held.leases.get(i, (command.session, 0))[0] == command.session}
+        offered = [waiting[i] for i in named if not command.lease_ms or i in own]
     offered = [m for m in offered if key in (None, m.key)]
     taken: list[Message] = []
     for message in offered[: max(0, limit)]:
@@ -473,9 +474,7 @@ def _deliver(
     if taken and command.lease_ms:
         agent.version += 1
         agent.delivered_ms = now_ms
-    for message in taken if command.lease_ms else ():
-        held.leases[message.message_id] = (command.session, now_ms + command.lease_ms)
-        held.granted.add(message.message_id)
+        held.hand_out(did, command, {m.message_id for m in taken}, now_ms)
     delivered = [r.DeliveredMessage(m.message_id, m.key or "", m.payload, m.at_ms) for m in taken]
     return r.Delivery(delivered, _standing(did, agent, held, key))
 

@@ -204,6 +204,9 @@ class CoreSystem(System):
         if decision.leasing is not None:
             self._leases.grant(did, decision.leasing.message_ids, decision.leasing.lease)
             self._granted.append((did, decision.leasing))
+            command = request.command
+            if isinstance(command, DeliverMessages) and not command.live:
+                self._sessions.note_fetched(did, decision.leasing.message_ids)
         return self._filled(did, decision.reply)
 
     def _keep(self, claim: NonceClaim | None, *, has_effect: bool) -> None:

@@ -81,6 +81,17 @@ async def test_what_is_not_acknowledged_in_time_is_pushed_again_with_its_id(
         assert (await live.received(ids(again))).message_count == 0
 
 
+async def test_what_a_request_fetched_in_vain_is_pushed_at_the_end_of_its_lease(
+    network: WalletNetwork, bob: Bob, mediator: Mediator, clock: HandClock
+) -> None:
+    await network.write(bob, "before")
+    async with bob.wallet.live() as live:
+        assert bob.texts(await bob.wallet.fetch(10)) == ["before"], "over HTTP; here it is lost"
+        assert await bob.wallet.fetch(10) == []
+        clock.advance(mediator.settings.didcomm.lease_s)
+        assert await pushed(bob, live, 1) == ["before"]
+
+
 async def test_what_is_not_acknowledged_is_offered_again_when_the_socket_ends(
     network: WalletNetwork, bob: Bob
 ) -> None:

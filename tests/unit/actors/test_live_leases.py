@@ -53,6 +53,29 @@ def test_what_was_out_as_live_mode_began_is_offered_to_it_once_it_is_free(
     run(owner, unclaimed(ME, ReleaseLeases("phone")))
 
 
+@pytest.mark.parametrize("session", ["request", "phone"])
+def test_what_a_request_fetched_beside_the_live_mode_goes_to_it_once_it_is_free(
+    session: str, log: EventLog, clock: HandClock
+) -> None:
+    """The answer was lost, and while it was out a second request found nothing."""
+    owner = host(log, clock=clock)
+    one, two, three = queue(owner, b"1", b"2", b"3")
+    (begun,) = run(owner, unclaimed(ME, StartLive("edge-0", "phone")))
+    assert isinstance(begun, QueueState)
+    live = delivery("phone", live=True, after_version=begun.version)
+    assert take(owner, live) == [[]]
+    fetch = delivery(session, limit=2, lease_ms=HELD_MS)
+    assert take(owner, fetch) == [[one, two]]
+    run(owner, unclaimed(ME, RemoveMessages([two], "acknowledged")))
+    assert take(owner, live) == [[]]
+    clock.now_ms += HELD_MS
+    assert owner.due_pushes() == [("edge-0", WAITING)]
+    assert take(owner, live) == [[one]], "and not what was never fetched"
+    assert available(owner) == 1
+    run(owner, unclaimed(ME, RemoveMessages([one, three], "acknowledged")))
+    assert owner.sessions.live_of(ME).leased == []
+
+
 def test_what_waited_for_anyone_as_live_mode_began_is_left_to_be_fetched(log: EventLog) -> None:
     owner = host(log)
     queue(owner, b"1")
