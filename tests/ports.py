@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 from collections.abc import Iterator
 from typing import Final
 
 _PORTS: Final = range(20_000, 32_000)
 """Below those that Linux gives to connections and to who asks for any port (32768 to 60999)."""
-_PROCESSES_MAX: Final = 8
-_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_OWN: Final = _PORTS[_WORKER % _PROCESSES_MAX :: _PROCESSES_MAX]
-_FIRST: Final = os.getpid() % len(_OWN)
-_NEXT: Final[Iterator[int]] = itertools.cycle([*_OWN[_FIRST:], *_OWN[:_FIRST]])
+_OF_A_PROCESS: Final = 200
+
+
+def _claimed() -> tuple[socket.socket, Iterator[int]]:
+    """Ports that no other process of this or another run is given, and what claims them.
+
+    The kernel has each abstract name once, and frees it when its process ends, however it does.
+    """
+    for first in _PORTS[::_OF_A_PROCESS]:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0poste-test-ports-{first}")
+        except OSError:
+            claim.close()
+        else:
+            return claim, itertools.cycle(range(first, first + _OF_A_PROCESS))
+    raise AssertionError("other processes have all ports of tests")
+
+
+_CLAIM, _NEXT = _claimed()
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
-    """A port of this address that nothing has, and that no other process of the run is given."""
+    """A port of this address that nothing has, and that no other test is given."""
     while True:
         port = next(_NEXT)
         with socket.socket() as probe:

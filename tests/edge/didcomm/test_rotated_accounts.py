@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
 from typing import Any, Final
@@ -32,7 +33,7 @@ from http_edge.didcomm.envelopes.v2.version import MEDIA_TYPE
 from tests.edge.didcomm.newer_wallets import Sender, connected
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Json
-from tests.edge.mediator import HandClock
+from tests.edge.mediator import WAIT_S, HandClock
 
 _IDS: Final = itertools.count(1)
 
@@ -122,6 +123,15 @@ async def refused(wallet: Wallet2) -> str:
     with pytest.raises(ProblemReported) as reported:
         await wallet.query_recipients()
     return reported.value.code
+
+
+async def is_refused(wallet: Wallet2) -> bool:
+    """Has the account of a wallet ended?"""
+    try:
+        await wallet.query_recipients()
+    except ProblemReported:
+        return True
+    return False
 
 
 @pytest.fixture
@@ -344,11 +354,15 @@ async def test_the_end_of_a_relationship_ends_the_account_and_not_the_next(
     assert await drained(wallet, sender, recipient) == ["anew"]
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"socket_first_message_s": 0.2}}])
 async def test_a_socket_on_which_a_relationship_ended_stays_in_use(network: WalletNetwork) -> None:
     wallet = await connected(network)
     async with network.socket() as used:
         await used.raw.send_bytes(farewell(wallet))
+        async with asyncio.timeout(WAIT_S):
+            while not await is_refused(wallet):
+                pass
+        network.bound_silence()
+        await used.raw.ping()  # so that it is read on, within the new bound
         async with network.socket() as silent:
             assert await silent.closing() == 1008
         await used.raw.send_bytes(packed(wallet, "trust-ping/2.0/ping"))

@@ -319,13 +319,19 @@ async def test_the_disclosed_size_is_the_bound_over_a_socket(
         assert await socket.closing() == 1009
 
 
-@pytest.mark.parametrize("settings", [{"didcomm": {"socket_first_message_s": 0.2}}])
 async def test_a_socket_without_a_message_is_closed(network: WalletNetwork, bob: Bob) -> None:
-    async with network.socket() as silent, network.socket() as raving, network.socket() as used:
-        await raving.raw.ping(b"here")
+    async with network.socket() as used:
         await used.raw.send_bytes(envelope_of(bob.key, "one"))
-        assert await silent.closing() == 1008
-        assert await raving.closing() == 1008
+        async with asyncio.timeout(WAIT_S):
+            while not (await bob.wallet.status()).message_count:
+                pass
+        network.bound_silence()
+        await used.raw.ping()  # so that it is read on, within the new bound
+        async with network.socket() as silent:
+            assert await silent.closing() == 1008
+        async with network.socket() as raving:
+            await raving.raw.ping(b"here")
+            assert await raving.closing() == 1008
         await used.raw.send_bytes(sealed(bob.connection, STATUS, **routed()))
         assert opened(bob.connection, await used.data())["message_count"] == 1
 

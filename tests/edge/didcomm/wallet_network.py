@@ -200,6 +200,10 @@ class WalletNetwork:
         await wallet.ping()
         await wallet.ping()
 
+    def bound_silence(self) -> None:
+        """From now on a socket has but a moment for its first message; the settings are frozen."""
+        vars(self.mediator.settings.didcomm)["socket_first_message_s"] = 0.05
+
     @asynccontextmanager
     async def socket(self, **options: Any) -> AsyncIterator[RawSocket]:
         """A socket that has said nothing yet."""
