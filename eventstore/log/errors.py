@@ -8,6 +8,7 @@ LogError
 │   ├── LogMissing   there is no log where one is to be read
 │   ├── LogUnusable  the database answers, and has to be corrected first
 │   ├── RowsLeft     rows left the log while it was checked
+│   ├── ReadCancelled  a standby ended the reading of rows that the primary has removed
 │   └── LogDamaged   the database cannot read its own file
 ├── UnsafeLog        the store's durability settings are not what acknowledgements rest on
 ├── LogUnfinished    a restore into this log has not come to its end
@@ -68,6 +69,10 @@ class LogUnusable(LogUnavailable):
 
 class RowsLeft(LogUnavailable):
     """Rows left the log for its archive while it was being checked; check it again."""
+
+
+class ReadCancelled(LogUnavailable):
+    """A standby ended a long reading, to follow its primary, which has removed rows since."""
 
 
 class LogDamaged(LogUnavailable):

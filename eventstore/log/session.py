@@ -23,6 +23,10 @@ class FileDamaged(OperationalError):
     """The database cannot read its own file."""
 
 
+class StandbyMoved(OperationalError):
+    """A standby cannot show any longer what a transaction has begun to read."""
+
+
 class Session(Protocol):
     """One open transaction, as read models use it."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
 from psycopg import Error
 
 from eventstore.log.errors import LockedElsewhere, LogUnavailable
@@ -35,7 +36,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
     if dsn.startswith("sqlite:"):
         yield lambda: None
         return
-    with closing(connected(dsn, postgres)) as connection:
+    with closing(connected(dsn, replace(postgres, at_primary=True))) as connection:
         try:
             is_ours = _taken(connection, name, postgres)
         except Error as error:
@@ -60,13 +61,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
 
 
 def _taken(connection: BoundedConnection, lock: str, bounds: PostgresBounds) -> bool:
-    """Take the lock, if it is free, in a session that the server ends soon after a silent peer.
-
-    Not on a standby: its locks are unknown to the primary, and it lags by an unknown time, so that
-    an export would be declared complete that is not.
-    """
-    if connection.execute("SELECT 1 WHERE pg_is_in_recovery()").fetchone():
-        raise LogUnavailable("PostgreSQL: this needs the primary, and the server is a standby")
+    """Take the lock, if it is free, in a session that the server ends soon after a silent peer."""
     each_s = max(1, round(bounds.idle_s_max / _KEEPALIVES))
     for name, value in (
         ("tcp_keepalives_idle", each_s),

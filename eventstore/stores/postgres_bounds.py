@@ -1,4 +1,4 @@
-"""How much one process asks of PostgreSQL, and how long it waits. Needs no driver."""
+"""What one process asks of PostgreSQL, and how long it waits. Needs no driver."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class PostgresBounds(msgspec.Struct, frozen=True, kw_only=True):
             server's own word comes first.
         idle_s_max: The server ends a transaction that stands still longer: its process was paused
             or cut off.
+        at_primary: Connect to no standby, whatever the URL says: it lags by an unknown time, and
+            the primary does not know its locks.
     """
 
     connections_kept: int = 2
@@ -25,3 +27,4 @@ class PostgresBounds(msgspec.Struct, frozen=True, kw_only=True):
     lock_s_max: float = 10.0
     answer_s_max: float = 15.0
     idle_s_max: float = 15.0
+    at_primary: bool = False

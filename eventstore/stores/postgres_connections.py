@@ -35,6 +35,7 @@ from psycopg.errors import (
     Diagnostic,
     InvalidParameterValue,
     ReadOnlySqlTransaction,
+    SerializationFailure,
     UndefinedObject,
 )
 from psycopg.pq import TransactionStatus
@@ -44,6 +45,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, LogUnusable, UnsafeLog
+from eventstore.log.session import StandbyMoved
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ _FRESH_S: Final = 1.0
 """A connection that answered within this time and has no unread data, as a connection has that the
 server closes, is not checked: a busy host would check once for each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
+    SerializationFailure: StandbyMoved,  # readings alone have a level at which it can occur
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,
     psycopg.DataError: DataError,
@@ -398,6 +401,8 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
     if _servers(parameters) > 1:
         # A standby accepts connections too, and refuses every append.
         parameters.setdefault("target_session_attrs", "read-write")
+    if bounds.at_primary and parameters.get("target_session_attrs") != "read-write":
+        parameters["target_session_attrs"] = "primary"
     return {**parameters, "row_factory": dict_row}
 
 

@@ -20,6 +20,7 @@ from eventstore.log.errors import (
     LogDamaged,
     LogUnavailable,
     LogUnfinished,
+    ReadCancelled,
     ReadModelsMissing,
     RowsStay,
     TurnLost,
@@ -51,7 +52,7 @@ from eventstore.log.event_log import (
 from eventstore.log.events import Event
 from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
-from eventstore.log.session import FileDamaged, LogSession, Session, Store
+from eventstore.log.session import FileDamaged, LogSession, Session, StandbyMoved, Store
 from eventstore.read_models import (
     dedicated_identities,
     public_events,
@@ -464,5 +465,7 @@ def unavailable() -> Iterator[None]:
         yield
     except FileDamaged as error:
         raise LogDamaged(str(error)) from error
+    except StandbyMoved as error:
+        raise ReadCancelled(str(error)) from error
     except EventSourcingError as error:
         raise LogUnavailable(f"{type(error).__name__}: {error}") from error

@@ -41,7 +41,7 @@ from http_edge.server.exporting import (
     export_erasures,
     exporter_of,
 )
-from http_edge.server.mediator_log import opened_to_read
+from http_edge.server.mediator_log import opened_to_export
 from http_edge.settings.settings import Settings, split_listen
 from http_edge.settings.sources import Loaded
 
@@ -174,7 +174,7 @@ def _compacted(settings: Settings) -> dict[str, Any]:
         remedy = "Name the folder or URI that poste export wrote to with --to."
         raise Stop(Exit.UNREACHABLE, f"there is no export at {place.address()}", remedy)
     with (
-        closing(opened_to_read(settings)) as log,
+        closing(opened_to_export(settings)) as log,
         exporter_of(settings, log, place) as exporter,
         progress_bar("Compacting") as progress,
     ):
@@ -200,7 +200,7 @@ def _export(settings: Settings, *, compacting: bool) -> dict[str, Any]:
     place = open_place(settings.export.to)
     started = time.monotonic()
     with (
-        closing(opened_to_read(settings)) as log,
+        closing(opened_to_export(settings)) as log,
         exporter_of(settings, log, place) as exporter,
         speed_bar("Exporting", log.position() - (first := exporter.catalog.last)) as shown,
     ):

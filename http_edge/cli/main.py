@@ -48,6 +48,8 @@ _ENDINGS_OF_LOG: Final[Endings] = {
     errors.LogMissing: (Exit.UNREACHABLE, "{}", _NAME_THE_LOG),
     errors.RowsLeft: (Exit.UNREACHABLE, "{}",
         "Check again with a longer time between rounds: archive.every_s."),
+    errors.ReadCancelled: (Exit.UNREACHABLE, "the event log cannot be read: {}",
+        "Repeat it at the primary, or raise max_standby_streaming_delay at the standby."),
     errors.LogUnavailable: (Exit.UNREACHABLE, "the event log cannot be read: {}", _NAME_THE_LOG),
     errors.ReadModelsMissing: (Exit.UNSAFE, "the log cannot be used: {}", ""),
     errors.SeamRefused: (Exit.UNSAFE, "the seam of the log: {}", _CHECK_THE_LOG),

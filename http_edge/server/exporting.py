@@ -39,7 +39,7 @@ from http_edge.crypto.mediator_keys import KeyFileRefused, load
 from http_edge.server.child_process import begin_child
 from http_edge.server.export_status import Reporter
 from http_edge.server.log_head import HeadFile
-from http_edge.server.mediator_log import keys_of, opened_to_read
+from http_edge.server.mediator_log import keys_of, opened_to_export
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class ContinuousExport:
         erasing_at_s = began_s + min(export.erased_every_s, _FIRST_ERASING_S)
         pruning_at_s = began_s + min(archive.prune_every_s, _FIRST_ERASING_S)
         with (
-            contextlib.closing(opened_to_read(self._settings)) as log,
+            contextlib.closing(opened_to_export(self._settings)) as log,
             exporter_of(self._settings, log, open_place(self._target)) as exporter,
         ):
             while not stopping.is_set():

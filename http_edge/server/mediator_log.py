@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from eventstore.log.event_log import EventLog
 from eventstore.log.public_key import PublicKey
 from eventstore.parquet.errors import ExportRefused
@@ -18,6 +20,15 @@ def opened_to_read(settings: Settings) -> EventLog:
         LogError: as ``eventstore.stores.open_log.open_log``.
     """
     return open_log(settings.log_dsn, to_read=True, postgres=settings.postgres.bounds)
+
+
+def opened_to_export(settings: Settings) -> EventLog:
+    """Open the log as ``opened_to_read``, and never at a standby.
+
+    An export of it would be declared complete until a time of which the standby may lack events.
+    """
+    bounds = replace(settings.postgres.bounds, at_primary=True)
+    return open_log(settings.log_dsn, to_read=True, postgres=bounds)
 
 
 def keys_of(settings: Settings, log: EventLog) -> MediatorKeys:

@@ -51,7 +51,7 @@ def test_no_lock_is_taken_on_a_standby(server_of_its_own: DatabaseServer) -> Non
         standby = server_of_its_own.standby(directory / "two")
         standby.start()
         with advisory_lock(server_of_its_own.url, "an export", PostgresBounds()):
-            refused = pytest.raises(LogUnavailable, match="is a standby")
+            refused = pytest.raises(LogUnavailable, match="is in hot standby mode")
             with refused, advisory_lock(standby.url, "an export", PostgresBounds()):
                 pass
         standby.promote()

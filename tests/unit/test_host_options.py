@@ -51,7 +51,7 @@ def test_a_host_has_each_bound_of_the_database_from_the_setting_of_its_name() ->
     changed = CLUSTER.postgres.model_copy(update=other)
     bounds = host_options(CLUSTER.model_copy(update={"postgres": changed}), 0).postgres
     assert {name: getattr(bounds, name) for name in bounds.__struct_fields__} == {
-        name: other[name] for name in bounds.__struct_fields__
+        name: other.get(name, False) for name in bounds.__struct_fields__
     }
 
 
