@@ -442,7 +442,7 @@ class Host:
             nonces = partition.snapshot_if_due(self._limits.timestamp_window_ms)
             if nonces is not None:
                 self._due_snapshots.append((partition.stream, nonces))
-        self.outage.worked(has_stored=True)
+        self.outage.stored(rows, events)
         self.stats.commits += 1
         self.stats.rows += len(rows)
         self.measures.count_removed(events)

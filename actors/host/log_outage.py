@@ -8,7 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from eventstore.log.errors import LogError, LogUnavailable
+from eventsourcing.persistence import StoredEvent
+
+from eventstore.log.errors import LogError, LogUnavailable, NoRoom
+from eventstore.log.event_log import batch_bytes
+from eventstore.log.events import Event
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +38,8 @@ class LogOutage:
     def __init__(self) -> None:
         self._failures = 0
         self._is_of_writes = False
+        self._refused_bytes = 0
+        """What a full disk refused last, less what it has taken since."""
 
     @property
     def is_on(self) -> bool:
@@ -46,12 +52,28 @@ class LogOutage:
         _LOG.log(level, "%s: %s", what, reason(error), extra={"request_ids": request_ids})
         self._failures += 1
         self._is_of_writes |= not isinstance(error, LogUnavailable)
+        if isinstance(error, NoRoom):
+            self._refused_bytes = error.size_bytes
+
+    def stored(self, rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
+        """As ``worked``, once a full disk has taken as much as it refused last.
+
+        It still has room for claims and acknowledgements between the messages that it refuses.
+        """
+        if self._failures:
+            self._refused_bytes -= batch_bytes(rows, events)
+            if self._refused_bytes <= 0:
+                self._end()
 
     def worked(self, *, has_stored: bool) -> None:
         """Log the end of an outage, if there is one, with the number of its failures.
 
         An outage goes on if the log was only read, but has failed to store: so does a full disk.
         """
-        if self._failures and (has_stored or not self._is_of_writes):
-            _LOG.warning("the log works again", extra={"failures": self._failures})
-            self._failures, self._is_of_writes = 0, False
+        may_end = has_stored and not self._refused_bytes
+        if self._failures and (may_end or not self._is_of_writes):
+            self._end()
+
+    def _end(self) -> None:
+        _LOG.warning("the log works again", extra={"failures": self._failures})
+        self._failures, self._is_of_writes, self._refused_bytes = 0, False, 0

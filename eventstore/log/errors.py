@@ -3,6 +3,7 @@
 LogError
 ├── AppendConflict   another writer stored one of these versions; nothing of the batch was stored
 ├── AppendUnknown    the store failed: the batch may or may not have been stored
+│   └── NoRoom       the disk of the store is full
 ├── AppendRefused    refused before anything was written (cannot be encoded, too large)
 ├── LogUnavailable   reading failed; try again
 │   ├── LogMissing   there is no log where one is to be read
@@ -49,6 +50,14 @@ class AppendConflict(LogError):
 
 class AppendUnknown(LogError):
     """The store failed during the append: the batch may or may not have been stored."""
+
+
+class NoRoom(AppendUnknown):
+    """The disk of the store is full, at least for a batch of ``size_bytes``."""
+
+    def __init__(self, why: str, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        super().__init__(why)
 
 
 class AppendRefused(LogError):

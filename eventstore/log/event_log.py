@@ -466,11 +466,8 @@ def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
     """
     if len(rows) != len(events):
         raise AppendRefused(f"{len(rows)} rows for {len(events)} events")
-    batch_bytes = 0
     for row, event in zip(rows, events, strict=True):
-        content = content_of(event)
-        row_bytes = len(row.state) + (0 if content is None else content.size_bytes)
-        batch_bytes += row_bytes
+        row_bytes = _size_bytes(row, event)
         if row_bytes > ROW_BYTES_MAX:
             raise AppendRefused(f"{row.topic}: {row_bytes} bytes, at most {ROW_BYTES_MAX}")
         if row.originator_version < 1:
@@ -479,5 +476,15 @@ def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
             event.timestamp_s
         ):
             raise AppendRefused(f"{row.topic}: timestamp {event.timestamp_s}")
-    if batch_bytes > BATCH_BYTES_MAX:
-        raise AppendRefused(f"batch of {batch_bytes} bytes, at most {BATCH_BYTES_MAX}")
+    if (size_bytes := batch_bytes(rows, events)) > BATCH_BYTES_MAX:
+        raise AppendRefused(f"batch of {size_bytes} bytes, at most {BATCH_BYTES_MAX}")
+
+
+def batch_bytes(rows: Sequence[StoredEvent], events: Sequence[Event]) -> int:
+    """The size of a batch, with its contents."""
+    return sum(map(_size_bytes, rows, events))
+
+
+def _size_bytes(row: StoredEvent, event: Event) -> int:
+    content = content_of(event)
+    return len(row.state) + (0 if content is None else content.size_bytes)

@@ -23,6 +23,10 @@ class FileDamaged(OperationalError):
     """The database cannot read its own file."""
 
 
+class DiskFull(OperationalError):
+    """The database has no room on its disk."""
+
+
 class StandbyMoved(OperationalError):
     """A standby cannot show any longer what a transaction has begun to read."""
 

@@ -45,7 +45,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable, LogUnusable, UnsafeLog
-from eventstore.log.session import StandbyMoved
+from eventstore.log.session import DiskFull, StandbyMoved
 from eventstore.stores.postgres_bounds import PostgresBounds
 
 _LOG = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ _FRESH_S: Final = 1.0
 """A connection that answered within this time and has no unread data, as a connection has that the
 server closes, is not checked: a busy host would check once for each append."""
 _LIBRARY_ERRORS: Final[Mapping[type[Error], type[PersistenceError]]] = {
+    psycopg.errors.DiskFull: DiskFull,
     SerializationFailure: StandbyMoved,  # readings alone have a level at which it can occur
     psycopg.InterfaceError: InterfaceError,
     psycopg.OperationalError: persistence.OperationalError,

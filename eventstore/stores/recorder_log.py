@@ -20,6 +20,7 @@ from eventstore.log.errors import (
     LogDamaged,
     LogUnavailable,
     LogUnfinished,
+    NoRoom,
     ReadCancelled,
     ReadModelsMissing,
     RowsStay,
@@ -47,12 +48,20 @@ from eventstore.log.event_log import (
     StorageFigures,
     StoredRecord,
     WaitingQueue,
+    batch_bytes,
     check_batch,
 )
 from eventstore.log.events import Event
 from eventstore.log.log_format import check_format
 from eventstore.log.seam import SEAM
-from eventstore.log.session import FileDamaged, LogSession, Session, StandbyMoved, Store
+from eventstore.log.session import (
+    DiskFull,
+    FileDamaged,
+    LogSession,
+    Session,
+    StandbyMoved,
+    Store,
+)
 from eventstore.read_models import (
     dedicated_identities,
     public_events,
@@ -161,6 +170,8 @@ class RecorderLog(EventLog):
             raise AppendConflict(str(error)) from error
         except MemoryError:
             raise  # the process ends, so the outcome is unknown as well
+        except DiskFull as error:
+            raise NoRoom(f"{type(error).__name__}: {error}", batch_bytes(rows, events)) from error
         except Exception as error:
             # Whatever failed, a commit may have been under way: a store that reports an I/O
             # error at COMMIT can still have the transaction after a restart.

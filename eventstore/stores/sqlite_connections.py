@@ -31,7 +31,7 @@ from urllib.parse import quote
 from eventsourcing.persistence import IntegrityError, OperationalError
 
 from eventstore.log.errors import UnsafeLog
-from eventstore.log.session import FileDamaged
+from eventstore.log.session import DiskFull, FileDamaged
 from eventstore.stores import sqlite_contents, sqlite_sizes
 from eventstore.stores.sqlite_erasure import Erasure
 from eventstore.stores.sqlite_sizes import wal_bytes
@@ -171,7 +171,8 @@ def library_errors() -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         raise IntegrityError(error) from error
     except sqlite3.Error as error:
-        kind = FileDamaged if is_damage(error) else OperationalError
+        is_full = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) == sqlite3.SQLITE_FULL
+        kind = FileDamaged if is_damage(error) else DiskFull if is_full else OperationalError
         raise kind(error) from error
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from actors.host.log_outage import LogOutage, reason
-from eventstore.log.errors import AppendUnknown, LogError, LogUnavailable
+from eventstore.log.codec import encode
+from eventstore.log.errors import AppendUnknown, LogError, LogUnavailable, NoRoom
+from eventstore.log.seal import GENESIS, seal
+from eventstore.log.streams import partition_stream
 
 
 def test_the_line_of_an_outage_says_why_and_quotes_nothing_that_was_to_be_stored(
@@ -31,6 +34,23 @@ def test_a_log_fails_until_it_does_again_what_failed(error: LogError, *, has_sto
     outage.failed("cannot read", LogUnavailable(""), [])
     outage.worked(has_stored=has_stored)
     assert outage.is_on is (isinstance(error, AppendUnknown) and not has_stored)
+
+
+def test_a_nearly_full_disk_is_one_line_until_it_has_taken_as_much_as_it_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    event = seal(
+        [], [], partition="shard-0", epoch=1, at_ms=1, window_ms=1, nonces=b"", previous=GENESIS
+    )
+    row, outage = encode(partition_stream("shard-0"), 1, event), LogOutage()
+    for _ in range(3):
+        outage.failed("append failed", NoRoom("DiskFull", 2 * len(row.state)), [])
+        outage.worked(has_stored=True)
+        outage.stored([row], [event])
+        assert outage.is_on
+    outage.stored([row], [event])
+    assert not outage.is_on
+    assert caplog.messages == ["append failed: NoRoom: DiskFull", "the log works again"]
 
 
 def test_an_outage_of_reading_ends_by_reading_whatever_failed_before_it() -> None:
