@@ -17,6 +17,8 @@ import pytest
 
 from eventstore.log.errors import LogUnavailable
 from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import is_refused
 from tests.cluster.accounts import befriend, client, newcomer, waiting_payloads
 from tests.cluster.server import Server
 from tests.log.samples import OWNER, append, message
@@ -74,6 +76,22 @@ def test_a_server_of_another_authority_is_not_believed(
         pytest.raises(LogUnavailable, match="certificate verify failed"),
     ):
         open_log(secured(postgres_url, front, authority))
+
+
+def test_a_server_that_is_not_believed_is_no_server_that_is_away(
+    tmp_path: Path, postgres_url: str, authority: Authority
+) -> None:
+    foreign, missing = Authority.new(tmp_path / "foreign.crt"), tmp_path / "missing.crt"
+    with in_front(postgres_url, authority.server_files(tmp_path, "localhost")) as front:
+        right = secured(postgres_url, front, authority)
+        known = {
+            right: False,
+            right.replace("localhost", "127.0.0.1"): True,
+            secured(postgres_url, front, foreign): True,
+            right.replace(str(authority.path), str(missing)): True,
+        }
+        assert {url: is_refused(url, PostgresBounds()) for url in known} == known
+    assert not is_refused(right, PostgresBounds()), "nothing listens there any more"
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
