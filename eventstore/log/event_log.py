@@ -466,8 +466,10 @@ def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
     """
     if len(rows) != len(events):
         raise AppendRefused(f"{len(rows)} rows for {len(events)} events")
+    size_bytes = 0
     for row, event in zip(rows, events, strict=True):
         row_bytes = _size_bytes(row, event)
+        size_bytes += row_bytes
         if row_bytes > ROW_BYTES_MAX:
             raise AppendRefused(f"{row.topic}: {row_bytes} bytes, at most {ROW_BYTES_MAX}")
         if row.originator_version < 1:
@@ -476,7 +478,7 @@ def check_batch(rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
             event.timestamp_s
         ):
             raise AppendRefused(f"{row.topic}: timestamp {event.timestamp_s}")
-    if (size_bytes := batch_bytes(rows, events)) > BATCH_BYTES_MAX:
+    if size_bytes > BATCH_BYTES_MAX:
         raise AppendRefused(f"batch of {size_bytes} bytes, at most {BATCH_BYTES_MAX}")
 
 
