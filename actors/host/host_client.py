@@ -109,6 +109,11 @@ class HostClient(asyncio.Protocol):
         self._transport.write(HEADER.pack(len(content), number) + content)
         try:
             return await call
+        except asyncio.CancelledError:
+            if not kind and call.done() and not call.cancelled() and call.exception() is None:
+                # The caller gave up as the answer came: the process may have stood still for long.
+                self._take_pushes_of(call.result())
+            raise
         finally:
             self._calls.pop(number, None)
 
@@ -169,7 +174,7 @@ class HostClient(asyncio.Protocol):
             if call is None or call.done():
                 # The caller has given up, but the pushes in the answer are also for others.
                 if not number & QUESTION:
-                    self._take_pushes_of(content)
+                    self._later(self._take_pushes_of, content)
                 return
             if number & FAILED:
                 call.set_exception(QuestionFailed())
@@ -178,9 +183,14 @@ class HostClient(asyncio.Protocol):
         elif content == NOTHING_MORE:
             self.has_left = True
         elif self._welcome.done():
-            self._on_pushes(content)
+            self._later(self._on_pushes, content)
         else:
             self._welcome.set_result(_WELCOME.decode(content))
+
+    @staticmethod
+    def _later(take: TakePushes, content: bytes) -> None:
+        """Take pushes after the callers of earlier frames, whose answers may have pushes, too."""
+        asyncio.get_running_loop().call_soon(take, content)
 
     def _take_pushes_of(self, answer: bytes) -> None:
         if pushes := _RESULT.decode(answer).pushes:

@@ -436,7 +436,38 @@ async def test_frames_are_whole_whatever_pieces_they_come_in(piece: int) -> None
     sent = b"".join(HEADER.pack(len(content), PUSH) + content for content in contents)
     for start in range(0, len(sent), piece):
         client.data_received(sent[start : start + piece])
+    await asyncio.sleep(0)
     assert pushed == contents
+
+
+@pytest.mark.parametrize("given_up", ["never", "before its answer", "as its answer comes"])
+async def test_pushes_come_in_the_order_of_their_frames_and_none_is_lost_with_its_call(
+    host: Host, given_up: str
+) -> None:
+    """An edge that stood still reads many frames at once, and is late for all of its calls."""
+    came: list[bytes] = []
+    client = await connect_to_host(host.address, EDGE, came.append)
+    earlier, later = ([Push(did, EnvelopesWaiting())] for did in ("did:x:earlier", "did:x:later"))
+    result, alone, pushed = map(
+        msgspec.msgpack.encode, (BatchResult("", [], earlier), earlier, later)
+    )
+
+    async def call() -> None:
+        came.append(await client.submit(b""))
+
+    calling = asyncio.create_task(call())
+    await host.next()
+    if given_up == "before its answer":
+        calling.cancel()
+        await asyncio.wait([calling])
+    frames = ((1, result), (PUSH, pushed))
+    client.data_received(b"".join(HEADER.pack(len(c), number) + c for number, c in frames))
+    if given_up == "as its answer comes":
+        calling.cancel()
+    await asyncio.wait([calling])
+    await asyncio.sleep(0)
+    assert came == [result if given_up == "never" else alone, pushed]
+    client.close()
 
 
 async def test_a_large_frame_is_not_copied_with_each_of_its_pieces() -> None:
@@ -449,6 +480,7 @@ async def test_a_large_frame_is_not_copied_with_each_of_its_pieces() -> None:
         client.data_received(sent[start : start + 64])
     # In one go 0.03 s; with a copy for each piece 137 GB.
     assert time.process_time() - began_s < 3
+    await asyncio.sleep(0)
     assert pushed == [content]
 
 
