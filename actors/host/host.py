@@ -138,9 +138,9 @@ class Host:
             LogError: it is not known whether the identity is dedicated.
         """
         id_ = self._ownership.holdings.get(shard)
-        if not id_ or self.cache.peek(did) is not None:
-            return b""  # an identity in memory here is not dedicated
-        state, _ = read_identity(self._log, identity_stream(did))
+        if not id_:
+            return b""
+        state = self.cache.peek(did) or read_identity(self._log, identity_stream(did))[0]
         if not state.dedicated_by:
             return b""
         return self._registry.hand_out(did, handed_out_id(id_, self._new_id()))

@@ -37,6 +37,7 @@ from actors.core.replies import (
 )
 from actors.core.submissions import Submission
 from actors.host.host import Host
+from actors.host.session_registry import Handover
 from eventstore.log.event_log import DedicatedIdentity, EventLog
 from eventstore.log.verify import Summary, verify
 from eventstore.stores.open_log import open_log
@@ -302,6 +303,23 @@ def test_what_an_identity_has_in_its_shard_is_given_away_only_when_it_has_left(
     assert owners.shard.hand_out(ALICE, SHARD) == b""
     assert owners.shard.hand_out(ALICE, "shard-1") == b""
     assert len(owners.shard.sessions) == 1
+
+
+def test_what_a_dedicated_identity_had_in_its_shard_goes_with_it_whatever_was_read_meanwhile(
+    owners: Owners,
+) -> None:
+    """Commands are refused after their targets were read if their senders' shard has moved away."""
+    owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
+    owners.reply_to(owners.shard, ALICE, DedicateIdentity(OPERATOR))
+    claim = NonceClaim("shard-1", b"", NOW_MS)
+    late = [
+        (EDGE, Submission(SHARD, target, b"", claim, command=message("late")))
+        for target in (ALICE, "did:x:carol")
+    ]
+    assert owners.shard.execute(late) == ([NOT_OWNER, NOT_OWNER], [])
+    handover = Handover(owners.shard.hand_out(ALICE, SHARD) or None)
+    assert handover.holds_anything()
+    assert len(owners.shard.sessions) == 0
 
 
 def test_sessions_that_begin_on_an_own_host_are_never_taken_for_those_of_the_shard(
