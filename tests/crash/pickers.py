@@ -102,14 +102,18 @@ class Picker(ABC):
                 elif not (await self.wallet.status()).message_count:
                     return
 
-    def session(self, load: WalletLoad) -> Session:
-        """A request is about to be sent, or a socket to be opened."""
-        return Session(load.ledger.kills, time.monotonic(), self.shared)
+    def request(self) -> Session:
+        """A request is about to be sent."""
+        return Session(time.time(), self.shared)
+
+    def socket(self) -> Session:
+        """A socket is about to be opened."""
+        return Session(now_s := time.time(), self.shared, held_s=now_s)
 
     def got(self, load: WalletLoad, session: Session, envelope: bytes, form: Form) -> str:
         """Note a message that was handed over: its text."""
         text = self._text(envelope)
-        load.ledger.offer(Offer(self.name, text, session, time.monotonic()))
+        load.ledger.offer(Offer(self.name, text, session, time.time()))
         sent = load.ledger.sent_to(self.name, text)
         if sent is not None and not _is_same(sent.envelope, envelope, form):
             load.ledger.changed.append(text)
@@ -130,7 +134,7 @@ class ByPickup2(Picker):
     """Pickup 2.0 over HTTP: delivery-request, messages-received."""
 
     async def turn(self, load: WalletLoad) -> bool:
-        session = self.session(load)
+        session = self.request()
         found = await self.wallet.fetch(_LIMIT)
         await self.acknowledge(load, session, found, self.wallet)
         return bool(found)
@@ -143,20 +147,20 @@ class ByPickup2(Picker):
         forgetful = 0.0 if load.stopping else FORGETFULNESS
         known = {i: text for i, text in texts.items() if load.chance.random() >= forgetful}
         if known:
+            asked_s = time.time()
             await over.received(list(known))
-            load.ledger.remove(self.name, known.values(), time.monotonic())
+            load.ledger.remove(self.name, known.values(), time.time())
+            if isinstance(over, Live):
+                session.held_s = asked_s
 
 
 class ByLiveMode(ByPickup2):
     """Live mode: asked for and pushed, acknowledged on the socket or over HTTP."""
 
     async def turn(self, load: WalletLoad) -> bool:
-        session = self.session(load)
-        try:
-            async with self.wallet.live() as live:
-                return await self._listen(load, session, live, self.wallet)
-        finally:
-            session.ended_s = time.monotonic()
+        session = self.socket()
+        async with self.wallet.live() as live:
+            return await self._listen(load, session, live, self.wallet)
 
     async def _listen(
         self, load: WalletLoad, session: Session, live: Live, wallet: ConnectedWallet
@@ -185,16 +189,14 @@ class ByNewerPickup(ByLiveMode):
 
     async def turn(self, load: WalletLoad) -> bool:
         newer = self._newer(load)
-        session = self.session(load)
         if load.chance.random() >= LISTENING:
+            session = self.request()
             found = await newer.fetch(_LIMIT)
             await self.acknowledge(load, session, found, newer)
             return bool(found)
-        try:
-            async with newer.live() as live:
-                return await self._listen(load, session, live, newer)
-        finally:
-            session.ended_s = time.monotonic()
+        session = self.socket()
+        async with newer.live() as live:
+            return await self._listen(load, session, live, newer)
 
     def _newer(self, load: WalletLoad) -> Wallet2:
         """The wallet as it is in DIDComm v2, where its key is a DID."""
@@ -208,7 +210,7 @@ class ByPickup1(Picker):
     """Pickup 1.0: batches, with and without a delay, and single messages as they are."""
 
     async def turn(self, load: WalletLoad) -> bool:
-        session = self.session(load)
+        session = self.request()
         delay_ms = load.chance.choice([None, _DELAY_MS])
         if load.chance.random() < 1 / 2:
             found = await self.wallet.batch(_LIMIT, delay_ms)
@@ -229,18 +231,16 @@ class ByQueue1(Picker):
     """Aries queue 1.0: fetch-request, over HTTP and over sockets."""
 
     async def turn(self, load: WalletLoad) -> bool:
-        session = self.session(load)
         if load.chance.random() < 1 / 2:
-            return await self._fetch(load, session, self.wallet)
-        try:
-            async with self.wallet.socket() as socket:
-                found = await self._fetch(load, session, self.wallet.over(socket))
-                await self.wallet.over(
-                    socket
-                ).ping()  # meanwhile the pong says that all has arrived
-                return found
-        finally:
-            session.ended_s = time.monotonic()
+            return await self._fetch(load, self.request(), self.wallet)
+        session = self.socket()
+        async with self.wallet.socket() as socket:
+            over = self.wallet.over(socket)
+            found = await self._fetch(load, session, over)
+            asked_s = time.time()
+            await over.ping()  # meanwhile the pong says that all has arrived
+            session.held_s = asked_s
+            return found
 
     async def _fetch(self, load: WalletLoad, session: Session, over: Wallet) -> bool:
         found = await over.queue_fetch(_LIMIT)
@@ -253,19 +253,17 @@ class ByReturnRoute(Picker):
     """Implicit pickup: one message as the answer of a request, or all of them over a socket."""
 
     async def turn(self, load: WalletLoad) -> bool:
-        session = self.session(load)
         if load.chance.random() < 1 / 2:
+            session = self.request()
             envelope = await self.wallet.implicit()
             if envelope is not None:
                 self.got(load, session, envelope, "raw")
             return envelope is not None
-        try:
-            async with self.wallet.implicit_socket() as socket:
-                received = await self._hear(load, session, socket, _SILENCE_S)
-            # What had been read when the socket was closed counts as arrived.
-            return received + await self._hear(load, session, socket, 0) > 0
-        finally:
-            session.ended_s = time.monotonic()
+        session = self.socket()
+        async with self.wallet.implicit_socket() as socket:
+            received = await self._hear(load, session, socket, _SILENCE_S)
+        # What had been read when the socket was closed counts as arrived.
+        return received + await self._hear(load, session, socket, 0) > 0
 
     async def _hear(
         self, load: WalletLoad, session: Session, socket: Socket, silence_s: float

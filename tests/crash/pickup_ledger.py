@@ -6,7 +6,8 @@ Every message has a text of its own, and no sender sends one twice. So, whatever
 - one whose outcome is unknown is there once or not at all, one that was refused is not there;
 - what a wallet acknowledged and the mediator confirmed is out of the queue, and never handed out
   after that, by the order of the log: a copy that had left before may still be read later;
-- nothing is offered to two at a time: not while the one that got it is there and its lease holds;
+- nothing is offered to two at a time: not while the one that got it is there and its lease holds.
+  By the log: a message may take any time from its grant to where a wallet reads it;
 - messages of one sender to one wallet that were handed out once arrive in the order of sending:
   those it asked for, and those that were pushed, for live mode passes by what waits (RFC 0685).
 
@@ -22,14 +23,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from eventstore.log.codec import decode
 from eventstore.log.event_log import EventLog
-from eventstore.log.events import MessageQueued, MessagesDelivered, MessagesRemoved
+from eventstore.log.events import BatchSealed, MessageQueued, MessagesDelivered, MessagesRemoved
 
-_NOTICED_S: Final = 1.0
 _LIVE: Final = "live"
 _SHOWN: Final = 3
 _SHOWN_CHARS: Final = 120
@@ -61,21 +61,21 @@ class Sent:
 
 @dataclass(slots=True)
 class Session:
-    """Who was handed messages: one HTTP request, or a socket, with the times of its two ends.
+    """Who was handed messages: one HTTP request, or a socket; times in Unix seconds.
 
-    ``kills`` is how many went before it. A wallet that is ``shared`` by two devices knows nothing
-    of the order of what the two do.
+    A wallet that is ``shared`` by two devices knows nothing of the order of what the two do.
     """
 
-    kills: int
     opened_s: float
     shared: bool = False
-    ended_s: float = math.inf
-    """Of a socket; what is handed to a request is held to the end of the lease."""
+    held_s: float = math.inf
+    """Until when it surely was there: what is handed to a request is held to the end of the lease,
+    and of a socket it is known when the last question was asked that was answered on it. Its end
+    is known to none but the edge."""
 
 
 class Offer(NamedTuple):
-    """A message as its wallet got it, each time; ``at_s`` on a clock that only goes on."""
+    """A message as its wallet got it, each time; ``at_s`` by the clock of the log, in seconds."""
 
     wallet: str
     text: str
@@ -100,17 +100,18 @@ class PickupLedger:
     sent: list[Sent] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     removed: dict[Message, float] = field(default_factory=dict)
-    repeated_early: list[tuple[Offer, Offer]] = field(default_factory=list)
+    runs: list[list[Offer]] = field(default_factory=list)
+    """Offers of one message without a fault among them that lasts."""
     changed: list[str] = field(default_factory=list)
     _by_message: dict[Message, Sent] = field(default_factory=dict)
-    _holders: dict[Message, Offer] = field(default_factory=dict)
+    _runs: dict[Message, list[Offer]] = field(default_factory=dict)
 
     def fault(self, *, begins: bool) -> None:
         """A fault begins that lasts, or ends; leases from before and during it are not held to."""
         self.kills += begins
         self.is_troubled = begins
         if not begins:
-            self._holders.clear()
+            self._runs.clear()
 
     def intend(self, sent: Sent) -> Sent:
         """An envelope is about to be sent; no other has its text."""
@@ -124,30 +125,12 @@ class PickupLedger:
 
     def offer(self, offer: Offer) -> None:
         """A wallet was handed a message."""
-        message = offer.wallet, offer.text
         self.offers.append(offer)
-        before = self._holders.get(message)
-        if before and not self.is_troubled and self._is_leased(before, offer.at_s):
-            self.repeated_early.append((before, offer))
-        self._holders[message] = offer
-
-    def _is_leased(self, offer: Offer, now_s: float) -> bool:
-        """Is a message still out, if its session is? A kill ends leases of sessions before it.
-
-        Half of the lease is for the way from the grant to the wallet.
-        """
-        return now_s < offer.at_s + self.lease_s / 2 and offer.session.kills == self.kills
-
-    def twice(self) -> list[Message]:
-        """Messages that were offered while another connected session held them.
-
-        The mediator may have seen the end of a socket shortly before the wallet.
-        """
-        return [
-            (again.wallet, again.text)
-            for first, again in self.repeated_early
-            if first.session.ended_s > again.at_s + _NOTICED_S
-        ]
+        if not self.is_troubled:
+            run = self._runs.setdefault((offer.wallet, offer.text), [])
+            if not run:
+                self.runs.append(run)
+            run.append(offer)
 
     def remove(self, wallet: str, texts: Iterable[str], at_s: float) -> None:
         """The mediator has confirmed that these are not handed out again."""
@@ -163,6 +146,16 @@ class PickupLedger:
         return len(self.offers) - len({(offer.wallet, offer.text) for offer in self.offers})
 
 
+class HandOut(NamedTuple):
+    """A hand-out in the log: when it was granted (Unix ms), and under whose claim of the partition.
+
+    A claim that follows may be that of another process, which knows of no lease before it.
+    """
+
+    at_ms: int
+    claim: tuple[UUID | str, int]
+
+
 @dataclass(slots=True)
 class Kept:
     """What the log says of one message."""
@@ -175,39 +168,39 @@ class Kept:
     removals: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     """How it was handed out when it had left the queue, which must not be."""
-    handed_ms: list[int] = field(default_factory=list)
-    """When, each time, by the clock that leases are granted by: Unix ms."""
-
-    def is_apart(self, lease_s: float, times: int) -> bool:
-        """Was it handed out so many times, and each time when the lease before was over?"""
-        gaps_ms = [again - first for first, again in pairwise(self.handed_ms)]
-        return len(self.handed_ms) >= times and all(gap >= 1000 * lease_s for gap in gaps_ms)
+    handed: list[HandOut] = field(default_factory=list)
+    """Each time, in the order of the log."""
 
 
 def kept_in(log: EventLog) -> list[Kept]:
     """Every envelope that a log has queued for a recipient's key, oldest first."""
     kept: dict[str, Kept] = {}
-    for event in _events(log):
+    unsealed: list[tuple[Kept, int]] = []
+    for stream, event in _events(log):
         match event:
             case MessageQueued(message_id=message_id, recipient_key=key, command=command):
                 kept[message_id] = Kept(key, command)
             case MessagesDelivered(at_ms=at_ms, message_ids=message_ids, channel=channel):
                 for message_id in message_ids:
                     one = kept[message_id]
-                    one.handed_ms.append(at_ms)
+                    unsealed.append((one, at_ms))
                     (one.late if one.removals else one.channels).append(channel)
             case MessagesRemoved(message_ids=message_ids, reason=reason):
                 for message_id in message_ids:
                     kept[message_id].removals.append(reason)
+            case BatchSealed(epoch=epoch):
+                for one, at_ms in unsealed:
+                    one.handed.append(HandOut(at_ms, (stream, epoch)))
+                unsealed.clear()
             case _:
                 pass
     return [one for one in kept.values() if one.key]
 
 
-def _events(log: EventLog) -> Iterator[object]:
+def _events(log: EventLog) -> Iterator[tuple[UUID | str, object]]:
     after = 0
     while rows := log.read_log(after=after):
-        yield from (decode(row.topic, row.state) for row in rows)
+        yield from ((row.originator_id, decode(row.topic, row.state)) for row in rows)
         after = rows[-1].id
 
 
@@ -225,8 +218,6 @@ class PickupResult:
     disordered: list[str]
     late: int = 0
     """Unknown ones that came after a later one, and may have."""
-    slow: int = 0
-    """Offers that came again soon after the first was read, and by the log after its lease."""
 
     @property
     def is_clean(self) -> bool:
@@ -251,8 +242,7 @@ class PickupResult:
             "disordered": self.disordered,
         }
         answered = [f"{name} {_shown(texts)}" for name, texts in found.items()]
-        late = f"{self.late} unknown late, {self.slow} read when their lease was nearly over"
-        return ", ".join([f"lost {self.lost or 0}", *answered, late])
+        return ", ".join([f"lost {self.lost or 0}", *answered, f"{self.late} unknown late"])
 
 
 def _shown(texts: Sequence[str]) -> str:
@@ -277,8 +267,6 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
     disordered = list(_disordered(ledger, sent, by_bytes))
     unknown = {one.text for one in ledger.sent if one.fate is Fate.UNKNOWN}
     late = unknown if ledger.unknown_may_come_late else set[str]()
-    twice = set(ledger.twice())
-    slow = {message for message in twice if _came_slowly(ledger, message, by_bytes)}
     return PickupResult(
         lost=dict(
             Counter(
@@ -291,24 +279,64 @@ def check_pickup(ledger: PickupLedger, kept: Sequence[Kept]) -> PickupResult:
         strange=strange,
         changed=ledger.changed,
         undone=list(dict.fromkeys(_undone(ledger, sent, by_bytes))),
-        twice=[text for _, text in sorted(twice - slow)],
+        twice=list(dict.fromkeys(_twice(ledger, sent, by_bytes))),
         disordered=[text for text in disordered if text not in late],
         late=len(late.intersection(disordered)),
-        slow=len(slow),
     )
 
 
-def _came_slowly(
-    ledger: PickupLedger, message: Message, by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]]
-) -> bool:
-    """Does the log say that each lease was over before the next one, for each time it was offered?
+def _twice(
+    ledger: PickupLedger,
+    sent: Mapping[Message, Sent],
+    by_bytes: Mapping[tuple[str, bytes], Sequence[Kept]],
+) -> Iterator[str]:
+    """Messages that were offered while another session held them, by whatever hand-outs."""
+    for run in ledger.runs:
+        one = sent.get((run[0].wallet, run[0].text))
+        if len(run) > 1 and one is not None:
+            copies = by_bytes.get((one.key, one.command), [])
+            handed = sorted(each for kept in copies for each in kept.handed)
+            if not _is_explained(run, handed, round(1000 * ledger.lease_s)):
+                yield one.text
 
-    Where the machine is short of time, a message may take most of its lease to its wallet.
+
+def _is_explained(
+    offers: Sequence[Offer],
+    handed: Sequence[HandOut],
+    lease_ms: int,
+    before: tuple[HandOut, Session] | None = None,
+) -> bool:
+    """Can each offer be of another hand-out, each of which was over when the next was granted?
+
+    Not every hand-out was read. ``before`` is the last one that was, and who got it.
     """
-    sent = ledger.sent_to(*message)
-    kept = by_bytes.get((sent.key, sent.command), []) if sent is not None else []
-    offered = sum((offer.wallet, offer.text) == message for offer in ledger.offers)
-    return len(kept) == 1 and kept[0].is_apart(ledger.lease_s, offered)
+    if not offers or len(handed) < len(offers):
+        return not offers
+    each, *later = handed
+    return any(
+        _may_be_of(each, offer)
+        and (before is None or _is_over(*before, each, offer.session, lease_ms))
+        and _is_explained(
+            [one for one in offers if one is not offer], later, lease_ms, (each, offer.session)
+        )
+        for offer in offers
+    ) or _is_explained(offers, later, lease_ms, before)
+
+
+def _may_be_of(handed: HandOut, offer: Offer) -> bool:
+    """Was the session there, and the message read after it? The log has whole milliseconds."""
+    return 1000 * offer.session.opened_s - 1 < handed.at_ms <= 1000 * offer.at_s
+
+
+def _is_over(
+    before: HandOut, holder: Session, handed: HandOut, session: Session, lease_ms: int
+) -> bool:
+    """Was a hand-out over when the next was granted, as far as is known?"""
+    return (
+        handed.at_ms >= before.at_ms + lease_ms
+        or handed.claim != before.claim
+        or (session is not holder and handed.at_ms + 1 > 1000 * holder.held_s)
+    )
 
 
 def _never_sent(sent: Sent | None) -> bool:

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from eventstore.log.events import MessagesDelivered
+from eventstore.log.streams import partition_stream
 from eventstore.stores.open_log import open_log
 from tests.crash.pickup_ledger import (
     Fate,
+    HandOut,
     Kept,
     Offer,
     PickupLedger,
@@ -23,10 +25,11 @@ from tests.crash.pickup_ledger import (
     check_pickup,
     kept_in,
 )
-from tests.log.samples import AT_MS, COMMAND, OWNER, append, message, removed
+from tests.log.samples import AT_MS, COMMAND, OWNER, SealedWriter, message, removed
 
 pytestmark = pytest.mark.crash
 LEASE_S = 4.0
+PARTITION = partition_stream("shard-0")
 ASKED, LIVE = "pickup/2.0", "live"
 
 
@@ -41,13 +44,19 @@ class Run:
             self.ledger.intend(sent)
             if number < 5:
                 self.kept.append(Kept("key", sent.command, [ASKED], ["acknowledged"]))
-                self.offer(number, at_s=10.0 * number)
+                self.hand_out(number, at_s=10.0 * number)
         self.ledger.sent[5].fate = Fate.UNKNOWN
         self.ledger.sent[6].fate = Fate.REFUSED
 
     def offer(self, number: int, *, at_s: float, session: Session | None = None) -> None:
-        found = session or Session(self.ledger.kills, at_s)
-        self.ledger.offer(Offer("w", f"{number}", found, at_s))
+        self.ledger.offer(Offer("w", f"{number}", session or Session(at_s), at_s))
+
+    def grant(self, number: int, *, at_s: float, claim: int = 1) -> None:
+        self.kept[number].handed.append(HandOut(round(1000 * at_s), (PARTITION, claim)))
+
+    def hand_out(self, number: int, *, at_s: float, session: Session | None = None) -> None:
+        self.grant(number, at_s=at_s)
+        self.offer(number, at_s=at_s, session=session)
 
     @property
     def result(self) -> PickupResult:
@@ -118,7 +127,7 @@ def test_changed_bytes_are_found(run: Run) -> None:
 
 def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
-    run.offer(1, at_s=60)
+    run.hand_out(1, at_s=60)
     assert run.result == replace(
         CLEAN, undone=["asked for 10.000 s after its removal, ['pickup/2.0']: 1"]
     )
@@ -127,15 +136,16 @@ def test_an_acknowledged_removal_that_is_undone_is_found(run: Run) -> None:
 def test_a_copy_that_left_before_the_removal_may_be_read_after_it(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(LIVE)
-    run.offer(1, at_s=60, session=Session(0, 10))
+    run.grant(1, at_s=30)
+    run.offer(1, at_s=60, session=Session(10))
     assert run.result == CLEAN
 
 
 def test_an_offer_that_the_log_has_no_handing_out_for_is_found(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
-    run.offer(1, at_s=60, session=Session(0, 10))
+    run.offer(1, at_s=60, session=Session(10))
     assert run.result == replace(
-        CLEAN, undone=["got 10.000 s after its removal, 2 of ['pickup/2.0']: 1"]
+        CLEAN, undone=["got 10.000 s after its removal, 2 of ['pickup/2.0']: 1"], twice=["1"]
     )
 
 
@@ -157,18 +167,20 @@ def test_the_log_says_what_was_handed_out_before_its_removal_and_what_after(tmp_
         for channel in (ASKED, LIVE)
     )
     with closing(open_log(f"sqlite:{tmp_path / 'log.db'}")) as log:
-        append(log, OWNER, queued, fetched, removed([1], "message"), pushed)
+        writer = SealedWriter(log)
+        writer.commit({"shard-0": [(OWNER, queued), (OWNER, fetched)]})
+        writer.commit({"shard-1": [(OWNER, removed([1], "message")), (OWNER, pushed)]})
         (kept,) = kept_in(log)
-    handed = [AT_MS, AT_MS]
+    handed = [HandOut(AT_MS, (partition_stream(f"shard-{number}"), 1)) for number in range(2)]
     assert kept == Kept("key", COMMAND, [ASKED], ["acknowledged"], [LIVE], handed)
 
 
 def test_of_two_devices_one_may_hear_late_of_what_the_other_acknowledged(run: Run) -> None:
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(ASKED)
-    run.offer(1, at_s=60, session=Session(0, 49, shared=True))
+    run.hand_out(1, at_s=60, session=Session(49, shared=True))
     assert run.result == CLEAN
-    run.offer(1, at_s=70, session=Session(0, 61, shared=True))
+    run.hand_out(1, at_s=70, session=Session(61, shared=True))
     assert run.result == replace(
         CLEAN, undone=["asked for 11.000 s after its removal, ['pickup/2.0', 'pickup/2.0']: 1"]
     )
@@ -180,9 +192,9 @@ def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
     run.ledger.fault(begins=True)
     run.ledger.remove("w", ["1"], 50)
     run.kept[1].channels.append(ASKED)
-    run.offer(1, at_s=60, session=Session(0, 49))
+    run.hand_out(1, at_s=60, session=Session(49))
     assert run.result == CLEAN
-    run.offer(1, at_s=70, session=Session(0, 61))
+    run.hand_out(1, at_s=70, session=Session(61))
     assert run.result == replace(
         CLEAN, undone=["asked for 11.000 s after its removal, ['pickup/2.0', 'pickup/2.0']: 1"]
     )
@@ -190,44 +202,72 @@ def test_amid_trouble_a_session_from_before_may_read_late_what_was_acknowledged(
 
 def test_leases_are_not_held_to_amid_trouble_and_are_after_it(run: Run) -> None:
     run.ledger.fault(begins=True)
-    run.offer(4, at_s=41)
+    run.hand_out(4, at_s=41)
     run.ledger.fault(begins=False)
     run.kept[4].channels += [ASKED, ASKED, ASKED]
-    run.offer(4, at_s=42)
+    run.hand_out(4, at_s=42)
     assert run.result == CLEAN
-    run.offer(4, at_s=43)
+    run.hand_out(4, at_s=43)
     assert run.result == replace(CLEAN, twice=["4"])
 
 
 def test_two_offers_at_a_time_are_found(run: Run) -> None:
-    run.offer(4, at_s=41)
+    run.hand_out(4, at_s=40 + LEASE_S - 0.001)
     assert run.result == replace(CLEAN, twice=["4"])
 
 
-def test_who_reads_slowly_is_offered_it_again_when_the_log_says_that_the_lease_was_over(
-    run: Run,
-) -> None:
-    run.kept[4].handed_ms = [1, 1 + round(1000 * LEASE_S)]
-    run.offer(4, at_s=41)
-    assert run.result == replace(CLEAN, slow=1)
-    assert run.result.is_clean
-    run.kept[4].handed_ms[1] -= 1
-    assert run.result == replace(CLEAN, twice=["4"])
-    # An offer that the log knows nothing of is none that came slowly.
-    run.kept[4].handed_ms = [1]
+def test_an_offer_that_the_log_knows_nothing_of_is_found(run: Run) -> None:
+    run.offer(4, at_s=50, session=Session(30))
     assert run.result == replace(CLEAN, twice=["4"])
 
 
-@pytest.mark.parametrize("why", ["the lease was over", "a kill came between", "the socket ended"])
+def test_an_offer_to_the_session_that_holds_the_message_is_found(run: Run) -> None:
+    socket = Session(35, held_s=35)
+    for at_s in (50, 51):
+        run.hand_out(4, at_s=at_s, session=socket)
+    assert run.result == replace(CLEAN, twice=["4"])
+
+
+@pytest.mark.parametrize("why", ["the lease was over", "another process came", "the socket ended"])
 def test_a_second_offer_is_right_after_the_end_of_the_first(run: Run, why: str) -> None:
     at_s = 40 + LEASE_S if why == "the lease was over" else 41
-    run.ledger.kills += why == "a kill came between"
     if why == "the socket ended":
-        run.ledger.offers[-1].session.ended_s = 41.5
+        run.ledger.offers[-1].session.held_s = 40.9
+    run.grant(4, at_s=at_s, claim=2 if why == "another process came" else 1)
     run.offer(4, at_s=at_s)
     run.kept[4].channels.append(ASKED)
     assert run.result == CLEAN
     assert run.ledger.repeated() == 1
+
+
+@pytest.mark.parametrize("held_s", [40, 45])
+def test_a_socket_holds_what_it_got_while_it_answers(run: Run, held_s: float) -> None:
+    """When it ended is known to its edge alone: its wallet may notice that late."""
+    run.ledger.offers[-1].session.held_s = held_s
+    run.hand_out(4, at_s=41)
+    assert run.result == replace(CLEAN, twice=[] if held_s == 40 else ["4"])
+
+
+@pytest.mark.parametrize("granted_s", [LEASE_S, LEASE_S - 0.001])
+def test_two_who_read_slowly_hold_a_message_only_as_long_as_its_leases(
+    run: Run, granted_s: float
+) -> None:
+    """One read its answer when the lease was over, and after the one who got it next."""
+    run.grant(4, at_s=50)
+    run.grant(4, at_s=50 + granted_s)
+    run.offer(4, at_s=59, session=Session(53))
+    run.offer(4, at_s=60, session=Session(49))
+    assert run.result == replace(CLEAN, twice=[] if granted_s == LEASE_S else ["4"])
+
+
+def test_a_hand_out_that_was_not_read_accuses_no_later_one(run: Run) -> None:
+    """It was pushed to a socket that had just ended, so it was free again at once."""
+    run.grant(4, at_s=50)
+    run.grant(4, at_s=50.5)
+    run.grant(4, at_s=50.5 + LEASE_S)
+    run.offer(4, at_s=54, session=Session(50.2))
+    run.offer(4, at_s=54.6, session=Session(54.1))
+    assert run.result == CLEAN
 
 
 def test_a_change_of_order_is_found(run: Run) -> None:
