@@ -153,14 +153,13 @@ class Host:
         self._expected[did] = self.now_ms() + _EXPECTED_MS
 
     def take_in(self, did: str, shard: str, handover: bytes) -> bool:
-        """Continue the sessions of an identity that returns to this shard, if the shard is owned.
+        """Continue the sessions of an identity that returns to this shard; False if too late.
 
         Raises:
             msgspec.DecodeError: ``handover`` is not a handover.
         """
-        given = Handover(handover)
-        self._expected.pop(did, None)
-        if shard not in self._ownership.holdings:
+        given, is_late = Handover(handover), self._expected.pop(did, 0) <= self.now_ms()
+        if is_late or shard not in self._ownership.holdings:
             return False
         self._registry.take_over(did, shard, given, self.now_ms())
         return True

@@ -149,7 +149,11 @@ class Expect(HostQuestion[None], frozen=True):
 
 
 class TakeIn(HostQuestion[bool], frozen=True):
-    """Continue the sessions of an identity that returns to this shard, if the host owns it."""
+    """Continue the sessions of an identity that returns to this shard.
+
+    False if the host does not own it, or does not expect the identity any more (``Expect``): then
+    messages may have come that were pushed to none of these sessions.
+    """
 
     did: str
     shard: str

@@ -253,6 +253,7 @@ def test_sessions_go_with_an_identity_and_come_back(owners: Owners) -> None:
     assert of_own.startswith(of_shard + "/")
     _, pushes = own.execute([(EDGE, owners.submission(ALICE, message("one"), ALICE))])
     assert [(edge, type(push), push.did) for edge, push in pushes] == [(EDGE, Push, ALICE)]
+    owners.shard.expect(ALICE)
     owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
     assert owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
     assert (len(owners.shard.sessions), len(own.sessions)) == (2, 0)
@@ -273,6 +274,20 @@ def test_who_is_expected_with_her_sessions_is_not_served_before_they_come(owners
     (reply,), ((edge, _),) = owners.shard.execute([(EDGE, early)])
     assert isinstance(reply, MessageAccepted)
     assert edge == EDGE
+
+
+def test_sessions_that_come_too_late_are_not_taken_for_whole(owners: Owners) -> None:
+    """Their edges close them then: what came meanwhile was pushed to none of them."""
+    owners.reply_to(owners.shard, ALICE, OpenSession(EDGE))
+    own = dedicated(owners)
+    owners.shard.expect(ALICE)
+    owners.reply_to(own, ALICE, ReleaseIdentity(OPERATOR), ALICE)
+    owners.now_ms += 5_000
+    served = owners.shard.execute([(EDGE, owners.submission(ALICE, message("one")))])
+    assert isinstance(served[0][0], MessageAccepted)
+    assert served[1] == []
+    assert not owners.shard.take_in(ALICE, SHARD, own.release([ALICE]))
+    assert len(owners.shard.sessions) == 0
 
 
 def test_who_is_expected_in_vain_is_served_after_a_while(owners: Owners) -> None:
