@@ -126,10 +126,16 @@ class EdgeConnection:
     """The host's end of the connection of one edge."""
 
     def __init__(
-        self, connection: socket.socket, edge: str, incarnation: str, unsent_bytes_max: int
+        self,
+        connection: socket.socket,
+        edge: str,
+        number: int,
+        incarnation: str,
+        unsent_bytes_max: int,
     ) -> None:
-        """A connection whose edge has sent the token."""
+        """A connection whose edge has sent the token; ``number`` is in the order of acceptance."""
         self.edge = edge
+        self.number = number
         self._unsent_bytes_max = unsent_bytes_max
         self.incarnation = incarnation
         self._connection = connection
@@ -219,7 +225,6 @@ class HostServer:
         self._connections: dict[str, EdgeConnection] = {}
         self._missing: set[str] = set()
         self._lock = threading.Lock()
-        self._opened = 0
         self._unproven: dict[socket.socket, None] = {}
         self._listener: socket.socket | None = None
         self._has_stopped = False
@@ -277,6 +282,7 @@ class HostServer:
             return list(self._connections.values())
 
     def _accept(self, listener: socket.socket) -> None:
+        count = 0
         while not self._has_stopped:
             try:
                 accepted, _ = listener.accept()
@@ -285,9 +291,10 @@ class HostServer:
                     _LOG.error("could not accept a connection: %s", error)
                     time.sleep(_ACCEPT_AGAIN_S)
                 continue
+            count += 1
             self._await_proof(accepted)
             thread = threading.Thread(
-                target=self._serve, args=(accepted,), name="edge", daemon=True
+                target=self._serve, args=(accepted, count), name="edge", daemon=True
             )
             try:
                 thread.start()
@@ -311,7 +318,7 @@ class HostServer:
         with self._lock:
             self._unproven.pop(accepted, None)
 
-    def _serve(self, accepted: socket.socket) -> None:
+    def _serve(self, accepted: socket.socket, number: int) -> None:
         with accepted, accepted.makefile("rb", buffering=_BUFFER_BYTES) as file:
             reader = cast("BinaryIO", file)
             try:
@@ -325,7 +332,7 @@ class HostServer:
             if hello is None:
                 _LOG.warning("a connection was refused: wrong token")
                 return
-            connection = self._open(accepted, hello.edge)
+            connection = self._open(accepted, number, hello.edge)
             if connection is None:
                 return
             try:
@@ -357,16 +364,20 @@ class HostServer:
             content += part
         return content
 
-    def _open(self, accepted: socket.socket, edge: str) -> EdgeConnection | None:
-        """Welcome an edge and register its connection; None if the server has stopped."""
+    def _open(self, accepted: socket.socket, number: int, edge: str) -> EdgeConnection | None:
+        """Welcome an edge and register its connection, the ``number``-th that was accepted.
+
+        None if the server has stopped, or if a later connection of the edge is open: a ``Hello``
+        may be read when its edge has given up waiting and connected again.
+        """
         with self._lock:
-            if self._has_stopped:
+            before = self._connections.get(edge)
+            if self._has_stopped or (before is not None and before.number > number):
                 return None
-            self._opened += 1
             connection = EdgeConnection(
-                accepted, edge, f"{self._id}-{self._opened}", self._unsent_bytes_max
+                accepted, edge, number, f"{self._id}-{number}", self._unsent_bytes_max
             )
-            before = self._connections.pop(edge, None)
+            self._connections.pop(edge, None)
             has_missed = edge in self._missing
             self._missing.discard(edge)
             if before is not None:
