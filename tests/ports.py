@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import socket
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ def _claimed() -> tuple[socket.socket, Iterator[int]]:
 
 
 _CLAIM, _NEXT = _claimed()
+atexit.register(_CLAIM.close)
 
 
 def free_port(ip: str = "127.0.0.1") -> int:
