@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -40,6 +43,7 @@ from eventstore.log.faults import Fault
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.schema import FILLING, SCHEMA, SCHEMA_VERSION
+from eventstore.parquet.table import statistics_of
 from eventstore.parquet.verify.columns import check_columns
 from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
@@ -282,3 +286,20 @@ def test_a_wrong_column_is_named_beside_a_row_that_cannot_be_understood(
     changed = with_value(page, 1, "size_bytes", 1)
     found = [(one.fault, one.first_position) for one in check_columns(changed, rows, events)]
     assert found == [(Fault.UNDECODABLE_STATE, 1), (Fault.WRONG_COLUMN, 2)]
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+def test_a_column_has_both_bounds_or_none(*, has_statistics: bool) -> None:
+    longest = "x" * 256
+    rows = pa.table(
+        {"short": ["a", longest], "long": ["a", longest + "x"], "none": pa.nulls(2, pa.string())}
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, write_statistics=has_statistics)
+    footer = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    found = statistics_of(footer, rows.column_names)
+    assert found == {
+        "minValues": {"short": "a"} if has_statistics else {},
+        "maxValues": {"short": longest} if has_statistics else {},
+        "nullCount": {"short": 0, "long": 0, "none": 2} if has_statistics else {},
+    }

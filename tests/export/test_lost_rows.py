@@ -43,10 +43,12 @@ def steps(sqlite_log: EventLog, place: ExportPlace) -> ExportPlace:
 def test_the_index_is_not_blamed_for_manifests_that_are_lost(
     steps: ExportPlace, lost: tuple[int, ...]
 ) -> None:
-    paths = [statement.manifest.path for statement in catalog_of(steps).statements]
+    manifests = [statement.manifest for statement in catalog_of(steps).statements]
+    paths = [manifest.path for manifest in manifests]
     for number in lost:
         steps.remove(paths[number])
-    found, _ = checked(steps)
+    found, summary = checked(steps)
+    assert summary.rows == sum(m.rows for n, m in enumerate(manifests) if n not in lost)
     assert [one.path for one in found if one.fault is Damage.MISSING] == [
         paths[number] for number in lost
     ]
@@ -67,6 +69,16 @@ def test_an_index_file_in_place_of_another_is_found_although_its_rows_are_lost(
     assert {(Damage.MISSING, lost), (Damage.CHANGED, first.path)} <= {
         (one.fault, one.path) for one in found
     }
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, -8, -1])
+def test_an_index_file_that_was_cut_is_one_finding(steps: ExportPlace, length: int) -> None:
+    index = catalog_of(steps).index
+    assert index is not None
+    path = index.files[1].path
+    steps.write(path, steps.read(path)[:length])
+    found, _ = checked(steps)
+    assert [(one.fault, one.path) for one in found] == [(Damage.CHANGED, path)]
 
 
 def test_rows_that_cannot_be_read_are_not_counted(steps: ExportPlace) -> None:

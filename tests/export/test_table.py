@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,58 @@ def test_a_table_that_was_rolled_back_is_found(sqlite_log: EventLog, place: Expo
     assert (Damage.ROLLED_BACK, commit_path(version)) in named
 
 
+def test_a_commit_that_was_edited_beside_its_signed_statement_is_refused_and_named(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    path = commit_path(table_of(place).version())
+    commit = place.read(path)
+    edited = commit.replace(b'"nullCount', b'"nullcount') + b"\n"
+    place.write(path, edited)
+    for verify in (VERIFY, None):
+        with pytest.raises(ExportDamaged) as said:
+            catalog_of(place, verify)
+        assert (said.value.damage, said.value.path) == (Damage.CHANGED, path)
+    assert [(finding.fault, finding.path) for finding in findings(place)] == [
+        (Damage.CHANGED, path)
+    ]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_mark_of_the_end_that_is_none_is_named(
+    sqlite_log: EventLog, place: ExportPlace, *, is_cut: bool
+) -> None:
+    Growing(sqlite_log).grow(2)
+    export_all(sqlite_log, place)
+    mark = place.read(END)
+    place.write(END, mark[:-1] if is_cut else mark.replace(b'"position":', b'"position":1'))
+    with pytest.raises(ExportDamaged) as said:
+        catalog_of(place, VERIFY)
+    fault = Damage.BROKEN_MANIFEST if is_cut else Damage.BAD_SIGNATURE
+    assert (said.value.damage, said.value.path) == (fault, END)
+
+
+def test_an_export_that_is_swept_while_it_is_opened_is_opened_as_it_is_then(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    class Swept(ExportPlace):
+        """A place whose manifests are replaced and removed before they are read."""
+
+        def read_all(self, paths: Iterable[str]) -> dict[str, bytes]:
+            with closing(exporter(sqlite_log, place, Bounds())) as export:
+                export.compact(files_min=2)
+                export.sweep()
+            return super().read_all(paths)
+
+    Growing(sqlite_log).grow(8)
+    export_all(sqlite_log, place)
+    assert len(catalog_of(place, VERIFY).statements) > 1
+    found = catalog_of(Swept(place.filesystem, place.root, table=place.table), VERIFY)
+    assert len(found.statements) == 1
+    assert found.last == sqlite_log.position()
+
+
 def test_an_old_mark_is_found(sqlite_log: EventLog, place: ExportPlace) -> None:
     growing = Growing(sqlite_log)
     growing.grow(2)
@@ -335,6 +388,15 @@ def test_a_newest_commit_that_no_mark_names_leads_no_program_past_a_row(
     (finding,) = findings(place)
     assert finding.fault is Damage.BROKEN_COMMIT
     assert finding.path.removeprefix("events/").encode() in added[-1]
+    with pytest.raises(ExportDamaged) as said:
+        catalog_of(place, VERIFY)
+    assert (said.value.damage, said.value.path) == (finding.fault, finding.path)
+    place.write(path, commit)
+    for content, fault in ((b"no file of rows", Damage.TRUNCATED), (None, Damage.MISSING)):
+        place.remove(finding.path)
+        if content is not None:
+            place.write(finding.path, content)
+        assert [(one.fault, one.path) for one in findings(place)] == [(fault, finding.path)]
 
 
 def test_a_commit_of_another_program_is_refused_and_named(

@@ -226,8 +226,9 @@ def test_an_old_head_that_was_put_back_is_a_finding_and_one_of_the_step_before_i
         assert [one.fault for one in found if isinstance(one, ExportFinding)] == faults
 
 
-def test_an_older_tile_with_more_hashes_than_its_name_says_is_found(
-    sqlite_log: EventLog, place: ExportPlace
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_an_older_tile_with_more_hashes_than_its_name_says_or_with_others_is_found(
+    sqlite_log: EventLog, place: ExportPlace, *, is_longer: bool
 ) -> None:
     growing = Growing(sqlite_log)
     for _ in range(2):
@@ -235,7 +236,8 @@ def test_an_older_tile_with_more_hashes_than_its_name_says_is_found(
         export_all(sqlite_log, place)
     tiles = (path for path in place.sizes(TREE) if ".p/" in path)
     older = min(tiles, key=lambda path: int(path.rpartition("/")[2]))
-    place.write(older, place.read(older) + bytes(32))
+    hashes = place.read(older)
+    place.write(older, hashes + bytes(32) if is_longer else bytes(len(hashes)))
     found = verify_export(place, SIGNED_BY, processes=1)
     assert [(one.fault, one.path) for one in found if isinstance(one, ExportFinding)] == [
         (Damage.CHANGED, older)

@@ -14,14 +14,22 @@ from msgspec.structs import replace
 
 from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault, Head
-from eventstore.log.tiles import TILE_HASHES, Tile, partial_folder, tiles_of
+from eventstore.log.tiles import (
+    TILE_HASHES,
+    Tile,
+    TiledTree,
+    hashes_in,
+    partial_folder,
+    tiles_of,
+)
+from eventstore.log.tree_head import TreeHead, sign_head
 from eventstore.parquet.catalog import Catalog
 from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import ExportPlace, open_place
 from eventstore.parquet.manifest import ManifestTree, heads_of
 from eventstore.parquet.rows import read_table
 from eventstore.parquet.schema import SCHEMA
-from eventstore.parquet.tree import TREE, tile_path, wider
+from eventstore.parquet.tree import TREE, read_tile, tile_path, wider
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
 from eventstore.parquet.verify.mark import VerifiedMarks
@@ -29,7 +37,7 @@ from eventstore.parquet.write.commit import write_data
 from eventstore.parquet.write.table import TableWriter
 from tests.export.forging import with_value
 from tests.export.leaving import LATER_MS, leave, played, prune
-from tests.export.samples import SIGNED_BY, SIGNER, catalog_of, export_all, sign_again
+from tests.export.samples import OWNER, SIGNED_BY, SIGNER, catalog_of, export_all, sign_again
 
 YOUNG_MS = 400_000
 
@@ -81,10 +89,14 @@ def test_a_changed_tile_of_removed_seals_is_named_and_nothing_else(
         for path in map(tile_path, wider(place, of_seals[changed]))
         if (Path(place.root) / path).exists()
     )
+    first, _ = TiledTree().extended(hashes_in(read_tile(place, of_seals[0]))[:9])
+    head = TreeHead(OWNER.mediator_did, first.size, first.root())
+    held = {"held": sign_head(head, SIGNED_BY, SIGNER.sign)}
+    assert len([*verify_export(place, SIGNED_BY, processes=1, witnessed=held)]) == 1
     file = Path(place.root) / path
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    found = list(verify_export(place, SIGNED_BY, processes=1))
+    found = list(verify_export(place, SIGNED_BY, processes=1, witnessed=held))
     [finding] = [one for one in found if isinstance(one, ExportFinding)]
     assert (finding.fault, finding.path) == (Damage.CHANGED, path)
     assert "put a copy of it back" in str(finding.explanation)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
 from eventstore.log.content import with_content, without_content
+from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.parquet.catalog import catalog_of
 from eventstore.parquet.errors import Damage, ExportDamaged
@@ -17,6 +19,7 @@ from eventstore.parquet.files import END, HEAD, SUMMARIES, TABLE_LOG, ExportPlac
 from eventstore.parquet.manifest import (
     ExportHead,
     Signer,
+    is_data,
     parse_manifest,
     parse_statement,
     signed,
@@ -24,10 +27,17 @@ from eventstore.parquet.manifest import (
 from eventstore.parquet.tree import CHECKPOINT, TREE
 from eventstore.parquet.verify.export import verify_export
 from eventstore.parquet.verify.findings import ExportFinding
-from eventstore.parquet.versions import commit_path, read_mark, read_summary, version_of
+from eventstore.parquet.versions import (
+    commit_path,
+    parse_version,
+    read_mark,
+    read_summary,
+    version_of,
+)
 from eventstore.parquet.write.commit import write_data
+from eventstore.parquet.write.exporter import ExportTimes
 from tests.export.forging import TRUSTED, SampleExport, with_value
-from tests.export.samples import SIGNER, without_table
+from tests.export.samples import SIGNER, Growing, exporter, findings, without_table
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +68,8 @@ def test_a_file_that_is_gone_from_the_log_of_the_table_is_named(sample: SampleEx
     for path in [*commits, *checkpoint]:
         with sample.tampered():
             sample.remove(path)
-            assert path in {finding.path for finding in sample.check()[0]}
+            fault = Damage.ROLLED_BACK if path == commits[-1] else Damage.MISSING
+            assert (fault, path) in {(f.fault, f.path) for f in sample.check()[0]}
 
 
 def test_commits_may_be_gone_up_to_a_checkpoint_and_no_further(sample: SampleExport) -> None:
@@ -97,9 +108,9 @@ def test_a_manifest_that_overlaps_another_is_named_and_not_the_one_behind_it(
     manifest = sample.manifests[1]
     with sample.tampered():
         sample.sign(manifest, first=manifest.first - 1)
-        places = {
-            f.path: f.fault for f in sample.check()[0] if f.fault in (Damage.OVERLAP, Damage.GAP)
-        }
+        findings, summary = sample.check()
+        places = {f.path: f.fault for f in findings if f.fault in (Damage.OVERLAP, Damage.GAP)}
+        assert summary.rows == sum(m.rows for m in sample.manifests if m is not manifest)
     assert places == {replace(manifest, first=manifest.first - 1).path: Damage.OVERLAP}
 
 
@@ -135,7 +146,10 @@ def test_a_statement_that_names_another_signer_is_named_though_its_signature_hol
     with sample.tampered():
         sample.sign(sample.manifests[-1], signed_by="another")
         (finding,) = (f for f in sample.check()[0] if f.fault is Damage.BAD_SIGNATURE)
-    assert finding.path == sample.manifests[-1].path
+        with pytest.raises(ExportDamaged) as refused:
+            catalog_of(sample.place, TRUSTED.verify)
+    assert finding.path == refused.value.path == sample.manifests[-1].path
+    assert refused.value.damage is Damage.BAD_SIGNATURE
 
 
 def test_figures_that_a_file_does_not_have_are_named_though_all_is_signed(
@@ -155,8 +169,8 @@ def test_figures_that_a_file_does_not_have_are_named_though_all_is_signed(
             sample.sign(
                 manifest, files=[changed, *others], rows=manifest.rows - file.rows + changed.rows
             )
-            found = [f.explanation for f in sample.check()[0] if f.path == file.path]
-        assert len(found) == len(figures), found
+            found = [f.fault for f in sample.check()[0] if f.path == file.path]
+        assert found == [Damage.CHANGED] * len(figures)
 
 
 @pytest.mark.parametrize("identity", [None, "did:web:another"])
@@ -179,6 +193,16 @@ def test_an_identity_that_no_row_of_its_stream_has_is_named(
         forged = sample.forge(file.path, renamed)
         found = {(finding.fault, finding.path) for finding in sample.check()[0]}
     assert (Fault.WRONG_COLUMN, forged.path) in found
+
+
+def test_without_a_head_of_the_export_heads_that_others_hold_are_not_checked(
+    sample: SampleExport,
+) -> None:
+    held = sample.note_of(sample.head_of(sample.manifests[0]))
+    with sample.tampered():
+        sample.remove(HEAD)
+        findings, _ = sample.check(witnessed={"held.txt": held})
+    assert [(f.fault, f.path) for f in findings] == [(Damage.MISSING, HEAD)]
 
 
 def test_a_head_of_another_log_is_named_though_its_seals_are_these(sample: SampleExport) -> None:
@@ -220,6 +244,18 @@ def test_a_content_that_is_not_that_of_its_row_is_named_though_all_is_signed(
     assert (Fault.WRONG_CONTENT, forged.path, row) in found
 
 
+def test_a_mark_of_the_end_that_names_another_commit_is_named_by_that_commit(
+    sample: SampleExport,
+) -> None:
+    mark = read_mark(sample.place, None)
+    assert mark
+    other = replace(mark, commit="0" * 64, signature="")
+    with sample.tampered():
+        sample.put(END, signed(other, SIGNER.sign)[1])
+        found = [(f.fault, f.path) for f in sample.check()[0]]
+    assert found == [(Damage.CHANGED, commit_path(mark.version))]
+
+
 @pytest.mark.parametrize("behind", [1, 2])
 def test_a_mark_of_the_end_may_be_one_version_behind_and_no_more(
     sample: SampleExport, behind: int
@@ -248,6 +284,13 @@ def test_a_replaced_manifest_that_is_another_than_was_replaced_is_named(
     assert found == [(Damage.BROKEN_CHAIN, path)]
 
 
+def test_a_replaced_file_that_was_changed_is_one_finding(sample: SampleExport) -> None:
+    for path in filter(is_data, sample.strays):
+        with sample.tampered():
+            sample.put(path, sample.contents[path] + b"x")
+            assert [(f.fault, f.path) for f in sample.check()[0]] == [(Damage.CHANGED, path)]
+
+
 @pytest.mark.parametrize("content", [b"[", b"7", b"[1]", b"[{}]", b'[{"sha256":""}]'])
 def test_a_summary_that_is_none_is_damaged_though_all_is_signed(
     sample: SampleExport, content: bytes
@@ -260,6 +303,36 @@ def test_a_summary_that_is_none_is_damaged_though_all_is_signed(
         with pytest.raises(ExportDamaged) as refused:
             read_summary(sample.place, forged)
     assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_MANIFEST, said.summary)
+
+
+def test_an_earlier_summary_is_still_compared_with_its_signed_hash(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eventstore.parquet.write.table.SUMMARY_EVERY", 2)
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, place, times=ExportTimes(replaced_kept_s=3_600))) as export:
+        for _ in range(8):
+            growing.grow(2)
+            while export.step():
+                pass
+    earlier, *_, _ = sorted(place.sizes(SUMMARIES))
+    assert findings(place) == []
+    place.write(earlier, place.read(earlier) + b" ")
+    assert [(f.fault, f.path) for f in findings(place)] == [(Damage.CHANGED, earlier)]
+
+
+@pytest.mark.parametrize(
+    "commit",
+    [
+        *(b"", b"{", b"\xff", b"7", b"null", b'["commitInfo"]', b"{}", b'{"commitInfo":7}'),
+        *(b'{"commitInfo":{}}', b'{"commitInfo":{"poste":7}}', b'{"commitInfo":{}}\n' * 2),
+        b'{"commitInfo":{"poste":"\\ud800"}}',
+    ],
+)
+def test_a_commit_without_a_statement_is_damaged_whatever_it_is(commit: bytes) -> None:
+    with pytest.raises(ExportDamaged) as refused:
+        parse_version(3, commit, TRUSTED.verify)
+    assert (refused.value.damage, refused.value.path) == (Damage.BROKEN_COMMIT, commit_path(3))
 
 
 def test_an_export_that_is_removed_while_it_is_checked_is_named_as_missing(
