@@ -9,6 +9,7 @@ from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import END, INDEX, ExportPlace
+from eventstore.parquet.manifest import is_data, is_manifest
 from eventstore.parquet.tree import TREE
 from eventstore.parquet.write.exporter import ExportTimes
 from eventstore.parquet.write.step import Bounds
@@ -93,6 +94,30 @@ def test_replaced_files_stay_for_readers_as_long_as_they_are_to(
         export.sweep(60)
     assert catalog_of(place).strays == []
     assert exported_log(place) == list(whole_log(sqlite_log))
+
+
+def test_how_long_a_replaced_file_stays_goes_by_the_one_that_replaced_it(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    growing = Growing(sqlite_log)
+    with closing(exporter(sqlite_log, place, Bounds(rows_max=150))) as export:
+        replaced = set[str]()
+        for hours in (2, 0):
+            growing.grow(20)
+            export_all(sqlite_log, place)
+            before = {path for path in written(place) if is_data(path) or is_manifest(path)}
+            export.compact(files_min=2)
+            catalog = export.catalog
+            counting = {statement.manifest.path for statement in catalog.statements}
+            for path in counting - before:
+                at_s = system_clock() / 1_000 - 3_600 * hours
+                os.utime(place.full_path(path), (at_s, at_s))
+            replaced = before - counting - {file.path for file in catalog.files}
+        assert len(export.catalog.statements) == 2
+        export.sweep(3_600)
+        assert replaced < written(place).keys()
+        export.sweep()
+    assert replaced.isdisjoint(written(place))
 
 
 def test_files_that_were_replaced_while_the_clock_was_ahead_do_not_stay_until_that_time(

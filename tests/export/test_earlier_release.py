@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from eventstore.log.event_log import EventLog
 from eventstore.parquet.catalog import catalog_of
+from eventstore.parquet.errors import Damage, ExportDamaged
 from eventstore.parquet.files import EVENTS, HEAD, INDEX, TABLE_LOG, ExportPlace, open_place
 from eventstore.parquet.rows import exported_sections
 from eventstore.parquet.tree import TREE
@@ -138,6 +139,17 @@ def test_giving_it_a_table_goes_on_where_it_was_interrupted(
     assert catalog_of(old, VERIFY).version is not None
     assert findings(old) == []
     assert DeltaTable(f"{old.root}/{EVENTS}").count() == len(whole_log(log))
+
+
+def test_a_file_that_is_none_is_named_when_it_is_to_be_in_the_table(
+    old: ExportPlace, growing: tuple[EventLog, Growing]
+) -> None:
+    path = catalog_of(old, VERIFY).files[0].path
+    old.write(path, bytes(len(old.read(path))))
+    with pytest.raises(ExportDamaged) as refused:
+        export_all(growing[0], old)
+    assert (refused.value.damage, refused.value.path) == (Damage.CHANGED, path)
+    assert not old.sizes(TABLE_LOG)
 
 
 def test_without_a_table_the_manifests_count(

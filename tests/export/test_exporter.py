@@ -43,6 +43,7 @@ from tests.export.samples import (
     exporter,
     registered,
     whole_log,
+    written,
 )
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, SealedWriter, append, message
@@ -155,6 +156,30 @@ def test_an_export_is_not_complete_until_a_time_to_come_once_the_clock_is_set_ba
             while export.step():
                 pass
             assert catalog_of(place).complete_until_ms == said_ms
+
+
+def test_a_step_that_is_read_in_many_pages_has_the_rows_of_one_page(
+    sqlite_log: EventLog, place: ExportPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Growing(sqlite_log).grow(8)
+    export_all(sqlite_log, place)
+    monkeypatch.setattr("eventstore.parquet.write.step.PAGE_ROWS", 3)
+    paged = open_place(str(tmp_path / "paged"))
+    export_all(sqlite_log, paged)
+    assert written(paged) == written(place)
+
+
+def test_no_time_is_said_until_which_an_export_is_complete_that_never_had_the_whole_log(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    Growing(sqlite_log).grow(8)
+    with closing(exporter(sqlite_log, place)) as export:
+        assert export.catalog.complete_until_ms is None
+        while (done := export.step()) and done.is_full:
+            assert catalog_of(place).complete_until_ms is None
+    assert catalog_of(place).complete_until_ms
+    place.remove(END)
+    assert catalog_of(place).complete_until_ms is None
 
 
 def test_positions_that_failed_appends_left_out_are_no_gap(

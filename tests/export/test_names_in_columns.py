@@ -5,9 +5,16 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from eventstore.log.event_log import EventLog
 from eventstore.log.faults import Fault
 from eventstore.log.streams import erased_name
+from eventstore.parquet.files import ExportPlace
+from eventstore.parquet.write.step import Bounds
+from tests.contract.test_erasure_contract import erase, settle
+from tests.contract.test_retention_contract import Mediator
 from tests.export.forging import SampleExport, with_value
+from tests.export.samples import export_all, findings
+from tests.export.test_names_in_export import GONE, STAYS, places_of, take_out
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +62,17 @@ def test_a_name_that_is_gone_from_all_rows_of_its_stream_in_a_step_is_found(
     with sample.tampered():
         sample.forge(path, without_name)
         assert {found.fault for found in sample.check()[0]} == {Fault.MISSING_NAME}
+
+
+def test_a_name_that_stands_in_the_first_row_of_a_file_alone_leaves_it(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    mediator = Mediator(sqlite_log)
+    for did in (GONE, STAYS):
+        settle(mediator, did)
+    erase(mediator, GONE)
+    export_all(sqlite_log, place, Bounds(rows_max=1))
+    assert places_of(place, GONE)
+    assert take_out(sqlite_log, place).names
+    assert places_of(place, GONE) == []
+    assert findings(place) == []

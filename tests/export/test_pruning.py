@@ -163,6 +163,9 @@ def test_a_restored_log_and_its_archive_go_on_and_are_pruned_again(
     assert catalog.pruned is not None
     assert before.pruned is not None
     assert catalog.pruned.rows > before.pruned.rows
+    assert catalog.pruned.rows == catalog.last - catalog.rows
+    times, first = (found.statements[0].manifest.rewritten or 0 for found in (catalog, before))
+    assert times > first > 0
     assert findings(place) == []
     states, nonces = states_of(log, streams), nonces_of(log)
     last = tmp_path / "last"
