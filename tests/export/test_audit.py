@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eventstore.log.events import QueuePolicySet
+from eventstore.log.events import SEAL_TYPE, QueuePolicySet
 from eventstore.log.proof import ProvenMessage, check_proof
 from eventstore.log.public_key import PublicKey
 from eventstore.log.streams import identity_stream
@@ -204,9 +204,14 @@ def rewritten(sample: SampleExport, change: Callable[[pa.Table, int], pa.Table])
     raise AssertionError
 
 
-def test_an_edited_column_is_not_believed(sample: SampleExport) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"), [("sender_did", "did:example:mallory"), ("identity", None)]
+)
+def test_an_edited_column_is_not_believed(
+    sample: SampleExport, column: str, value: str | None
+) -> None:
     with sample.tampered(), size_unseen():
-        edit = partial(_with, column="sender_did", value="did:example:mallory")
+        edit = partial(_with, column=column, value=value)
         message_id, _ = rewritten(sample, edit)
         edited = life_of(sample.place.root, message_id)
     assert edited == life_of(sample.place.root, message_id)
@@ -345,6 +350,37 @@ def test_a_message_is_proven_as_of_a_position_before_the_seal_that_proves_it(
         proven = check_proof((tmp_path / "proof").read_bytes(), TRUSTED)
         assert isinstance(proven, ProvenMessage)
         assert proven.events[0].position == seals[0]
+
+
+def test_as_of_a_position_or_a_time_there_is_every_row_until_then_and_none_later(
+    sample: SampleExport,
+) -> None:
+    (part,) = open_exports(sample.place.root, TRUSTED).parts
+    rows = [row for path in sample.files for row in _recorded(sample, path)]
+    seals = [(position, at) for position, at, kind in rows if kind == SEAL_TYPE]
+    assert part.recorded_ms(0) == 0
+    for file in part.catalog.files:
+        own = [(position, at) for position, at, _ in _recorded(sample, file.path)]
+        assert (own[0][0], own[-1][0]) == (file.first, file.last)
+        for number, after, until in ((0, 0, file.first), (-1, file.last - 1, file.last + 1)):
+            assert file in part.files(after, until)
+            position, at = own[number]
+            latest = max(at for earlier, at in own if earlier <= position)
+            assert part.recorded_ms(position) == round(latest.timestamp() * 1_000)
+            for as_of in (at, at - timedelta(milliseconds=1), at + timedelta(milliseconds=1)):
+                reached = max((seal for seal, sealed in seals if sealed <= as_of), default=0)
+                assert part.position_at(as_of) == reached
+        assert file not in part.files(file.last, file.last + 1)
+        assert file not in part.files(0, file.first - 1)
+        assert not part.is_whole(file.first, part.catalog.last)
+        assert not part.is_whole(0, file.last - 1)
+    assert part.is_whole(0, part.catalog.last)
+
+
+def _recorded(sample: SampleExport, path: str) -> list[tuple[int, datetime, str]]:
+    """The position of each row of a file, when it was recorded, and its type."""
+    rows = sample.tables[path].select(["position", "recorded_at", "type"]).to_pylist()
+    return [(row["position"], row["recorded_at"], row["type"]) for row in rows]
 
 
 def test_pseudonyms_hide_every_name_and_find_the_same(

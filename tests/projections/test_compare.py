@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,7 +18,7 @@ from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.streams import erased_name, identity_stream
 from eventstore.parquet.opening import NotExported
 from eventstore.stores.open_log import open_log
-from projections.compare.compare import Difference, DumpDamaged, compare
+from projections.compare.compare import Difference, Dump, DumpDamaged, compare
 from projections.spark.export import open_export
 from tests.histories import AGENTS, CROWD, IDENTITIES, History, random_script
 from tests.projections.dumps import dump_host, rewrite
@@ -163,3 +164,9 @@ def test_a_dump_that_is_none_is_named(spark: SparkSession, tmp_path: Path) -> No
             (tmp_path / "dump.json").write_bytes(content)
         with pytest.raises(DumpDamaged, match=r"dump\.json"):
             compare(spark, open_export(str(tmp_path / "export")), str(tmp_path))
+    empty = Dump((0,), (0,), 0, 0, {})
+    (tmp_path / "dump.json").write_bytes(msgspec.json.encode(empty))
+    for reason in ("No such file", "Parquet"):
+        with pytest.raises(DumpDamaged, match=reason) as said:
+            compare(spark, open_export(str(tmp_path / "export")), str(tmp_path))
+        Path(str(said.value).partition(": ")[0]).write_bytes(b"no file of rows")
