@@ -43,7 +43,7 @@ from eventstore.parquet.write.step import Bounds
 from eventstore.stores.open_log import open_log
 from http_edge.crypto import signatures
 from http_edge.server.exits import Exit
-from tests.export.forging import TRUSTED, SampleExport, with_value
+from tests.export.forging import TRUSTED, SampleExport, exporter_of_sample, with_value
 from tests.export.samples import SIGNED_BY, export_all, registered, without_table
 from tests.export.test_earlier_release import EXPORTS, golden
 from tests.export.test_proofs import lives_in
@@ -93,6 +93,21 @@ def test_every_message_is_shown_as_the_log_has_it(sample: SampleExport) -> None:
             early = message_records(until_then, message_id)
         assert early == [event for event in found if event["position"] <= seals[0]]
     assert life_of(sample.place.root, "unknown") == []
+
+
+def test_a_transaction_in_several_groups_of_rows_is_found_as_one(
+    sample: SampleExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {**PARQUET_OPTIONS, "row_group_size": 2}
+    monkeypatch.setattr("eventstore.parquet.write.commit.PARQUET_OPTIONS", small)
+    target = str(tmp_path / "grouped")
+    with closing(open_log(sample.log_url)) as log:
+        grouped = exporter_of_sample(log, open_place(target), rows_max=40)
+        with closing(grouped):
+            while grouped.step():
+                pass
+    for message_id in lives_in(sample):
+        assert life_of(target, message_id) == life_of(sample.place.root, message_id)
 
 
 @pytest.mark.parametrize("last", ["removed", "delivered"])

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from actors.host.clock import system_clock
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import Event, MessagesRemoved
+from eventstore.log.seam import seam_position
 from eventstore.log.streams import identity_stream
 from eventstore.parquet.errors import ExportDamaged, ExportUnavailable
 from eventstore.parquet.files import EVENTS, ExportPlace, open_place
@@ -420,3 +421,21 @@ def test_a_place_that_is_gone_is_said(log: EventLog, place: ExportPlace) -> None
         folder.rename(folder.with_name("moved"))
         with pytest.raises((ExportUnavailable, ExportDamaged)):
             export.take_out_erased()
+
+
+def test_a_content_that_stays_in_the_log_behind_the_seam_stays_in_the_export(
+    sqlite_log: EventLog, place: ExportPlace
+) -> None:
+    played(sqlite_log)
+    leave(sqlite_log, place)
+    seam = seam_position(sqlite_log)
+    stayed = {
+        row.position: row.content
+        for row in whole_log(sqlite_log)
+        if row.position <= seam and row.content is not None
+    }
+    assert stayed
+    with closing(exporter(sqlite_log, place)) as export:
+        export.take_out_erased()
+    found = {row.position: row.content for row in exported_log(place)}
+    assert {position: found[position] for position in stayed} == stayed
