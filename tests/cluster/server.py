@@ -91,6 +91,10 @@ class Server:
         """The log, opened beside the server."""
         return open_log(self.dsn)
 
+    def logs(self) -> Sequence[EventLog]:
+        """The only database of the log, opened beside the server."""
+        return [self.log()]
+
     def command(self) -> Sequence[str]:
         """Its command line."""
         return serve_command(self.data_dir, listen=self._listen, **self._settings)

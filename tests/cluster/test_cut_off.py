@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cut]:
         nodes.start(FIRST)  # has the placer, which reaches all hosts then
         nodes.start(SECOND)
         chance = random.Random(1)  # noqa: S311 - of what is killed, which is nothing here
-        yield Cut(nodes, namespace, Harm(nodes, database, namespace, chance))
+        yield Cut(nodes, namespace, Harm(nodes, [database], namespace, chance))
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ class Fault(Enum):
     EVERYTHING = "everything-killed"
 
     @property
-    def is_total(self) -> bool:
-        """Is no client served as long as it lasts?"""
+    def is_of_database(self) -> bool:
+        """Does it strike a database, so that its identities are not served as long as it lasts?"""
         return self in {Fault.DATABASE, Fault.PAUSED_DATABASE, Fault.FAIL_OVER}
 
     @property
@@ -62,19 +62,21 @@ class Harm:
     def __init__(
         self,
         nodes: Nodes,
-        database: DatabaseServer,
+        databases: Sequence[DatabaseServer],
         namespace: Namespace | None,
         chance: random.Random,
         standby: DatabaseServer | None = None,
     ) -> None:
         """Without a namespace nothing can be cut off, without a standby nothing fails over.
 
-        ``standby`` is where a second database is made before it is needed. The one that was failed
-        over from stays away, and there the next standby is made.
+        ``standby`` is where a copy of the first database is made before it is needed. The one that
+        was failed over from stays away, and there the next standby is made.
         """
         self._nodes = nodes
-        self._database = database
+        self._databases = [*databases]
         self._standby = standby
+        self.struck = 0
+        """The number of the database that the last fault of one has struck."""
         self._namespace = namespace
         self._began_s = 0.0
         self.chance = chance
@@ -87,6 +89,9 @@ class Harm:
     async def begin(self, fault: Fault) -> None:
         """Let it happen."""
         self._began_s = time.monotonic()
+        if fault.is_of_database:
+            which = range(1 if fault is Fault.FAIL_OVER else len(self._databases))
+            self.struck = self.chance.choice(which)
         await asyncio.to_thread(self._begin, fault)
 
     def _begin(self, fault: Fault) -> None:
@@ -104,7 +109,7 @@ class Harm:
                 (gcs,) = nodes.servers[FIRST].pids(GCS)
                 send(gcs, signal.SIGKILL)
             case Fault.PAUSED_DATABASE:
-                self._database.pause()
+                self._databases[self.struck].pause()
             case Fault.DATABASE | Fault.FAIL_OVER:
                 self._lose_database(has_standby=fault is Fault.FAIL_OVER)
             case Fault.PAUSED_NODE:
@@ -117,11 +122,12 @@ class Harm:
 
     def _lose_database(self, *, has_standby: bool) -> None:
         """Kill it, and give it a standby before where one is due, which has all it confirms."""
+        database = self._databases[self.struck]
         if has_standby:
             assert self._standby is not None
-            self._database.copy_to(self._standby).start()
-            self._database.require_standby()
-        self._database.kill()
+            database.copy_to(self._standby).start()
+            database.require_standby()
+        database.kill()
 
     async def end(self, fault: Fault) -> None:
         """End it, in due time."""
@@ -136,13 +142,13 @@ class Harm:
     def _end(self, fault: Fault) -> None:
         match fault:
             case Fault.DATABASE:
-                self._database.start()
+                self._databases[self.struck].start()
             case Fault.PAUSED_DATABASE:
-                self._database.resume()
+                self._databases[self.struck].resume()
             case Fault.FAIL_OVER:
                 assert self._standby is not None
                 self._standby.promote()
-                self._database, self._standby = self._standby, self._database
+                self._databases[0], self._standby = self._standby, self._databases[0]
             case Fault.PAUSED_NODE:
                 self._nodes.send(SECOND, signal.SIGCONT)
             case _ if fault in NEEDS_NAMESPACE:

@@ -1,7 +1,8 @@
 """A cluster under load loses one part after the other, and both protocol families keep count.
 
 ``python -m tests.crash.cluster_under_faults --rounds 20 --seed 7`` runs for long. Two nodes behind
-a load balancer, with a PostgreSQL of their own. The second one is in a network namespace where
+a load balancer, with a PostgreSQL of their own, or several (``--databases 2``): while one of these
+is away, the others have to serve. The second node is in a network namespace where
 that is permitted. Some clients, the strays, know nothing but that node, so there is always a client
 to ask a zombie.
 """
@@ -22,8 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from actors.core.partitioning import Placement
 from eventstore.log.event_log import EventLog
 from eventstore.stores.open_log import open_log
+from http_edge.clients.decentrl import Account, MediatorClient
 from http_edge.didcomm.envelopes.keys import did_key
 from tests.cluster.accounts import befriend, client, newcomer, until
 from tests.cluster.balancer import Balancer
@@ -61,11 +64,17 @@ class Faulted:
     fault: Fault
     served_s: float = 0.0
     mended_s: float = 0.0
+    beside_s: float = 0.0
+    """Until those of the other databases were served, while one database was away."""
     strays: Counter[Outcome] = field(default_factory=Counter)
 
     def __str__(self) -> str:
         strays = "/".join(f"{self.strays[outcome]}" for outcome in Outcome)
-        return f"{self.fault.value} {self.served_s:.1f} s (mended {self.mended_s:.0f} s, {strays})"
+        beside = f", those of other databases {self.beside_s:.1f} s" if self.beside_s else ""
+        return (
+            f"{self.fault.value} {self.served_s:.1f} s"
+            f" (mended {self.mended_s:.0f} s, {strays}{beside})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +111,21 @@ class Cluster:
     nodes: Nodes
     balancer: Balancer
     harm: Harm
-    dsn: str
+    dsns: Sequence[str]
 
     @property
     def url(self) -> str:
         """Where clients reach it."""
         return self.balancer.url
 
-    def log(self) -> EventLog:
-        """Its log, opened beside it."""
-        return open_log(self.dsn)
+    @property
+    def placement(self) -> Placement:
+        """Which database an identity is in."""
+        return Placement(int(SETTINGS["shards"]), hosts=1, databases=len(self.dsns))
+
+    def logs(self) -> Sequence[EventLog]:
+        """The databases of its log, opened beside it."""
+        return [open_log(dsn) for dsn in self.dsns]
 
     def memory(self) -> Memory:
         """What its hosts have in memory."""
@@ -126,8 +140,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
-    """A cluster that serves."""
+async def running(directory: Path, seed: int, count: int) -> AsyncIterator[Cluster]:
+    """A cluster that serves, with so many databases."""
     async with AsyncExitStack() as opened:
         balancer = await opened.enter_async_context(Balancer())
         with ExitStack() as stack:
@@ -142,18 +156,26 @@ async def running(directory: Path, seed: int) -> AsyncIterator[Cluster]:
                     listen = f"127.0.0.1:{free_port()}"
                     places[number] = Place(f"127.0.8.{number}", listen)
             folder = stack.enter_context(database_directory())
-            database = DatabaseServer.new(folder / "one", address)
-            standby = DatabaseServer(folder / "two", free_port(), address)
-            dsn = database.url_with(standby)
-            await asyncio.to_thread(database.start)
+            databases = [DatabaseServer.new(folder / f"db-{n}", address) for n in range(count)]
+            standby = DatabaseServer(folder / "standby", free_port(), address)
+            dsns = [database.url for database in databases]
+            dsns[0] = databases[0].url_with(standby)
+            for database in databases:
+                await asyncio.to_thread(database.start)
             nodes = stack.enter_context(
-                Nodes(directory, dsn, places=places, public_url=balancer.url, **SETTINGS)
+                Nodes(
+                    directory,
+                    " ".join(dsns),
+                    places=places,
+                    public_url=balancer.url,
+                    **SETTINGS,
+                )
             )
             await asyncio.to_thread(nodes.start, FIRST, SECOND)
             balancer.serve(*[nodes.url(number) for number in (FIRST, SECOND)])
             chance = random.Random(seed)  # noqa: S311 - repeatable
-            harm = Harm(nodes, database, namespace, chance, standby)
-            cluster = Cluster(nodes, balancer, harm, dsn)
+            harm = Harm(nodes, databases, namespace, chance, standby)
+            cluster = Cluster(nodes, balancer, harm, dsns)
             async with client(cluster.url) as mediator:
                 await until(mediator.health)
             yield cluster
@@ -169,6 +191,8 @@ class Ordeal:
         self._town: asyncio.Future[WalletNetwork] = asyncio.get_running_loop().create_future()
         self._over = asyncio.Event()
         self._strays: list[str] = []
+        self._beside: dict[int, tuple[str, str]] = {}
+        """Of each of several databases a sender and a recipient, both in it."""
         self.faulted: list[Faulted] = []
         self.fenced = 0
         self.compared = 0
@@ -197,6 +221,13 @@ class Ordeal:
                     self._strays.append(stray.identity.did)
                     lost = straying.as_(stray.identity)
                     working.append(asyncio.create_task(load.write(lost, load.readers[:1])))
+                recipients: list[Account] = []
+                if len(self._cluster.dsns) > 1:
+                    for number in range(len(self._cluster.dsns)):
+                        sender, recipient = await self._pair_in(number, mediator)
+                        recipients.append(recipient)
+                        working.append(asyncio.create_task(load.write(sender, [recipient])))
+                        working.append(asyncio.create_task(load.read(recipient)))
                 for fault in self._faults:
                     await load.accepted(FURTHER)
                     await network.load.more(FURTHER)
@@ -205,6 +236,8 @@ class Ordeal:
                 await network.load.more(FURTHER)
                 load.stopping = network.load.stopping = True
                 await asyncio.gather(*working)
+                for recipient in recipients:
+                    await load.drain(recipient)
                 self.fenced = self._cluster.fenced()
                 await self._lose_everything(load, network)
         finally:
@@ -216,7 +249,9 @@ class Ordeal:
         ledger.fault(begins=True)
         since = time.monotonic()
         await harm.begin(fault)
-        if fault.is_total:
+        if fault.is_of_database:
+            if self._beside:
+                faulted.beside_s = await self._served_beside(load, since)
             await harm.end(fault)
             since = time.monotonic()
         elif fault.lasts:
@@ -237,6 +272,27 @@ class Ordeal:
         ledger.fault(begins=False)
         self.faulted.append(faulted)
         _LOG.info("%s", faulted)
+
+    async def _pair_in(self, database: int, mediator: MediatorClient) -> tuple[Account, Account]:
+        """Somebody who writes and somebody who reads, both in this database."""
+        people: list[Account] = []
+        while len(people) < len(("sender", "recipient")):
+            person = await newcomer(mediator, f"of-{database}")
+            if self._cluster.placement.database_of(person.identity.did) == database:
+                people.append(person)
+        sender, recipient = people
+        await befriend(sender, recipient)
+        self._beside[database] = sender.identity.did, recipient.identity.did
+        return sender, recipient
+
+    async def _served_beside(self, load: Load, since: float) -> float:
+        """Seconds until those of each database that is not struck were served."""
+        pairs = [p for number, p in self._beside.items() if number != self._cluster.harm.struck]
+        async with asyncio.timeout(SERVED_S_MAX):
+            while True:
+                if min(load.accepted_at.get(pair, 0.0) for pair in pairs) >= since:
+                    return time.monotonic() - since
+                await asyncio.sleep(_POLL_S)
 
     def _answers(self, load: Load) -> Counter[Outcome]:
         """The answers of those who know the second node alone."""
@@ -296,12 +352,13 @@ class Ordeal:
                 await asyncio.sleep(_POLL_S)
 
     async def _is_quiet(self) -> None:
-        log = await asyncio.to_thread(self._cluster.log)
-        position, before = log.position(), -1
-        while position != before:
+        logs = await asyncio.to_thread(self._cluster.logs)
+        positions, before = [log.position() for log in logs], [-1]
+        while positions != before:
             await asyncio.sleep(_QUIET_S)
-            position, before = log.position(), position
-        log.close()
+            positions, before = [log.position() for log in logs], positions
+        for log in logs:
+            log.close()
 
     async def _states(self, load: Load, network: WalletNetwork) -> dict[str, object]:
         """The states of all identities, each of which is woken for it."""
@@ -321,9 +378,9 @@ class Ordeal:
         return dict(await asyncio.to_thread(memory.states, dids))
 
 
-async def run(directory: Path, faults: Sequence[Fault], seed: int) -> Report:
+async def run(directory: Path, faults: Sequence[Fault], seed: int, *, databases: int = 1) -> Report:
     """Load, faults, and the reckoning of both protocol families."""
-    async with running(directory, seed) as cluster:
+    async with running(directory, seed, databases) as cluster:
         faults = [f for f in faults if f not in NEEDS_NAMESPACE or cluster.harm.can_cut]
         ordeal = Ordeal(cluster, faults)
         counts = Counter(fault.value for fault in (*faults, Fault.EVERYTHING))
@@ -360,6 +417,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="how often each fault happens")
     parser.add_argument("--faults", nargs="*", default=[], choices=[f.value for f in Fault])
+    parser.add_argument("--databases", type=int, default=1, help="of the log")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     chosen = [Fault(name) for name in arguments.faults] or [
@@ -369,7 +427,8 @@ def main() -> None:
     random.Random(arguments.seed).shuffle(faults)  # noqa: S311 - repeatable
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     with tempfile.TemporaryDirectory(prefix="poste-faults-") as directory:
-        report = asyncio.run(run(Path(directory), faults, arguments.seed))
+        ran = run(Path(directory), faults, arguments.seed, databases=arguments.databases)
+        report = asyncio.run(ran)
     sys.stdout.write(f"{report}\n")
     sys.exit(0 if report.is_clean else 1)
 

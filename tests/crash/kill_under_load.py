@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -104,8 +104,8 @@ class Mediator(Protocol):
     def url(self) -> str:
         """Where clients reach it."""
 
-    def log(self) -> EventLog:
-        """Its log, opened beside it."""
+    def logs(self) -> Sequence[EventLog]:
+        """The databases of its log, opened beside it."""
 
 
 @dataclass(slots=True)
@@ -269,9 +269,10 @@ async def endure(
         for reader in readers:
             await load.drain(reader)
         replayed, replays_accepted = await load.replay(mediator)
-    log = load.server.log()
-    findings = [found for found in verify(log) if isinstance(found, Finding)]
-    log.close()
+    findings: list[Finding] = []
+    for log in load.server.logs():
+        with closing(log):
+            findings += [found for found in verify(log) if isinstance(found, Finding)]
     ledger = load.ledger
     return Outcomes(
         kills=counts,

@@ -37,3 +37,17 @@ async def test_no_fault_of_a_cluster_costs_either_protocol_family_anything_but_t
     assert max(served_s.values()) <= SERVED_AGAIN_S_MAX
     # A node that was cut off serves on by itself.
     assert outcomes.exit_codes == []
+
+
+@pytest.mark.timeout(300)
+async def test_what_befalls_one_of_several_databases_costs_those_of_the_other_no_service(
+    tmp_path: Path, report: Report
+) -> None:
+    faults = [Fault.DATABASE, Fault.HOST, Fault.PAUSED_DATABASE, Fault.NODE]
+    outcomes = await run(tmp_path, faults, seed=2, databases=2)
+    report(str(outcomes))
+    assert outcomes.is_clean, str(outcomes)
+    of_databases = [one for one in outcomes.faulted if one.fault.is_of_database]
+    assert [one.fault for one in of_databases] == [Fault.DATABASE, Fault.PAUSED_DATABASE]
+    # Both were served, while nothing brought the other database back.
+    assert all(0.0 < one.beside_s <= SERVED_AGAIN_S_MAX for one in of_databases)

@@ -34,7 +34,14 @@ from http_edge.didcomm.envelopes.keys import KeyPair
 from tests.cluster.server import Server
 from tests.crash.kill_under_load import Mediator, chosen, kill
 from tests.crash.pickers import GENERATIONS, ByAll, ByPickup2, ByTwoDevices, Picker
-from tests.crash.pickup_ledger import Fate, PickupLedger, PickupResult, check_pickup, kept_in
+from tests.crash.pickup_ledger import (
+    Fate,
+    Kept,
+    PickupLedger,
+    PickupResult,
+    check_pickup,
+    kept_in,
+)
 from tests.crash.registrar import Registrar
 from tests.crash.wallet_load import PAUSE_S, Mailbox, WalletLoad
 
@@ -163,9 +170,12 @@ async def endure(
         network = await _settlers(mediator, load)
         await network.work(lambda: faults(network))
         await network.settle()
-    with closing(mediator.log()) as log:
-        findings = [found for found in verify(log) if isinstance(found, Finding)]
-        result = check_pickup(ledger, kept_in(log))
+    findings: list[Finding] = []
+    kept: list[Kept] = []
+    for log in mediator.logs():
+        with closing(log):
+            findings += [found for found in verify(log) if isinstance(found, Finding)]
+            kept += kept_in(log)
     return PickupOutcomes(
         kills=counts,
         accepted=ledger.count(Fate.ACCEPTED),
@@ -176,7 +186,7 @@ async def endure(
         keys=len(network.registrar.owned),
         broken=network.registrar.broken,
         findings=findings,
-        result=result,
+        result=check_pickup(ledger, kept),
         seconds=time.monotonic() - started,
     )
 
