@@ -274,7 +274,7 @@ class Ordeal:
         _LOG.info("%s", faulted)
 
     async def _pair_in(self, database: int, mediator: MediatorClient) -> tuple[Account, Account]:
-        """Somebody who writes and somebody who reads, both in this database."""
+        """A sender and a recipient, both in this database."""
         people: list[Account] = []
         while len(people) < len(("sender", "recipient")):
             person = await newcomer(mediator, f"of-{database}")
