@@ -2,7 +2,10 @@
 
 The lease is a row in that database. That process watches the hosts and answers questions. The
 others stand by, and one of them takes over the role when the lease expires, or at once when the
-placer's process ends. A new placer knows nothing from its predecessor: it asks every host.
+placer's process ends. A new placer knows nothing from its predecessor: it asks every host. It names
+itself to the former one, which may have lost the role because its node is cut off from the
+database, and passes questions on from then on: the edges of that node cannot find the new one by
+its row.
 """
 
 from __future__ import annotations
@@ -20,7 +23,12 @@ import msgspec
 from actors.core.placement_table import PlacementTable
 from actors.host.clock import new_id
 from actors.host.connected_host import ignored
-from actors.host.host_client import HostClient, HostConnectionLost, connect_to_host
+from actors.host.host_client import (
+    HostClient,
+    HostConnectionLost,
+    QuestionFailed,
+    connect_to_host,
+)
 from actors.host.host_connection import Answered, HostServer
 from actors.host.host_term import HostTerm
 from actors.placement.placer import Placer
@@ -36,6 +44,7 @@ from actors.placement.port import (
     QueryPlaces,
     QueryServed,
     Release,
+    Succeeded,
 )
 from actors.placement.tasks import Tasks
 from eventstore.log.errors import LogUnavailable
@@ -52,6 +61,7 @@ _TABLE_S: Final = 1.0
 answer looks for another placer."""
 _HOSTS_S_MAX: Final = 1.0
 """Time for the hosts to answer a new placer, which answers no question before."""
+_ANNOUNCED_S_MAX: Final = 3.0
 _FINISH_S_MAX: Final = 3.0
 """Time to finish moves before the role is given up: a host that hangs could take longer, and the
 next placer finds the moves that broke off."""
@@ -92,6 +102,9 @@ class PlacerRole:
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
+        self._former: HostLease | None = None
+        self._successor: HostLease | None = None
+        self._next: HostClient | None = None
         self._answering = Tasks()
 
     async def run(self, address: str) -> None:
@@ -118,8 +131,9 @@ class PlacerRole:
                 await self._pause()
         finally:
             server.stop()
-            if self._placing is not None:
-                self._placing.close()
+            for client in (self._placing, self._next):
+                if client is not None:
+                    client.close()
 
     async def leave(self) -> None:
         """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most."""
@@ -169,7 +183,8 @@ class PlacerRole:
             return not was_placer
         if self._placer is None:
             _LOG.info("this process is now the %s", self._name)
-            self._placer = self._make_placer()
+            self._placer, self._successor = self._make_placer(), None
+            _ = self._answering.run(self._announce(lease))
         try:
             await self._placer.tick(time.monotonic())
         except Exception:  # noqa: BLE001 - the next tick may succeed
@@ -186,31 +201,67 @@ class PlacerRole:
             return False
         for other in await self._aside(self._leases.living):
             if other.name == self._name:
+                self._former = other
                 try:
-                    name = f"standby {self._node} {new_id()}"
-                    self._placing = await connect_to_host(other, name, ignored)
+                    self._placing = await self._connected(other)
                 except ConnectionRefusedError:
                     return True
                 except (HostConnectionLost, OSError) as error:
                     _LOG.debug("the placer cannot be reached: %s", error)
         return False
 
+    async def _announce(self, lease: HostLease) -> None:
+        """Name this process to the former placer's, if that one can be reached."""
+        placing, former = self._placing, self._former
+        if former is None:
+            return
+        try:
+            async with asyncio.timeout(_ANNOUNCED_S_MAX):
+                if placing is None or not placing.is_open:
+                    placing = self._placing = await self._connected(former)
+                await placing.ask(msgspec.msgpack.encode(Succeeded(lease)))
+        except (HostConnectionLost, QuestionFailed, OSError) as error:  # so is a time-out
+            _LOG.debug("the former placer cannot be reached: %s", error)
+
+    async def _connected(self, process: HostLease) -> HostClient:
+        """Connect to a process that is the placer, or was it. Raises as ``connect_to_host``."""
+        return await connect_to_host(process, f"standby {self._node} {new_id()}", ignored)
+
     async def _answer(self, question: bytes, answered: Answered) -> None:
-        placer = self._placer
-        answer = None
-        if placer is not None and self._term.is_running():
-            try:
-                if await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
-                    said = await self._answer_of(placer, _QUESTIONS.decode(question))
-                    answer = msgspec.msgpack.encode(said)
-            except Exception:  # noqa: BLE001 - an empty answer reports any failure to the caller
-                _LOG.exception("the placer could not answer")
+        answer: bytes | None = None
+        try:
+            placer = self._placer
+            if placer is None or not self._term.is_running():
+                answer = await self._passed_on(question)
+            elif await placer.knows_hosts(seconds_max=_HOSTS_S_MAX):
+                said = await self._answer_of(placer, _QUESTIONS.decode(question))
+                answer = msgspec.msgpack.encode(said)
+        except Exception:  # noqa: BLE001 - an empty answer reports any failure to the caller
+            _LOG.exception("the placer could not answer")
         answered(answer)
+
+    async def _passed_on(self, question: bytes) -> bytes | None:
+        """The answer of the next placer, if it has named itself; None if there is none."""
+        asks = _QUESTIONS.decode(question)
+        if isinstance(asks, Succeeded):
+            self._successor = asks.lease
+            return msgspec.msgpack.encode(None)
+        if self._successor is None:
+            return None
+        try:
+            if self._next is None or not self._next.is_open:
+                self._next = await self._connected(self._successor)
+            return bytes(await self._next.ask(question))
+        except (HostConnectionLost, QuestionFailed, OSError) as error:
+            _LOG.debug("the next placer cannot be reached, or does not answer: %s", error)
+            return None
 
     async def _answer_of(
         self, placer: Placer, question: PlacerQuestion
-    ) -> PlacementTable | Places | Placed | list[int]:
+    ) -> PlacementTable | Places | Placed | list[int] | None:
         match question:
+            case Succeeded():
+                return None  # by its own clock this one still is the placer
             case FollowTable(known_version):
                 return await placer.table(known_version, seconds_max=_TABLE_S)
             case QueryPlaces():

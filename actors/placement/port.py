@@ -137,7 +137,13 @@ class QueryServed(HostQuestion[list[int]], frozen=True):
     """Query the databases each of whose shards has an owner, as all placers say."""
 
 
-PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order
+class Succeeded(HostQuestion[None], frozen=True):
+    """Note which process is the placer now; the former one passes questions on to it."""
+
+    lease: HostLease
+
+
+PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order | Succeeded
 """What a placer answers."""
 
 

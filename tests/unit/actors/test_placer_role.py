@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from typing_extensions import override
 
 from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
@@ -16,6 +17,7 @@ from actors.placement.placer import Placer
 from actors.placement.placer_link import PlacerLink
 from actors.placement.placer_role import PlacerRole
 from actors.placement.port import DrainNode, MoveShard, Placed, PlacerLease
+from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
 from tests.cluster.accounts import until
@@ -24,6 +26,7 @@ from tests.unit.actors.cluster_of_hosts import SHARDS, LocalCluster, LocalHosts
 
 LOOPBACK = "127.0.0.1"
 LONG_S = 600.0
+SHORT_S = 2.0
 LEFT_S_MAX = 10.0
 LEASE = PlacerLease.of(0, databases=1)
 PLACER = LEASE.name
@@ -48,13 +51,53 @@ async def nothing_served() -> list[int]:
     return []
 
 
+class CutOffLeases(HostLeases):
+    """The leases as a node sees them that can be cut off from the database."""
+
+    def __init__(self, leases: HostLeases) -> None:
+        self._leases = leases
+        self.is_cut_off = False
+
+    @property
+    def _there(self) -> HostLeases:
+        if self.is_cut_off:
+            raise LogUnavailable("cut off")
+        return self._leases
+
+    @override
+    def take(self, lease: HostLease, seconds: float) -> None:
+        self._there.take(lease, seconds)
+
+    @override
+    def renew(self, lease: HostLease, seconds: float) -> bool:
+        return self._there.renew(lease, seconds)
+
+    @override
+    def living(self) -> Sequence[HostLease]:
+        return self._there.living()
+
+    @override
+    def leave(self, lease: HostLease) -> None:
+        self._there.leave(lease)
+
+    @override
+    def clock_s(self) -> float | None:
+        return self._there.clock_s()
+
+    @override
+    def close(self) -> None:
+        self._leases.close()
+
+
 class Process:
     """One that stands by as the placer."""
 
-    def __init__(self, cluster: LocalCluster, node: str, tmp_path: Path) -> None:
-        own = open_host_leases(f"sqlite:{tmp_path / 'log.db'}")
+    def __init__(
+        self, cluster: LocalCluster, node: str, tmp_path: Path, lease_s: float = LONG_S
+    ) -> None:
+        self.leases = CutOffLeases(open_host_leases(f"sqlite:{tmp_path / 'log.db'}"))
         self.role = PlacerRole(
-            LEASE, cluster.new_placer, own, nothing_served, node=node, lease_s=LONG_S
+            LEASE, cluster.new_placer, self.leases, nothing_served, node=node, lease_s=lease_s
         )
         self.running = asyncio.create_task(self.role.run(LOOPBACK))
 
@@ -118,6 +161,31 @@ async def test_the_role_of_a_process_that_has_ended_is_taken_before_its_lease_is
     second = Process(cluster, "b", tmp_path)
     assert await placing(link) == dict.fromkeys(SHARDS, "host-a-0")
     await second.leave()
+
+
+async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_through_it(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    first = Process(cluster, "a", tmp_path, SHORT_S)
+    link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
+    assert await placing(link) != {}
+    second = Process(cluster, "b", tmp_path, SHORT_S)
+    last = cluster.placer
+    first.leases.is_cut_off = True
+    await another_placer(cluster, last)
+    cluster.kill("host-a-0")
+    cluster.start("host-b-0", "b")
+
+    async def follows() -> bool:
+        return set((await placing(link)).values()) == {"host-b-0"}
+
+    await until(follows)
+    assert await link.order(MoveShard("shard-99", "b")) is Placed.NO_SUCH_SHARD
+    first.leases.is_cut_off = False
+    await second.leave()
+    await another_placer(cluster, cluster.placer)
+    assert await placing(link) != {}
+    await first.leave()
 
 
 async def begin_a_move(cluster: LocalCluster) -> None:
