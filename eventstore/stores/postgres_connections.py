@@ -309,32 +309,42 @@ def connected(dsn: str, bounds: PostgresBounds) -> BoundedConnection:
 
 
 def is_refused(dsn: str, bounds: PostgresBounds) -> bool:
-    """Connect once more: whether a server answers, and no further try will do with this URL.
+    """Connect once more: whether each server refuses, and no further try will do with this URL.
 
-    False if no server answers within ``connect_s_max``, or one does and cannot serve now. psycopg
-    has no SQLSTATE of a refused connection, only a text in the server's language; the trace of
-    libpq has it. The driver keeps some bytes for each trace: this is for a start.
+    False if one of its servers does not answer within ``connect_s_max``, or cannot serve now.
+    psycopg has no SQLSTATE of a refused connection, only a text in the server's language; the
+    trace of libpq has it. The driver keeps some bytes for each trace: this is for a start.
 
     Raises:
         LogUnusable: the URL cannot be read.
     """
     parameters = {**_parameters(dsn, bounds), "row_factory": None}
-    until_s = time.monotonic() + bounds.connect_s_max
+    # As psycopg does, and unlike libpq, which asks no other server after one that refuses.
+    return all(_refuses(one, bounds.connect_s_max) for one in _each_server(parameters))
+
+
+def _refuses(parameters: Mapping[str, Any], connect_s_max: float) -> bool:
+    until_s = time.monotonic() + connect_s_max
     with os.fdopen(os.memfd_create("trace"), "r+b") as trace:
         pgconn = pq.PGconn.connect_start(make_conninfo(**parameters).encode())
         pgconn.trace(trace.fileno())
         try:
-            while (state := pgconn.connect_poll()) in _WAITED and time.monotonic() < until_s:
+            while (state := pgconn.connect_poll()) in _WAITED:
                 says = select.poll()
                 says.register(pgconn.socket, _WAITED[state])
-                says.poll(_LOOK_S * 1000)
+                left_s = until_s - time.monotonic()
+                # If it is polled before that, libpq itself waits, and without end.
+                if left_s <= 0 or not says.poll(left_s * 1000):
+                    break
         finally:
             pgconn.untrace()
         trace.seek(0)
         codes = _CODE.findall(trace.read())
     said = pgconn.error_message
     pgconn.finish()
-    return any(code[:2].decode() in _TO_CORRECT for code in codes) or bool(_TLS.search(said))
+    # The last code counts: those before it are of a try with, or without, TLS.
+    stays = codes[-1][:2].decode() in _TO_CORRECT if codes else bool(_TLS.search(said))
+    return state == pq.PollingStatus.FAILED and stays
 
 
 def needs_correction(error: BaseException | None) -> bool:
@@ -410,6 +420,15 @@ def _parameters(dsn: str, bounds: PostgresBounds) -> dict[str, Any]:
 def _servers(parameters: Mapping[str, Any]) -> int:
     """How many servers the DSN names, by their names or by their addresses alone."""
     return 1 + max(str(parameters.get(each, "")).count(",") for each in ("host", "hostaddr"))
+
+
+def _each_server(parameters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parameters for each server of the DSN alone; a single port is that of all."""
+    names = ("host", "hostaddr", "port")
+    lists = {name: str(parameters.get(name, "")).split(",") for name in names}
+    for number in range(_servers(parameters)):
+        own = {name: values[number % len(values)] for name, values in lists.items()}
+        yield {**parameters, **{name: value or None for name, value in own.items()}}
 
 
 def _bound(connection: BoundedConnection, bounds: PostgresBounds) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -16,6 +18,7 @@ from eventstore.log.event_log import EventLog
 from eventstore.stores import postgres_connections
 from eventstore.stores.open_log import open_log
 from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_connections import is_refused
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.recorder_log import rebuild_read_models, wrong_read_models
 from tests.cluster.server import ended
@@ -318,3 +321,15 @@ def test_a_server_that_cannot_be_reached_is_unavailable_at_once_and_says_why(
         open_log(url)
     assert "secret" not in str(unavailable.value)
     assert "\n" not in str(unavailable.value)
+
+
+def test_a_start_gives_up_a_machine_that_is_gone_after_its_own_time_and_not_that_of_tcp() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+        for _ in range(3):  # the first ones are taken; what comes next gets no answer
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        url = f"postgresql://127.0.0.1:{full.getsockname()[1]}/postgres"
+        began_s = time.monotonic()
+        assert not is_refused(url, PostgresBounds(connect_s_max=1))
+        assert time.monotonic() - began_s < 60, "TCP tries for two minutes"

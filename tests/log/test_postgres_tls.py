@@ -7,6 +7,8 @@ asks for, whom it believes, and that it does not go on in the clear.
 from __future__ import annotations
 
 import socket
+import ssl
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -92,6 +94,37 @@ def test_a_server_that_is_not_believed_is_no_server_that_is_away(
         }
         assert {url: is_refused(url, PostgresBounds()) for url in known} == known
     assert not is_refused(right, PostgresBounds()), "nothing listens there any more"
+
+
+def test_only_the_last_word_of_a_server_says_whether_it_refuses(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """With ``sslmode=prefer`` a server that allows no TLS is asked again without."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.server_files(tmp_path, "localhost"))
+    no_entry, starting = (
+        b"E" + struct.pack("!i", 4 + len(fields)) + fields
+        for fields in (b"SFATAL\0C28000\0Mno\0\0", b"SFATAL\0C57P03\0Mstarting\0\0")
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+
+        def answer(after: bytes) -> None:
+            plain, _ = server.accept()
+            assert plain.recv(_MORE_BYTES) == TLS_PLEASE
+            plain.sendall(b"S")
+            with context.wrap_socket(plain, server_side=True) as secure:
+                secure.recv(_MORE_BYTES)
+                secure.sendall(no_entry)
+            plain, _ = server.accept()
+            with plain:
+                plain.recv(_MORE_BYTES)
+                plain.sendall(after)
+
+        url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/postgres"
+        for last, refuses in ((starting, False), (no_entry, True)):
+            answering = thread.submit(answer, last)
+            assert is_refused(url, PostgresBounds()) is refuses
+            answering.result()
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:

@@ -268,6 +268,8 @@ def strict_server() -> Iterator[DatabaseServer]:
         ("postgres@{}/in_part", False),
         ("full_role@{}/second", True),
         ("postgres@127.0.0.1:1/second", True),
+        ("asked:wrong@{},127.0.0.1:1/second", True),
+        ("asked:wrong@{0},{0}/second", False),
         ("postgres@{}/second?options=-cdefault_transaction_read_only%3Don", True),
     ],
 )
