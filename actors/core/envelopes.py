@@ -236,7 +236,8 @@ def _chosen(state: Identity, command: DeliverMessages, context: DecisionContext)
         limit = min(limit, limits.leased_max - _leased(state, context))
     chosen: list[_Waiting] = []
     size_bytes = 0
-    for message_id, message in _offered(state, command, context):
+    # Without room for any, none is looked for: a live session may have to be offered all there are.
+    for message_id, message in _offered(state, command, context) if limit > 0 else ():
         if len(chosen) >= limit or (chosen and size_bytes + message.size_bytes > command.bytes_max):
             return chosen
         chosen.append((message_id, message))

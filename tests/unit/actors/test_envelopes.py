@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -344,6 +345,19 @@ def test_only_so_many_messages_are_in_flight_live_at_a_time() -> None:
     assert isinstance(full, Accepted)
     assert full.notice == EnvelopesWaiting()
     assert me.take("phone", live=True, at=live) == ids[4:]
+
+
+def test_a_live_session_that_is_full_looks_for_no_message_among_those_of_requests() -> None:
+    class Unread(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("looked at")
+
+    me, limits = agent(), IdentityLimits(live_in_flight_max=1)
+    first, _ = me.queue(b"1", b"2")
+    mode = LiveMode("edge-0", "phone", leased=Unread())
+    at: dict[str, Any] = {"live": mode, "limits": limits}
+    assert me.take("phone", live=True, at=at) == [first]
+    assert me.take("phone", live=True, at=at, after_version=1) == []
 
 
 def test_a_removal_wakes_a_live_session_only_when_it_was_full() -> None:
