@@ -92,11 +92,13 @@ _WAITED: Final[Mapping[int, int]] = {
     pq.PollingStatus.READING: select.POLLIN,
     pq.PollingStatus.WRITING: select.POLLOUT,
 }
-_TLS: Final = re.compile(
+_GIVEN_UP: Final = re.compile(
     rb"certificate verify failed|(?:ssl|tls)\S* alert|server certificate for|certificate file|"
-    rb"SSL was required|invalid sslmode"
+    rb"SSL was required|no password supplied|channel binding|authentication method requirement|"
+    rb"invalid \w+ value|invalid port number"
 )
-"""What libpq, which the driver has in English alone, says if the two sides agree on no TLS."""
+"""What libpq, which the driver has in English alone, says if it gives up without a word of the
+server: the two sides agree on no TLS or login, or a parameter of the URL is not valid."""
 _SHARED: Final = "a pooler shares sessions between transactions; have it pool whole sessions"
 _ENDS_ABANDONED: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 _SET: Final = (
@@ -343,7 +345,7 @@ def _refuses(parameters: Mapping[str, Any], connect_s_max: float) -> bool:
     said = pgconn.error_message
     pgconn.finish()
     # The last code counts: those before it are of a try with, or without, TLS.
-    stays = codes[-1][:2].decode() in _TO_CORRECT if codes else bool(_TLS.search(said))
+    stays = codes[-1][:2].decode() in _TO_CORRECT if codes else bool(_GIVEN_UP.search(said))
     return state == pq.PollingStatus.FAILED and stays
 
 

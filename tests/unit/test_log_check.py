@@ -259,6 +259,10 @@ def strict_server() -> Iterator[DatabaseServer]:
     ("second", "is_away"),
     [
         ("asked:wrong@{}/second", False),
+        ("asked@{}/second", False),
+        ("asked:right@{}/second?channel_binding=require", False),
+        ("asked:right@{}/second?require_auth=md5", False),
+        ("postgres@{}/second?target_session_attrs=wrong", False),
         ("unknown@{}/second", False),
         ("postgres@{}/none", False),
         ("no_rights@{}/closed", False),
