@@ -53,7 +53,7 @@ from http_edge.cli.running_mediator import exchange, operators_access, refuse_un
 from http_edge.cli.settings import require_existing
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.exporting import OtherExporter, exporter_of
-from http_edge.server.mediator_log import opened_to_read
+from http_edge.server.mediator_log import opened_to_export, opened_to_read
 from http_edge.settings.settings import Settings
 
 _ANSWER_S_MAX: Final = 60.0
@@ -100,7 +100,10 @@ class _Database(NamedTuple):
             if catalog.last >= position:
                 return catalog
             try:
-                with exporter_of(self.settings, self.log, self.place) as exporter:
+                with (
+                    closing(opened_to_export(self.settings)) as log,
+                    exporter_of(self.settings, log, self.place) as exporter,
+                ):
                     while exporter.catalog.last < position and exporter.step() is not None:
                         pass
                     if exporter.catalog.last < position:

@@ -36,7 +36,7 @@ from http_edge.server.exporting import (
     export_erasures,
     exporter_of,
 )
-from http_edge.server.mediator_log import opened_to_read
+from http_edge.server.mediator_log import opened_to_export
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def archive_once(  # noqa: PLR0913 - what is done, and how
     prunes = prunes and settings.archive.keep_s > 0
     until_ms = clock() - round(settings.archive.rows_age_s_min * _MS)
     keys = load(settings.keys_path)
-    with closing(opened_to_read(settings)) as log:
+    with closing(opened_to_export(settings)) as log:
         # Contents in the archive may be erased though all rows that say so have left as well.
         takes_out = takes_out_erased and (seam_position(log) > 0 or bool(erased_identities(log)))
         if not (is_checked or prunes or takes_out or _is_due(log, until_ms)):
@@ -136,12 +136,12 @@ def _export_rest(  # noqa: PLR0913 - what is done with the archive, and when
     try:
         if takes_out_erased and bound_ms is not None:
             with (
-                closing(opened_to_read(settings)) as log,
+                closing(opened_to_export(settings)) as log,
                 exporter_of(settings, log, place) as exporter,
             ):
                 export_erasures(log, exporter, after_step)
         with (
-            closing(opened_to_read(settings)) as log,
+            closing(opened_to_export(settings)) as log,
             exporter_of(settings, log, place, until_ms=bound_ms) as exporter,
         ):
             while (step := exporter.step()) is not None and step.is_full:
@@ -222,5 +222,5 @@ def _turn(settings: Settings) -> AbstractContextManager[object]:
 
 def _seam(settings: Settings) -> Seam | None:
     """Read the current seam of the log, which another node may have moved."""
-    with closing(opened_to_read(settings)) as log:
+    with closing(opened_to_export(settings)) as log:
         return stored_seam(log)

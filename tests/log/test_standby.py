@@ -13,6 +13,8 @@ from eventstore.log.session import Store
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.recorder_log import unavailable
 from http_edge.cli.main import explained
+from http_edge.crypto.mediator_keys import load_or_create
+from http_edge.server.archive_round import archive_once
 from http_edge.server.exits import Exit
 from http_edge.server.mediator_log import opened_to_export, opened_to_read
 from http_edge.settings.settings import Settings
@@ -41,6 +43,13 @@ def test_what_is_exported_is_read_at_no_standby(
         opened_to_export(settings)
     standby.promote()
     opened_to_export(settings).close()
+
+
+def test_no_row_leaves_by_what_a_standby_says(standby: DatabaseServer, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, log=standby.url)
+    load_or_create(settings.keys_path)
+    with pytest.raises(LogUnavailable, match="is in hot standby mode"):
+        archive_once(settings, is_checked=False)
 
 
 def _read_while_emptied(store: Store, primary: DatabaseServer) -> None:
