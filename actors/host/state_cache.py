@@ -206,8 +206,8 @@ class StateCache:
         """Load the wanted identities that are not in memory with two queries for all.
 
         ``wanted`` names each with its partition. Identities of partitions not owned yet are left
-        out, since a state read before the claim may be outdated after it. ``get`` loads all that
-        this does not.
+        out, since a state read before the claim may be outdated after it; so are those that belong
+        to another partition, whose owner changes them. ``get`` loads all that this does not.
         """
         absent = {
             identity_stream(did): (did, partition)
@@ -219,7 +219,8 @@ class StateCache:
         with suppress(LogError):
             for stream, state, version in read_identities(self._log, list(absent)):
                 did, partition = absent[stream]
-                self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
+                if bool(state.dedicated_by) == (partition == did):
+                    self._take(CachedIdentity(did, stream, partition, state, version, now_ms))
 
     def settle(self, cached: CachedIdentity) -> None:
         """Count the memory of a changed identity again, and keep the identity if it is new."""

@@ -332,6 +332,7 @@ def test_what_a_dedicated_identity_had_in_its_shard_goes_with_it_whatever_was_re
         for target in (ALICE, "did:x:carol")
     ]
     assert owners.shard.execute(late) == ([NOT_OWNER, NOT_OWNER], [])
+    assert owners.shard.cache.peek(ALICE) is None, "it is outdated with her next event"
     handover = Handover(owners.shard.hand_out(ALICE, SHARD) or None)
     assert handover.holds_anything()
     assert len(owners.shard.sessions) == 0
