@@ -99,11 +99,13 @@ def _until_empty(mediator: RunningMediator, node: str) -> None:
             own: list[dict[str, Any]] = places.get("identities", [])
             left = sum(host["shards"] for host in hosts if host["node"] == node)
             left += sum(identity["node"] == node for identity in own)
+            # On the way, or of a database whose placer does not answer just now: perhaps on NODE.
+            unknown = sum(place["host"] is None for place in places.get("shards", []))
             most = max(most, left)
             progress(most - left, most)
-            if not left:
+            if not left and not unknown:
                 return
-            if all(host["draining"] for host in hosts):
+            if left and all(host["draining"] for host in hosts):
                 raise Stop(
                     Exit.FINDING,
                     "All hosts are being drained, so none can take the shards.",
@@ -112,7 +114,8 @@ def _until_empty(mediator: RunningMediator, node: str) -> None:
             if time.monotonic() > deadline:
                 raise Stop(
                     Exit.FINDING,
-                    f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s.",
+                    f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s,"
+                    f" and {unknown} shards have no known host.",
                     "The moves continue: see poste shards list.",
                 )
             time.sleep(_POLL_S)

@@ -1,11 +1,13 @@
 """``poste shards`` and ``poste identities``: orders to the placer, and the time that they take."""
 
 import http.client
+import json
 from pathlib import Path
 
 import pytest
 
 from actors.placement import placer_link
+from http_edge.cli import shards
 from http_edge.server.exits import Exit
 from tests.unit.cli.conftest import Run, answering, data_dir_of
 
@@ -30,3 +32,24 @@ def test_an_order_is_awaited_for_as_long_as_the_placer_may_take(
     with answering({path: (200, b'{"placed": "DONE"}')}) as listen:
         ran = run(*order, "--data-dir", data_dir_of(tmp_path, listen))
     assert (ran.code, timeouts) == (Exit.OK, [placer_link._ORDER_S_MAX])
+
+
+def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_EMPTY_S_MAX", 0.0)
+    hosts = [
+        {"host": "host-a-0-0", "node": "a", "shards": 0, "draining": True},
+        {"host": "host-b-0-0", "node": "b", "shards": 1, "draining": False},
+    ]
+    for other, code in ((None, Exit.FINDING), ("host-b-1-0", Exit.OK)):
+        places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": other}]
+        answers = {
+            "/shards/drain": (200, b'{"placed": "DONE"}'),
+            "/shards": (200, json.dumps({"shards": places, "hosts": hosts}).encode()),
+        }
+        (folder := tmp_path / str(code)).mkdir()
+        with answering(answers) as listen:
+            ran = run("shards", "drain", "a", "--data-dir", data_dir_of(folder, listen))
+        assert ran.code == code
+        assert ("1 shards have no known host" in ran.err) == (other is None)
