@@ -43,11 +43,25 @@ def postgres_server() -> Iterator[Server]:
         yield server
 
 
+@contextmanager
+def empty_database(server: Server) -> Iterator[str]:
+    """The URL of a new database, which is dropped at the end."""
+    name = f"log_{uuid4().hex}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield server.get_uri(name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 @pytest.fixture
 def postgres_url(postgres_server: Server) -> Iterator[str]:
     """The URL of an empty database that only this test uses."""
-    name = f"log_{uuid4().hex}"
-    with psycopg.connect(postgres_server.get_uri(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        yield postgres_server.get_uri(name)
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with empty_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def two_postgres_urls(postgres_server: Server) -> Iterator[str]:
+    """The URLs of two empty databases, as ``--log`` takes them."""
+    with empty_database(postgres_server) as first, empty_database(postgres_server) as second:
+        yield f"{first} {second}"

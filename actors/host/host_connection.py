@@ -229,7 +229,15 @@ class HostServer:
         self._listener: socket.socket | None = None
         self._has_stopped = False
 
-    def listen(self, address: str, name: str, node: str, incarnation: str) -> HostLease:
+    def listen(
+        self,
+        address: str,
+        name: str,
+        node: str,
+        incarnation: str,
+        *,
+        protocol: int = NODE_PROTOCOL,
+    ) -> HostLease:
         """Listen on a free port of this address; return the lease to take for this process.
 
         Raises:
@@ -242,7 +250,7 @@ class HostServer:
         self._listener = listener
         vital_thread("edge-accept", lambda: self._accept(listener)).start()
         port, token = listener.getsockname()[1], self._token
-        return HostLease(name, node, incarnation, address, port, token, protocol=NODE_PROTOCOL)
+        return HostLease(name, node, incarnation, address, port, token, protocol=protocol)
 
     def push(self, edge: str, pushes: list[Push]) -> None:
         """Send pushes to an edge; if it has no connection, its next ``Welcome`` says so.

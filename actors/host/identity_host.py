@@ -70,7 +70,7 @@ from eventstore.log.event_log import (
     SavedEventsPage,
     StorageFigures,
 )
-from eventstore.log.host_leases import LEASE_S, HostLeases
+from eventstore.log.host_leases import LEASE_S, NODE_PROTOCOL, HostLeases
 from eventstore.log.log_format import record_format
 from eventstore.log.streams import identity_stream
 from eventstore.stores.open_log import file_of, open_host_leases, open_log
@@ -91,8 +91,9 @@ class HostOptions(msgspec.Struct, frozen=True):
 
     ``partitions`` are those that it owns from the start, None if a placer assigns them. ``node``
     names the machine that it runs on, empty if there is only one. ``lease_s`` is the time of its
-    lease. It listens for edges at ``address``. ``shards`` is the number of shards of the log; with
-    0 (unknown) the host does not look for due records by itself.
+    lease, and ``protocol`` its ``node_protocol``. It listens for edges at ``address``. ``shards``
+    is the number of shards of the log; with 0 (unknown) the host does not look for due records by
+    itself.
     """
 
     name: str
@@ -103,6 +104,7 @@ class HostOptions(msgspec.Struct, frozen=True):
     postgres: PostgresBounds = PostgresBounds()
     allow_unsafe: bool = False
     lease_s: float = LEASE_S
+    protocol: int = NODE_PROTOCOL
     address: str = "127.0.0.1"
     shards: int = 0
 

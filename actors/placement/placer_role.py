@@ -122,8 +122,9 @@ class PlacerRole:
                 )
 
         server = HostServer(_no_batches, ask, ignored)
-        lease = server.listen(address, self._name, self._node, new_id())
-        self._lease = msgspec.structs.replace(lease, protocol=self._protocol)
+        self._lease = server.listen(
+            address, self._name, self._node, new_id(), protocol=self._protocol
+        )
         try:
             while True:
                 if not await self._looked(self._lease):

@@ -9,7 +9,7 @@ import msgspec
 
 from actors.core.placement_table import PlacementTable
 from actors.host.port import HostQuestion
-from eventstore.log.host_leases import NODE_PROTOCOL, HostLease
+from eventstore.log.host_leases import node_protocol
 
 _PLACER: Final = "placer"
 
@@ -25,20 +25,9 @@ class PlacerLease(NamedTuple):
 
     @classmethod
     def of(cls, database: int, databases: int) -> Self:
-        """That of the placer of one database.
-
-        With several databases the protocol is not ``NODE_PROTOCOL``: nodes of earlier releases have
-        the same one, but a single placer for all databases.
-        """
-        if databases == 1:
-            return cls(_PLACER, NODE_PROTOCOL)
-        return cls(f"{_PLACER}-{database}", NODE_PROTOCOL + 1)
-
-
-def runs_beside(lease: HostLease, databases: int) -> bool:
-    """May a node of this release run beside the process with this lease?"""
-    is_placer = lease.name.startswith(_PLACER)
-    return lease.protocol == (PlacerLease.of(0, databases).protocol if is_placer else NODE_PROTOCOL)
+        """That of the placer of one database."""
+        name = _PLACER if databases == 1 else f"{_PLACER}-{database}"
+        return cls(name, node_protocol(databases))
 
 
 class Placed(StrEnum):

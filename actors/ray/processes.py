@@ -213,7 +213,13 @@ class RayIdentityHost(IdentityHost):
             ahead_ms=ClockSteps(system_clock, settles_s, newest_ms=newest).ahead_ms,
         )
         self._lease = LeaseKeeper(
-            self._server.listen(options.address, options.name, options.node, self.incarnation),
+            self._server.listen(
+                options.address,
+                options.name,
+                options.node,
+                self.incarnation,
+                protocol=options.protocol,
+            ),
             options.open_leases(),
             term,
             # A host without a placer keeps serving.

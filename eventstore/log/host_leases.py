@@ -22,13 +22,22 @@ LEASE_S_MAX: Final = 60
 """The longest lease, in seconds. A lease that ends later was given before a clock was set back."""
 
 
+def node_protocol(databases: int) -> int:
+    """The protocol in the leases of all processes of a node, by the number of databases of the log.
+
+    With several it is not ``NODE_PROTOCOL``: nodes of earlier releases have the same one, but a
+    single placer for all databases.
+    """
+    return NODE_PROTOCOL if databases == 1 else NODE_PROTOCOL + 1
+
+
 class HostLease(msgspec.Struct, frozen=True):
     """The row of a living host.
 
     ``incarnation`` differs between two processes of the same name. ``address`` and ``port`` are
     where it listens for edges, and ``token`` opens a connection there. ``ends_s`` is the end of
     the lease by the clock of the database, moved by each renewal; 0 in a lease that was not read.
-    ``protocol`` is the ``NODE_PROTOCOL`` of the process; the first builds wrote none, and had 1.
+    ``protocol`` is the ``node_protocol`` of the process; the first builds wrote none, and had 1.
     """
 
     name: str

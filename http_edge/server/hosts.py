@@ -12,7 +12,7 @@ from actors.core.partitioning import Placement
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
 from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
-from eventstore.log.host_leases import HostLeases
+from eventstore.log.host_leases import HostLeases, node_protocol
 from eventstore.stores.open_log import open_host_leases
 from http_edge.settings.settings import Section, Settings
 
@@ -76,6 +76,7 @@ def host_options(settings: Settings, index: int) -> HostOptions:
         partitions=None if settings.has_placer else placement.partitions_of(index),
         node=settings.node or "",
         lease_s=limits.host_lease_s,
+        protocol=node_protocol(placement.databases),
         address=settings.host_address,
         shards=settings.shards,
         limits=replace(

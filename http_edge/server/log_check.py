@@ -14,7 +14,6 @@ import msgspec
 
 from actors.core.identity import FOLD
 from actors.host.clock import new_id
-from actors.placement.port import runs_beside
 from eventstore.log import databases
 from eventstore.log.errors import (
     LockedElsewhere,
@@ -26,7 +25,7 @@ from eventstore.log.errors import (
     WrongDatabase,
 )
 from eventstore.log.event_log import EventLog
-from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases
+from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases, node_protocol
 from eventstore.log.public_key import PublicKey
 from eventstore.log.seam import SEAM, read_seam
 from eventstore.stores.advisory_lock import advisory_lock
@@ -228,8 +227,8 @@ def _living(leases: HostLeases) -> tuple[Sequence[HostLease], float]:
 
 def _refusal(settings: Settings, living: Sequence[HostLease]) -> Stop | None:
     """Why a mediator does not start beside these hosts; None if it does."""
-    count = len(settings.log_dsns)
-    if others := {one.node or one.name for one in living if not runs_beside(one, count)}:
+    own = node_protocol(len(settings.log_dsns))
+    if others := {one.node or one.name for one in living if one.protocol != own}:
         return Stop(
             Exit.USAGE,
             "Nodes of a release that cannot run beside this one are running:"

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from eventstore.log.codec import encode
-from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease
+from eventstore.log.host_leases import LEASE_S_MAX, NODE_PROTOCOL, HostLease, node_protocol
 from eventstore.log.log_format import FORMAT, FORMAT_NAME
 from eventstore.log.seal import GENESIS, seal
 from eventstore.log.streams import partition_stream
@@ -105,6 +105,26 @@ def test_a_node_does_not_start_beside_nodes_of_another_protocol(
             check_log(node)
         assert refused.value.exit_code == Exit.USAGE
         assert "Stop them all" in refused.value.remedy
+
+
+@pytest.mark.postgres
+def test_nodes_with_one_placer_for_all_databases_are_known_by_the_hosts_of_any_of_them(
+    tmp_path: Path, two_postgres_urls: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_check, "ENDING_S_MAX", -LEASE_S_MAX)
+    made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=two_postgres_urls)
+    node = made.on_node("new", "127.0.0.1")
+    check_log(node)
+    own = {host_options(node, index).protocol for index in range(2 * node.hosts)}
+    assert own == {node_protocol(databases=2)} != {NODE_PROTOCOL}
+    for number, dsn in enumerate(node.log_dsns):
+        lease = HostLease(f"host-old-{number}-0", "old", "first", "127.0.0.1", 1, b"")
+        with closing(open_host_leases(dsn)) as leases:
+            leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL), LEASE_S_MAX)
+            with pytest.raises(Stop, match="cannot run beside this one are running: old"):
+                check_log(node)
+            leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL + 1), LEASE_S_MAX)
+            check_log(node)
 
 
 @pytest.mark.postgres
