@@ -97,12 +97,8 @@ class Placement(msgspec.Struct, frozen=True):
         return _number(shard) % self.databases
 
     def database_of_host(self, host: str) -> int:
-        """The database that a host works on, by its name."""
-        if self.databases == 1:
-            return 0
-        if host.startswith(DEDICATED_HOST_PREFIX):
-            return self.database_of(identity_of_host(host)[0])
-        return int(host.rsplit("-", 2)[-2])
+        """The database that a host of shards works on, by its name."""
+        return int(host.rsplit("-", 2)[-2]) if self.databases > 1 else 0
 
     def shards_of(self, database: int) -> Sequence[str]:
         """The shards that one database holds: those with this number modulo ``databases``."""

@@ -40,8 +40,23 @@ class HostFinder:
         known = [rows for rows in self._rows if rows is not None]
         if not known:
             raise HostUnavailable("no host is known: no database of the log answers")
-        found = [lease for rows in known for lease in rows]
-        self._ended &= {lease.incarnation for lease in found}
+        return self._living(known)
+
+    async def living_in(self, database: int) -> Mapping[str, HostLease]:
+        """The live hosts with rows in one database, by name; other databases do not matter.
+
+        Raises:
+            HostUnavailable: that database has never answered.
+        """
+        await self._read_anew()
+        rows = self._rows[database]
+        if rows is None:
+            raise HostUnavailable(f"database {database} of the log does not answer")
+        return self._living([rows])
+
+    def _living(self, of: Sequence[Sequence[HostLease]]) -> Mapping[str, HostLease]:
+        self._ended &= {lease.incarnation for rows in self._rows for lease in rows or ()}
+        found = (lease for rows in of for lease in rows)
         return {lease.name: lease for lease in found if lease.incarnation not in self._ended}
 
     async def find(self, name: str) -> HostLease | None:

@@ -48,16 +48,18 @@ class Hosts(Protocol):
 
 
 class LeasedHosts:
-    """The hosts with certain names, found by their rows, reached by connections."""
+    """The hosts of a database whose names have the same prefix, reached by connections."""
 
-    def __init__(self, has_name: Callable[[str], bool], finder: HostFinder, caller: Caller) -> None:
-        self._has_name = has_name
+    def __init__(self, prefix: str, finder: HostFinder, caller: Caller, database: int) -> None:
+        self._prefix = prefix
         self._finder = finder
         self._caller = caller
+        self._database = database
 
     async def names(self) -> Collection[str]:
-        """The living hosts. Raises: HostUnavailable."""
-        return set(filter(self._has_name, await self._finder.living()))
+        """Those with rows in the database. Raises: HostUnavailable."""
+        living = await self._finder.living_in(self._database)
+        return {name for name in living if name.startswith(self._prefix)}
 
     def port(self, name: str) -> OwnerPort:
         """The port of the host with this name."""

@@ -176,16 +176,9 @@ class ClusterNode:
         )
 
     def _new_placer(self, database: int) -> Placer:
-        rules = dedication_rules(self._settings, database)
-        database_of = rules.placement.database_of_host
-
-        def hosts(prefix: str) -> LeasedHosts:
-            return LeasedHosts(
-                lambda name: name.startswith(prefix) and database_of(name) == database,
-                self._finder,
-                self._caller,
-            )
-
         return Placer(
-            hosts(HOST_PREFIX), hosts(DEDICATED_HOST_PREFIX), rules, version=system_clock()
+            LeasedHosts(HOST_PREFIX, self._finder, self._caller, database),
+            LeasedHosts(DEDICATED_HOST_PREFIX, self._finder, self._caller, database),
+            dedication_rules(self._settings, database),
+            version=system_clock(),
         )

@@ -57,6 +57,7 @@ class LocalCluster:
     def __init__(self, directory: Path, databases: int = 1) -> None:
         self.placement = Placement(len(SHARDS), hosts=1, databases=databases)
         self._dsns = [f"sqlite:{directory / f'log-{place}.db'}" for place in range(databases)]
+        self._dsn_of: dict[str, str] = {}
         self._silent: dict[str, asyncio.Event] = {}
         self._every: list[CalledHost] = []
         self.hosts: dict[str, CalledHost] = {}
@@ -120,12 +121,13 @@ class LocalCluster:
         """A new host on this database, which owns nothing."""
         limits = HostLimits(dedicate_above_commands_per_s=ABOVE_PER_S)
         options = HostOptions(name, dsn, None, limits, node)
+        self._dsn_of[name] = dsn
         self.hosts[name] = CalledHost(options, lambda *_: None, clock=lambda: self.now_ms)
         self._every.append(self.hosts[name])
 
-    def dsn_of(self, name: str) -> str:
-        """The database that a host of shards works on."""
-        return self._dsns[self.placement.database_of_host(name)]
+    def found_in(self, database: int) -> Collection[str]:
+        """The hosts with rows in this database."""
+        return [name for name in self.hosts if self._dsn_of[name] == self._dsns[database]]
 
     def start_dedicated(self, did: str, beside: str) -> None:
         """A new dedicated host on the node of another host, unless there is one."""
@@ -133,7 +135,7 @@ class LocalCluster:
         name = dedicated_host_name(did, node)
         if name not in self.hosts:
             self.steps.append(("start", name, ()))
-            self.start_on(self.dsn_of(beside), name, node)
+            self.start_on(self._dsn_of[beside], name, node)
 
     def end(self, name: str) -> None:
         """The host ends as the placer orders it."""
@@ -220,9 +222,8 @@ class LocalHosts:
 
     async def names(self) -> Collection[str]:
         """The hosts that live, for the placer."""
-        database_of = self._cluster.placement.database_of_host
-        named = [name for name in self._cluster.hosts if name.startswith(self._prefix)]
-        return {name for name in named if database_of(name) == self._database}
+        found = self._cluster.found_in(self._database)
+        return {name for name in found if name.startswith(self._prefix)}
 
     def port(self, name: str) -> OwnerPort:
         """The way to a host, for the placer."""

@@ -9,9 +9,12 @@ from typing import cast
 
 import pytest
 
+from actors.core.partitioning import HOST_PREFIX
 from actors.host import host_finder
+from actors.host.connected_host import Caller
 from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
+from actors.placement.membership import LeasedHosts
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from tests.cluster.accounts import until
@@ -97,6 +100,30 @@ async def test_a_database_that_has_never_answered_holds_up_no_other(
 
     await until(is_read)
     assert await finder.find("c") is None
+
+
+async def test_the_placer_of_a_database_sees_its_rows_alone_and_needs_an_answer_of_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.01)
+    rows, foreign = Rows("host-a-0-0", "placer-0"), Rows("host-a-0", "host-of-another-log")
+    finder, caller = finder_of(rows, foreign), Caller("placer", 1.0)
+    hosts = [LeasedHosts(HOST_PREFIX, finder, caller, database) for database in range(2)]
+    foreign.answers.clear()
+    try:
+        assert await hosts[0].names() == {"host-a-0-0"}
+        with pytest.raises(HostUnavailable):
+            await hosts[1].names()
+    finally:
+        foreign.answers.set()
+
+    async def is_read() -> bool:
+        return "host-a-0" in await found(finder)
+
+    await until(is_read)
+    assert await hosts[0].names() == {"host-a-0-0"}
+    foreign.is_there = False
+    assert await hosts[1].names() == {*foreign.names}, "its last rows stay valid"
 
 
 async def test_as_long_as_no_host_is_known_a_database_is_waited_for(
