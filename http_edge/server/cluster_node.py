@@ -56,12 +56,14 @@ class ClusterNode:
         self._placers = PlacerLinks(f"serve-{self.name}", self._finder, placement_of(settings))
         # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
-        self._roles = [self._role(database) for database in range(len(settings.log_dsns))]
+        self._roles: list[PlacerRole] = []
         self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
         self._running: list[asyncio.Task[None]] = []
 
-    async def join(self) -> None:
+    async def join(self, away: Collection[int]) -> None:
         """Stand by as each placer, or become it, once no other living node has this node's name.
+
+        Not as those of databases that are ``away``: see ``stand_by``.
 
         Raises:
             Stop: another node keeps the name for longer than a killed node would.
@@ -75,8 +77,15 @@ class ClusterNode:
                     "Give each node a name of its own: --set node=NAME.",
                 )
             await asyncio.sleep(_POLL_S)
-        address = self._settings.host_address
-        self._running = [asyncio.create_task(role.run(address)) for role in self._roles]
+        for database in range(len(self._settings.log_dsns)):
+            if database not in away:
+                self.stand_by(database)
+
+    def stand_by(self, database: int) -> None:
+        """Stand by as the placer of a database that has passed the checks of a start."""
+        role = self._role(database)
+        self._roles.append(role)
+        self._running.append(asyncio.create_task(role.run(self._settings.host_address)))
 
     async def _namesake(self) -> str | None:
         """A living host of shards whose node has this name: of an earlier process or another."""
@@ -159,8 +168,7 @@ class ClusterNode:
         for running in self._running:
             running.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        if self._running:
-            await asyncio.gather(*[role.leave() for role in self._roles])
+        await asyncio.gather(*[role.leave() for role in self._roles])
         await asyncio.to_thread(self._finder.close)
 
     def _role(self, database: int) -> PlacerRole:

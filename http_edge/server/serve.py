@@ -208,7 +208,7 @@ class _Mediator:
             return int(self._exit)
         if self._settings.has_placer:
             self._node = ClusterNode(self._settings)
-            await self._node.join()
+            await self._node.join(self._away)
             if self._away:
                 await self._refuse_alone(self._node)
         watching = [asyncio.create_task(each) for each in self._start()]
@@ -296,6 +296,8 @@ class _Mediator:
         _LOG.info("database %d has passed the checks: its hosts start", number)
         del self._away[number]
         publish_away(self._settings.data_dir, self._away)
+        if self._node is not None:
+            self._node.stand_by(number)
         await asyncio.gather(*self._start_database(number, is_late=True))
 
     def _scrape(self) -> Scrape:
