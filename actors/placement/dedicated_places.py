@@ -257,21 +257,25 @@ class DedicatedPlaces:
         return {host.node: host.name for host in hosts}
 
     def _clear_away(self, homeless: set[str]) -> None:
-        """Give identities back that are not dedicated, and end hosts that are not needed."""
+        """Give identities back that are not dedicated, and end hosts that are not needed.
+
+        Without hosts of shards none is needed. But after the database was away, hosts renew their
+        rows one after the other: those of shards may follow within the time of a lease.
+        """
         since, self._unwanted_since = self._unwanted_since, {}
+        is_alone = not self._shard_hosts.names()
+        late_s = self._rules.silent_s_max if is_alone else _LATE_S
         for name in self.membership.names():
             did, _ = identity_of_host(name)
             owner = self._owners.get(did)
             if did in self._moving or did in homeless:
                 continue
-            if not self._shard_hosts.names():
-                _ = self._begin(did, self._end(name))
-            elif not self._list.was_read or did in self._orders:
+            if not is_alone and (not self._list.was_read or did in self._orders):
                 continue
-            elif owner is not None and owner.host == name:
+            if not is_alone and owner is not None and owner.host == name:
                 if did not in self._list.known:
                     _ = self._begin(did, self._return(did, name, None))
-            elif self._now_s - since.get(name, self._now_s) >= _LATE_S:
+            elif self._now_s - since.get(name, self._now_s) >= late_s:
                 _ = self._begin(did, self._end(name))
             else:
                 self._unwanted_since[name] = since.get(name, self._now_s)

@@ -27,6 +27,7 @@ from tests.unit.actors.cluster_of_hosts import (
     IDENTITIES_MAX,
     QUIET_S,
     SHARDS,
+    SILENT_S,
     LocalCluster,
 )
 
@@ -258,7 +259,24 @@ async def test_with_the_last_host_of_shards_all_others_end(cluster: LocalCluster
     await dedicate(cluster)
     for node in ("a", "b"):
         cluster.kill(f"host-{node}-0")
+    assert await hosts_after_a_while(cluster) != []
+    await cluster.tick(SILENT_S)
     assert await hosts_after_a_while(cluster) == []
+
+
+async def test_none_ends_because_the_hosts_of_shards_renew_their_rows_after_it(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dedicate(cluster)
+    before, steps = await own(cluster), list(cluster.steps)
+    cluster.new_placer()
+    with monkeypatch.context() as away:
+        away.setattr(cluster, "found_in", lambda _: [dedicated_host_name(DID, "a")])
+        await cluster.tick()
+        await cluster.tick(SILENT_S / 2)
+    await cluster.settle()
+    assert await own(cluster) == before
+    assert cluster.steps == steps
 
 
 async def test_a_new_placer_learns_where_identities_are_and_moves_nothing(
