@@ -6,7 +6,7 @@ import contextlib
 import errno
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -49,25 +49,32 @@ def reserved_address(address: str, option: str, *, patient: bool) -> Iterator[in
         return
 
 
-def address_towards(dsn: str) -> str:
-    """The address from which this machine reaches the server of a PostgreSQL log.
+def address_towards(dsns: Sequence[str]) -> str:
+    """The address from which this machine reaches the first server of a PostgreSQL log it finds.
+
+    The name of a server that is away may be unknown.
 
     Raises:
-        Stop: the URL names no server, or the server is not found.
+        Stop: the URLs name no server, or no server is found.
     """
-    server = (urlsplit(dsn).hostname or "").partition(",")[0]
-    try:
-        family, kind, *_, address = socket.getaddrinfo(server, _DISCARD, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as asking:
-            asking.connect(address)
-            found: str = asking.getsockname()[0]
-    except OSError as error:
-        raise Stop(
-            Exit.UNREACHABLE,
-            f"No route to the server of the log ({server or 'unnamed'}): {error.strerror}.",
-            "Name the address of this node: --set node_address=ADDRESS.",
-        ) from error
-    return found
+    unfound: list[str] = []
+    for dsn in dsns:
+        server = (urlsplit(dsn).hostname or "").partition(",")[0]
+        try:
+            family, kind, *_, address = socket.getaddrinfo(
+                server, _DISCARD, type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind) as asking:
+                asking.connect(address)
+                found: str = asking.getsockname()[0]
+                return found
+        except OSError as error:
+            unfound.append(f"{server or 'unnamed'}: {error.strerror}")
+    raise Stop(
+        Exit.UNREACHABLE,
+        f"No route to a server of the log ({', '.join(unfound)}).",
+        "Name the address of this node: --set node_address=ADDRESS.",
+    )
 
 
 def _reserve(family: socket.AddressFamily, host: str, port: int) -> socket.socket:

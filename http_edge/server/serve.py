@@ -160,7 +160,7 @@ def _on_node(settings: Settings) -> Settings:
         )
     address = settings.node_address
     if address == AUTO:
-        address = address_towards(settings.log_dsn)
+        address = address_towards(settings.log_dsns)
         _LOG.info("address of this node", extra={"address": address})
     with reserved_address(f"{address}:0", "--set node_address", patient=False):
         pass  # the address is one of this machine
