@@ -96,7 +96,8 @@ def check_log(settings: Settings) -> dict[int, str]:
 def why_unserved(settings: Settings, number: int) -> str | None:
     """Check a database that was away as a start does; why it cannot be served, None if it can.
 
-    Another database tells which log it has to belong to.
+    It notes in the first one what a start would have noted. Another database tells which log it has
+    to belong to.
     """
     others = [other for other in range(len(settings.log_dsns)) if other != number]
     try:
@@ -107,6 +108,8 @@ def why_unserved(settings: Settings, number: int) -> str | None:
                     logs[other] = opened.enter_context(_opened(settings, other))
                     break
             _check(settings, logs)
+            if number == 0:
+                _note(settings, logs[0])
     except Stop as stop:
         reason = stop.__cause__ if isinstance(stop.__cause__, LogUnavailable) else stop.message
         return str(reason)

@@ -21,7 +21,7 @@ from eventstore.stores.open_log import open_host_leases, open_log
 from http_edge.server import log_check
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.hosts import host_options
-from http_edge.server.log_check import check_log, only_mediator
+from http_edge.server.log_check import check_log, only_mediator, why_unserved
 from http_edge.settings.settings import Archive, Postgres, Settings
 from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
@@ -125,6 +125,26 @@ def test_nodes_with_one_placer_for_all_databases_are_known_by_the_hosts_of_any_o
                 check_log(node)
             leases.take(msgspec.structs.replace(lease, protocol=NODE_PROTOCOL + 1), LEASE_S_MAX)
             check_log(node)
+
+
+@pytest.mark.postgres
+def test_what_a_start_without_the_first_database_could_not_note_is_noted_when_it_is_back(
+    tmp_path: Path, two_postgres_urls: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=two_postgres_urls)
+    check_log(made.on_node("first", "127.0.0.1"))
+    (tmp_path / "log-id").unlink()
+    node = made.model_copy(update={"public_url": "https://new.example", "placement": "dedicated"})
+    node = node.on_node("second", "127.0.0.1")
+    nowhere = f"postgresql://poste@db.invalid/poste {node.log_dsns[1]}"
+    assert set(check_log(node.model_copy(update={"log": nowhere}))) == {0}
+    assert caplog.messages == []
+    assert why_unserved(node, 0) is None
+    said = " ".join(caplog.messages)
+    assert "public_url differs" in said
+    assert "settings differ from those with which the last node started" in said
+    assert "placement" in said
+    assert (tmp_path / "log-id").exists()
 
 
 @pytest.mark.postgres
