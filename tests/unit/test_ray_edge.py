@@ -1,13 +1,18 @@
-"""What happens on the event loop of an edge's process."""
+"""What an edge's process does apart from what clients ask of it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from http_edge.server.ray_edge import _on_loop_fault
+from actors.core.partitioning import dedicated_host_name
+from actors.core.placement_table import PartitionOwner, PlacementTable
+from http_edge.server.ray_edge import RayEdge, _on_loop_fault
+from http_edge.settings.settings import Settings
 
 
 async def test_an_edge_ends_when_its_connections_run_out_of_memory_and_for_no_other_fault(
@@ -22,3 +27,35 @@ async def test_an_edge_ends_when_its_connections_run_out_of_memory_and_for_no_ot
     assert not codes
     loop.call_exception_handler({"message": "a fault", "exception": MemoryError()})
     assert codes == [70]
+
+
+async def test_the_placer_of_a_database_says_nothing_about_identities_of_others_nor_before_it_knows(
+    tmp_path: Path,
+) -> None:
+    log = "postgresql://poste@db.invalid/first postgresql://poste@db.invalid/second"
+    settings = Settings(data_dir=tmp_path, log=log).on_node("a", "127.0.0.1")
+    edge = RayEdge("edge-0", settings, lambda _name: None)
+    routes, dids, tables = edge._routes, list[str](), list[PlacementTable]()
+    database_of = routes.placement.database_of
+    for database in range(2):
+        did = next(d for n in range(99) if database_of(d := f"did:x:{n}") == database)
+        shard = PartitionOwner(f"host-a-{database}-0", "of the shard")
+        own = PartitionOwner(dedicated_host_name(did, "a"), "of its own")
+        dids.append(did)
+        tables.append(
+            PlacementTable(
+                1,
+                {routes.placement.partition_of(did): shard},
+                {shard.host: "a"},
+                {did: own},
+                {own.host: "a"},
+            )
+        )
+        assert routes.update(edge._with_others(database, tables[database])) == set()
+    unread = msgspec.structs.replace(tables[1], dedicated=None)
+    assert routes.update(edge._with_others(1, unread)) == set()
+    assert [routes.partition_of(did) for did in dids] == dids
+    assert len(routes.hosts()) == len(routes.dedicated_hosts()) == 2
+    no_longer = msgspec.structs.replace(tables[1], dedicated={}, dedicated_hosts={})
+    assert routes.update(edge._with_others(1, no_longer)) == {dids[1]}
+    assert routes.partition_of(dids[0]) == dids[0]
