@@ -137,9 +137,9 @@ class PlacerLinks(PlacerPort):
         worst = next((one for one in worst_first if one in placed), Placed.NO_SUCH_NODE)
         return worst or Placed.DID_NOT_ANSWER
 
-    async def _lives(self, host: str) -> bool:
-        """Does a host of this name live, of whichever database?"""
-        return any(place.host == host for place in (await self.places()).hosts)
+    async def _lives(self, name: str) -> bool:
+        """Does a host live that has this name or is on a node with it, of whichever database?"""
+        return any(name in {place.host, place.node} for place in (await self.places()).hosts)
 
     async def _of_each(self, ask: Callable[[PlacerLink], Awaitable[A]]) -> Sequence[A | None]:
         """What each placer answers, in the order of databases; None if it does not."""

@@ -23,7 +23,7 @@ _REFUSALS: Final = {
     Placed.NO_SUCH_HOST: ("No running host has this name or is on a node with this name.", _SEE),
     Placed.NO_SUCH_NODE: ("No host is running on a node with this name.", _SEE),
     Placed.NO_OTHER_NODE: ("No other node can take the shards: start one, or undrain one.", _SEE),
-    Placed.OTHER_DATABASE: ("The host works on another database than the shard's.", _SEE),
+    Placed.OTHER_DATABASE: ("No host there works on the database of the shard.", _SEE),
     Placed.MOVING_NOW: ("The shard is being moved.", _SEE),
     Placed.DID_NOT_ANSWER: ("A host did not answer: the shard may or may not have moved.", _SEE),
     Placed.NO_CLUSTER: ("This mediator serves alone, so its shards cannot move.", _SEE),
