@@ -53,6 +53,10 @@ def list_(mediator: RunningMediator, *, as_json: bool) -> None:
     """Show the identities with dedicated hosts, with reason, host and node."""
     answer = mediator.ask("GET", "/shards")
     found: list[dict[str, Any]] = answer.get("identities", [])
+    # What the placer of a database knows is missing while it does not answer.
+    if unknown := sum(place["host"] is None for place in answer.get("shards", [])):
+        text = f"poste: {unknown} shards have no known host: identities of theirs may be missing"
+        click.echo(text, err=True)
     if as_json:
         print_json({"identities": found})
         return

@@ -34,6 +34,19 @@ def test_an_order_is_awaited_for_as_long_as_the_placer_may_take(
     assert (ran.code, timeouts) == (Exit.OK, [placer_link._ORDER_S_MAX])
 
 
+def test_identities_are_listed_with_the_warning_that_a_placer_may_not_have_answered(
+    run: Run, tmp_path: Path
+) -> None:
+    for host, warnings in (("host-b-1-0", 0), (None, 1)):
+        places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": host}]
+        body = json.dumps({"shards": places, "hosts": [], "identities": []}).encode()
+        (folder := tmp_path / str(warnings)).mkdir()
+        with answering({"/shards": (200, body)}) as listen:
+            ran = run("identities", "list", "--json", "--data-dir", data_dir_of(folder, listen))
+        assert (ran.code, json.loads(ran.out)) == (Exit.OK, {"identities": []})
+        assert ran.err.count("1 shards have no known host") == warnings
+
+
 def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
