@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from actors.host.port import HostUnavailable
@@ -23,8 +23,17 @@ class HostFinder:
     its hosts serve nothing meanwhile, and the hosts of other databases are not affected.
     """
 
-    def __init__(self, databases: Sequence[HostLeases]) -> None:
+    def __init__(
+        self,
+        databases: Sequence[HostLeases],
+        unserved: Callable[[], Container[int]] = tuple,
+    ) -> None:
+        """A finder that reads none of the databases that are ``unserved`` by their numbers.
+
+        Such a database may be another log's, whose processes have the same names as ours.
+        """
         self._databases = databases
+        self._unserved = unserved
         self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
         self._ended: set[str] = set()
         self._reads: dict[int, asyncio.Task[None]] = {}
@@ -95,8 +104,9 @@ class HostFinder:
         Each read is waited for for a moment, and longer as long as no host is known.
         """
         begun: list[asyncio.Task[None]] = []
+        unserved = self._unserved()
         for place in range(len(self._databases)):
-            if place not in self._reads:
+            if place not in self._reads and place not in unserved:
                 self._reads[place] = asyncio.create_task(self._read_one(place))
                 begun.append(self._reads[place])
         if begun:

@@ -48,11 +48,16 @@ def node_name() -> str:
 class ClusterNode:
     """One node of a cluster, or the only node of a mediator with a placer."""
 
-    def __init__(self, settings: Settings) -> None:
-        """A node that has not joined yet; ``settings.node`` is its name, None if it is alone."""
+    def __init__(self, settings: Settings, away: Collection[int] = ()) -> None:
+        """A node that has not joined yet; ``settings.node`` is its name, None if it is alone.
+
+        ``away`` are the databases that it does not serve now: the caller removes one that has
+        passed the checks of a start, and calls ``stand_by``.
+        """
         self.name = settings.node or ""
         self._settings = settings
-        self._finder = host_finder(settings)
+        self._away = away
+        self._finder = host_finder(settings, lambda: away)
         self._placers = PlacerLinks(f"serve-{self.name}", self._finder, placement_of(settings))
         # All placers of this process share a name: a new one's connections end the old one's.
         self._caller = Caller(f"placer {new_id()}", _CALL_S_MAX)
@@ -60,10 +65,8 @@ class ClusterNode:
         self._name_s_max = settings.limits.host_lease_s + ENDING_S_MAX
         self._running: list[asyncio.Task[None]] = []
 
-    async def join(self, away: Collection[int]) -> None:
+    async def join(self) -> None:
         """Stand by as each placer, or become it, once no other living node has this node's name.
-
-        Not as those of databases that are ``away``: see ``stand_by``.
 
         Raises:
             Stop: another node keeps the name for longer than a killed node would.
@@ -78,7 +81,7 @@ class ClusterNode:
                 )
             await asyncio.sleep(_POLL_S)
         for database in range(len(self._settings.log_dsns)):
-            if database not in away:
+            if database not in self._away:
                 self.stand_by(database)
 
     def stand_by(self, database: int) -> None:
@@ -96,36 +99,34 @@ class ClusterNode:
         hosts = [name for name in living if name.startswith(HOST_PREFIX)]
         return next((name for name in hosts if living[name].node == self.name), None)
 
-    async def served_elsewhere(self, databases: Collection[int]) -> Collection[int]:
-        """Those of these databases each of whose shards has an owner, as another node says.
+    async def served_elsewhere(self) -> Collection[int]:
+        """The databases that are away and each of whose shards has an owner, as another node says.
 
         This one cannot reach their placers. The process of any other placer can.
         """
         for number, link in enumerate(self._placers.each):
-            if number not in databases:
+            if number not in self._away:
                 with contextlib.suppress(HostUnavailable):
-                    return [database for database in await link.served() if database in databases]
+                    return [database for database in await link.served() if database in self._away]
         return ()
 
-    async def until_served(self, away: Collection[int]) -> None:
+    async def until_served(self) -> None:
         """Return when every shard has an owner, and no host of this node is being drained.
 
         A node that was drained and stopped gets shards again when it starts. Shards of databases
         that are away need no owner.
         """
-        await self._of_each(away, self._is_served)
+        await self._of_each(self._is_served)
 
-    async def leave(self, away: Collection[int]) -> None:
+    async def leave(self) -> None:
         """Give all shards to other nodes; return when none is left here or no node takes them.
 
         A placer or a host that does not answer is asked again: the caller limits the time. This
-        node has no shards of databases that are ``away``.
+        node has no shards of databases that are away.
         """
-        await self._of_each(away, self._has_left)
+        await self._of_each(self._has_left)
 
-    async def _of_each(
-        self, away: Collection[int], is_done: Callable[[PlacerLink], Awaitable[bool]]
-    ) -> None:
+    async def _of_each(self, is_done: Callable[[PlacerLink], Awaitable[bool]]) -> None:
         """Return when this is done for each database that is not away."""
 
         async def done(placer: PlacerLink) -> None:
@@ -136,7 +137,7 @@ class ClusterNode:
                 await asyncio.sleep(_POLL_S)
 
         links = enumerate(self._placers.each)
-        await asyncio.gather(*[done(link) for number, link in links if number not in away])
+        await asyncio.gather(*[done(link) for number, link in links if number not in self._away])
 
     async def _is_served(self, placer: PlacerLink) -> bool:
         """Has every shard of this placer an owner? Hosts of this node are to take some again."""

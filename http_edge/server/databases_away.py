@@ -1,7 +1,7 @@
 """The databases of the log that this node does not serve: away since its start, or found wrong.
 
 The main process keeps them in a file of the data directory; edges read it for ``/health`` and
-``/status``.
+``/status``, and look for no hosts in them.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Any
 
 from msgspec import Struct
@@ -50,9 +51,10 @@ def dedication_rules(settings: Settings, database: int) -> DedicationRules:
     )
 
 
-def host_finder(settings: Settings) -> HostFinder:
-    """A finder of the hosts of the log."""
-    return HostFinder([host_leases(settings, place) for place in range(len(settings.log_dsns))])
+def host_finder(settings: Settings, unserved: Callable[[], Container[int]]) -> HostFinder:
+    """A finder of the hosts in all databases of the log that are not ``unserved``."""
+    databases = [host_leases(settings, place) for place in range(len(settings.log_dsns))]
+    return HostFinder(databases, unserved)
 
 
 def host_leases(settings: Settings, database: int = 0) -> HostLeases:

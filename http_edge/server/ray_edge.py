@@ -20,6 +20,7 @@ from actors.placement.placer_link import PlacerLink, PlacerLinks
 from actors.ray.processes import Prepare
 from http_edge.crypto.mediator_keys import load
 from http_edge.dispatch.routes import Routes
+from http_edge.server.databases_away import read_away
 from http_edge.server.hosts import host_finder, placement_of
 from http_edge.settings.settings import Settings
 
@@ -45,7 +46,7 @@ class RayEdge:
         self._settings = settings
         self._name = name
         placement = placement_of(settings)
-        self._finder = host_finder(settings)
+        self._finder = host_finder(settings, lambda: read_away(settings.data_dir))
         has_placer = settings.has_placer
         self._routes = Routes(placement) if has_placer else Routes.fixed(placement)
         self._placers = PlacerLinks(name, self._finder, placement) if has_placer else None

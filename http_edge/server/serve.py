@@ -207,8 +207,8 @@ class _Mediator:
             self._stop_on(noted[0])
             return int(self._exit)
         if self._settings.has_placer:
-            self._node = ClusterNode(self._settings)
-            await self._node.join(self._away)
+            self._node = ClusterNode(self._settings, self._away)
+            await self._node.join()
             if self._away:
                 await self._refuse_alone(self._node)
         watching = [asyncio.create_task(each) for each in self._start()]
@@ -238,7 +238,7 @@ class _Mediator:
         Raises:
             Stop: there is such a database; says which one, and why it is away here.
         """
-        for number in await node.served_elsewhere(self._away):
+        for number in await node.served_elsewhere():
             await node.stop()
             raise Stop(
                 Exit.UNREACHABLE,
@@ -346,7 +346,7 @@ class _Mediator:
                     await asyncio.gather(*[host.ping.remote() for host in self._hosts.values()])
                 else:
                     await asyncio.gather(*[host.holdings.remote() for host in self._hosts.values()])
-                    await self._node.until_served(self._away)
+                    await self._node.until_served()
         except (ray_errors.RayError, TimeoutError) as error:
             raise Stop(
                 Exit.INTERNAL,
@@ -386,7 +386,7 @@ class _Mediator:
         if self._node is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.limits.drain_s_max / 2):
-                    await self._node.leave(self._away)
+                    await self._node.leave()
             # At the same time as the edges: a placer may be waiting for a host that is silent.
             steps.append(self._node.stop())
         drain_s = max(0.0, ends_at - loop.time() - _STOP_LISTENING_S)

@@ -62,7 +62,7 @@ async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_an
     placer = AbsentPlacer(shards=2)
     node._placers.each[:] = [cast("PlacerLink", placer)]
     async with asyncio.timeout(10):
-        await node.leave(away=())
+        await node.leave()
     assert placer.orders == [DrainNode("a", draining=True)]
     assert placer.shards == 0
     await node.stop()
