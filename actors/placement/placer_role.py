@@ -137,13 +137,17 @@ class PlacerRole:
                     client.close()
 
     async def leave(self) -> None:
-        """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most."""
+        """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most.
+
+        Without the role no database is asked: one that hangs would hold up the end of the process.
+        """
+        has_role = self._term.is_running()
         self._term.ended()
         if self._placer is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FINISH_S_MAX):
                     await self._placer.close()
-        if self._lease is not None:
+        if self._lease is not None and has_role:
             with contextlib.suppress(LogUnavailable):
                 await self._aside(self._leases.leave, self._lease)
         await self._aside(self._leases.close)

@@ -188,6 +188,27 @@ async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_thro
     await first.leave()
 
 
+async def test_who_never_had_the_role_or_lost_it_leaves_without_asking_the_database(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Process(cluster, "a", tmp_path)
+    assert await placing(PlacerLink("edge-0", HostFinder([leases]), PLACER)) != {}
+    second = Process(cluster, "b", tmp_path)
+
+    async def stands_by() -> bool:
+        return second.role._placing is not None
+
+    await until(stands_by)
+    left: list[str] = []
+    for process in (first, second):
+        node = process.role._node
+        monkeypatch.setattr(process.role._leases, "leave", lambda _, node=node: left.append(node))
+    await second.leave()
+    first.role._term.ended()
+    await first.leave()
+    assert left == []
+
+
 async def begin_a_move(cluster: LocalCluster) -> None:
     """Have the placer move shards to a new host, which goes on as long as the old one is silent."""
     cluster.silence("host-a-0")
