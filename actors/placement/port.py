@@ -9,7 +9,7 @@ import msgspec
 
 from actors.core.placement_table import PlacementTable
 from actors.host.port import HostQuestion
-from eventstore.log.host_leases import node_protocol
+from eventstore.log.host_leases import HostLease, node_protocol
 
 _PLACER: Final = "placer"
 
