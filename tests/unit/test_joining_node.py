@@ -17,13 +17,19 @@ from http_edge.settings.settings import Settings
 from tests.cluster.accounts import until
 
 
-@pytest.mark.postgres
-async def test_a_node_is_no_placer_of_a_database_that_has_not_passed_the_checks(
-    tmp_path: Path, two_postgres_urls: str
-) -> None:
+@pytest.fixture
+def settings(tmp_path: Path, two_postgres_urls: str) -> Settings:
+    """A node of a log in two databases, which have passed the checks once."""
     made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=two_postgres_urls)
     settings = made.on_node("a", "127.0.0.1")
     check_log(settings)
+    return settings
+
+
+@pytest.mark.postgres
+async def test_a_node_is_no_placer_of_a_database_that_has_not_passed_the_checks(
+    settings: Settings,
+) -> None:
     away = {1}
     node = ClusterNode(settings, away)
     leases = [open_host_leases(dsn) for dsn in settings.log_dsns]
@@ -51,11 +57,8 @@ async def test_a_node_is_no_placer_of_a_database_that_has_not_passed_the_checks(
 
 @pytest.mark.postgres
 async def test_rows_of_a_database_that_has_not_passed_the_checks_name_no_host_and_no_placer(
-    tmp_path: Path, two_postgres_urls: str
+    settings: Settings, tmp_path: Path
 ) -> None:
-    made = Settings(did="did:web:mediator.example", data_dir=tmp_path, log=two_postgres_urls)
-    settings = made.on_node("a", "127.0.0.1")
-    check_log(settings)
     for number, dsn in enumerate(settings.log_dsns):
         with closing(open_host_leases(dsn)) as leases:
             for name in ("placer-0", f"host-a-{number}-0"):
