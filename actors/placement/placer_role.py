@@ -105,6 +105,7 @@ class PlacerRole:
         self._former: HostLease | None = None
         self._successor: HostLease | None = None
         self._next: HostClient | None = None
+        self._connecting = asyncio.Lock()
         self._answering = Tasks()
 
     async def run(self, address: str) -> None:
@@ -216,17 +217,20 @@ class PlacerRole:
         return False
 
     async def _announce(self, lease: HostLease) -> None:
-        """Name this process to the former placer's, if that one can be reached."""
-        placing, former = self._placing, self._former
-        if former is None:
-            return
+        """Name this process to the former placer's, if that one can be reached, and leave it."""
+        placing, self._placing = self._placing, None
         try:
             async with asyncio.timeout(_ANNOUNCED_S_MAX):
                 if placing is None or not placing.is_open:
-                    placing = self._placing = await self._connected(former)
+                    if self._former is None:
+                        return
+                    placing = await self._connected(self._former)
                 await placing.ask(msgspec.msgpack.encode(Succeeded(lease)))
         except (HostConnectionLost, QuestionFailed, OSError) as error:  # so is a time-out
             _LOG.debug("the former placer cannot be reached: %s", error)
+        finally:
+            if placing is not None:
+                placing.close()
 
     async def _connected(self, process: HostLease) -> HostClient:
         """Connect to a process that is the placer, or was it. Raises as ``connect_to_host``."""
@@ -250,12 +254,15 @@ class PlacerRole:
         asks = _QUESTIONS.decode(question)
         if isinstance(asks, Succeeded):
             self._successor = asks.lease
+            if self._next is not None:
+                self._next.close()
             return msgspec.msgpack.encode(None)
         if self._successor is None:
             return None
         try:
-            if self._next is None or not self._next.is_open:
-                self._next = await self._connected(self._successor)
+            async with self._connecting:  # one connection for all who ask at once
+                if self._next is None or not self._next.is_open:
+                    self._next = await self._connected(self._successor)
             return bytes(await self._next.ask(question))
         except (HostConnectionLost, QuestionFailed, OSError) as error:
             _LOG.debug("the next placer cannot be reached, or does not answer: %s", error)

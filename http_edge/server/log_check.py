@@ -104,9 +104,12 @@ def why_unserved(settings: Settings, number: int) -> str | None:
         with ended_by(_ENDINGS), contextlib.ExitStack() as opened:
             logs = {number: opened.enter_context(_opened(settings, number))}
             for other in others:
-                with contextlib.suppress(*(() if other == others[-1] else (LogUnavailable,))):
+                try:
                     logs[other] = opened.enter_context(_opened(settings, other))
                     break
+                except LogUnavailable:
+                    if other == others[-1]:
+                        raise
             _check(settings, logs)
             if number == 0:
                 _note(settings, logs[0])

@@ -188,6 +188,34 @@ async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_thro
     await first.leave()
 
 
+async def test_a_former_placer_passes_questions_on_to_the_last_that_named_itself(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The one before has the role no more, and would pass them back."""
+    first, second, third = (Process(cluster, node, tmp_path, SHORT_S) for node in "abc")
+
+    async def has(process: Process) -> None:
+        """Return when this one alone is the placer."""
+        for other in (first, second, third):
+            other.leases.is_cut_off = other is not process
+
+        async def is_placer() -> bool:
+            return process.role._placer is not None and process.role._term.is_running()
+
+        await until(is_placer)
+
+    await has(first)
+    link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
+    assert await placing(link) != {}, "this process is found by its row"
+    for process in (second, first, third):
+        await has(process)
+        assert await placing(link) != {}
+        # As a standby it would watch another process than the placer's.
+        assert process.role._placing is None
+    for process in (first, second, third):
+        await process.leave()
+
+
 async def test_who_never_had_the_role_or_lost_it_leaves_without_asking_the_database(
     cluster: LocalCluster, leases: HostLeases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
