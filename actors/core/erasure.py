@@ -45,7 +45,7 @@ _UNLISTED: Final = 2
 """Saved events on no list that count as one record of a step."""
 _POSTINGS_MAX: Final = 320_000
 _RECORDS_MAX: Final = 10_000
-"""The bounds of the events' own fields (``event_fields``)."""
+"""The bounds of the events' own fields (``event_declaration``)."""
 
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:

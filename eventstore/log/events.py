@@ -30,34 +30,30 @@ from typing import Annotated, Final
 
 from eventstore.log.account_events import (
     AccountEnded,
+    AccountExpired,
     AccountRotated,
+    AgentSeen,
+    PublicEventsExpired,
     PushDeviceSet,
+    SavedEventsErased,
+    SavedEventsUnlisted,
     SpeakerNamed,
 )
 from eventstore.log.content import Content
-from eventstore.log.event_fields import (
+from eventstore.log.event_declaration import (
+    FREQUENT,
     NAME,
     SIZE_ALONE,
     STATE_ALONE,
+    TOPIC_BY_TYPE,
+    Event,
     ExportColumn,
     NamesStream,
     RefusedCommands,
-)
-from eventstore.log.event_registry import (
-    FREQUENT,
-    TOPIC_BY_TYPE,
-    Event,
     Seconds,
     released,
     topics_of,
     type_name,
-)
-from eventstore.log.retention_events import (
-    AccountExpired,
-    AgentSeen,
-    PublicEventsExpired,
-    SavedEventsErased,
-    SavedEventsUnlisted,
 )
 
 __all__ = [

@@ -1,9 +1,9 @@
 """Names in rows, and the digests that replace erased names. Pure.
 
-A name is a DID, a key, or text that a peer chose (``event_fields.NAME``). When the identity that it
-names is erased, its digest replaces it in the row, as a msgpack extension, a type that no name has.
-A seal covers the *redacted state* of a row: the event with the digests of all its names. So a seal
-holds for a row with its names and without them, and for no other change.
+A name is a DID, a key, or text that a peer chose (``event_declaration.NAME``). When the identity
+that it names is erased, its digest replaces it in the row, as a msgpack extension, a type that no
+name has. A seal covers the *redacted state* of a row: the event with the digests of all its names.
+So a seal holds for a row with its names and without them, and for no other change.
 
 The digest of a text is the id that a stream of that name has (UUIDv5); the digest of bytes is their
 SHA-256. It identifies a name only to those who know the name: DIDs and keys cannot be found by
@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from eventstore.log.event_fields import NAME
+from eventstore.log.event_declaration import NAME
 from eventstore.log.events import TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event, RefusalsCounted
 from eventstore.log.streams import ERASED, STREAM_BYTES, identity_stream
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from eventstore.log.codec import decode_rows
 from eventstore.log.content import size_of, with_content
-from eventstore.log.event_fields import NamesStream
+from eventstore.log.event_declaration import NamesStream
 from eventstore.log.event_log import LogRow
 from eventstore.log.events import SEAL_TOPIC, TOPIC_BY_TYPE, TYPE_BY_TOPIC, Event
 from eventstore.log.streams import ERASED

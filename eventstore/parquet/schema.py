@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 import msgspec
 import pyarrow as pa
 
-from eventstore.log.event_fields import ExportColumn, NoColumn
+from eventstore.log.event_declaration import ExportColumn, NoColumn
 from eventstore.log.events import TOPIC_BY_TYPE, Event, Seconds
 from eventstore.log.streams import STREAM_BYTES
 

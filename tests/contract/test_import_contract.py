@@ -19,8 +19,7 @@ from eventstore.log.errors import (
     ReadModelsMissing,
 )
 from eventstore.log.event_log import LogRow
-from eventstore.log.events import SEAL_TOPIC
-from eventstore.log.retention_events import SavedEventsUnlisted
+from eventstore.log.events import SEAL_TOPIC, SavedEventsUnlisted
 from eventstore.log.session import LogSession, Store, StoredPosting
 from eventstore.stores import restore as restoring
 from eventstore.stores.log_import import LogImport

@@ -20,7 +20,7 @@ import rfc8785
 
 from eventstore.log.erasure_receipt import Run, erasure_of, sign_receipt
 from eventstore.log.event_contents import CONTENT_FIELDS
-from eventstore.log.event_fields import NAME
+from eventstore.log.event_declaration import NAME
 from eventstore.log.event_log import EventLog
 from eventstore.log.events import TOPIC_BY_TYPE
 from eventstore.log.proof import ProofRefused, check_proof, proof_bytes

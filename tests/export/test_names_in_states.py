@@ -24,7 +24,7 @@ from actors.core.commands import (
 )
 from actors.core.replies import EnvelopeQueued, PublicEventAccepted
 from eventstore.log.codec import decode, encode
-from eventstore.log.event_fields import NAME, RefusedCommands
+from eventstore.log.event_declaration import NAME, RefusedCommands
 from eventstore.log.event_log import ChangedRow, EventLog, LogRow
 from eventstore.log.events import (
     TOPIC_BY_TYPE,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from eventstore.log.codec import decode, state_of
 from eventstore.log.errors import CorruptRow
-from eventstore.log.event_fields import NAME, ExportColumn, NoColumn
+from eventstore.log.event_declaration import NAME, ExportColumn, NoColumn
 from eventstore.log.events import (
     TOPIC_BY_TYPE,
     TYPE_BY_TOPIC,
