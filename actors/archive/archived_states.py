@@ -20,10 +20,11 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from actors.archive.seam_writer import NewState, SeamWriter, SigningKey, archived_state
+from actors.archive.seam_writer import NewState, SeamWriter, SigningKey
 from actors.archive.unneeded_rows import fold_rest
 from actors.core.identity import FOLD, Identity
 from actors.host.clock import Clock, system_clock
+from actors.host.state_cache import snapshot_of
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import EventLog, Snapshot
 from eventstore.log.events import SEAL_TOPIC
@@ -106,7 +107,7 @@ def beginning_of(
                 rows[row.stream] = rows.get(row.stream, 0) + 1
                 fold_rest(state, row, catalog.pruned_to)
     kept = [
-        (UUID(bytes=stream), archived_state(state))
+        (UUID(bytes=stream), snapshot_of(state))
         for stream, state in states.items()
         if rows[stream] < state.version
     ]
@@ -153,4 +154,4 @@ def _folded(
         if states[stream.bytes].version != old.version:
             raise RowsStay(f"the archive lacks rows of stream {stream}")
     for stream, old in wanted.items():
-        yield NewState(stream, archived_state(states[stream.bytes]), old)
+        yield NewState(stream, snapshot_of(states[stream.bytes]), old)

@@ -30,10 +30,10 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from actors.archive.same_rows import Section
-from actors.archive.seam_writer import NewState, archived_state
+from actors.archive.seam_writer import NewState
 from actors.core.identity import Identity
 from actors.host.owned_partition import is_too_old
-from actors.host.state_cache import state_at
+from actors.host.state_cache import snapshot_of, state_at
 from eventstore.log.codec import decode, decode_seal
 from eventstore.log.event_contents import ERASING
 from eventstore.log.event_log import EventLog, LogRow
@@ -114,7 +114,7 @@ def _add_identity(log: EventLog, stream: UUID, version: int, until: int, leaving
         return
     leaving.rows.extend(rows)
     if old is None or old.version < state.version:
-        leaving.states.append(NewState(stream, archived_state(state), old))
+        leaving.states.append(NewState(stream, snapshot_of(state), old))
 
 
 def _seals(log: EventLog, name: str, head: Head, window_ms: int) -> list[LogRow]:

@@ -12,8 +12,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from actors.core.evolve import to_snapshot
-from actors.core.identity import FOLD, Identity
+from actors.core.identity import FOLD
 from actors.host.clock import Clock
 from eventstore.log.errors import RowsStay
 from eventstore.log.event_log import Departure, EventLog, Snapshot
@@ -41,11 +40,6 @@ class NewState(NamedTuple):
     stream: UUID
     state: Snapshot
     old: Snapshot | None
-
-
-def archived_state(state: Identity) -> Snapshot:
-    """The state of an identity in the form in which the log stores it."""
-    return Snapshot(state.version, FOLD, to_snapshot(state))
 
 
 class SeamWriter:

@@ -307,7 +307,7 @@ class StateCache:
                 self._is_unreadable = True
                 return None
         cached.snapshot_version = state.version
-        return Snapshot(version=state.version, fold=FOLD, state=to_snapshot(state))
+        return snapshot_of(state)
 
     def _drop(self, cached: CachedIdentity) -> None:
         del self._cached[cached.did]
@@ -322,6 +322,11 @@ class StateCache:
             self.settle(loaded)
         else:
             self._newcomers[loaded.did] = loaded
+
+
+def snapshot_of(state: Identity) -> Snapshot:
+    """The state of an identity in the form in which the log stores it."""
+    return Snapshot(state.version, FOLD, to_snapshot(state))
 
 
 def read_identity(log: EventLog, stream: UUID) -> tuple[Identity, int]:
