@@ -175,13 +175,19 @@ def acknowledge_requests(
     waiting = [i for i in dict.fromkeys(command.request_ids) if i in state.requests]
     if not waiting:
         return Accepted(Done())
-    acknowledged = ContractRequestsAcknowledged(
+    return Accepted(Done(), [requests_acknowledged(state, waiting, context)])
+
+
+def requests_acknowledged(
+    state: Identity, request_ids: list[str], context: DecisionContext
+) -> ContractRequestsAcknowledged:
+    """The event that drops these contract requests, all of which wait."""
+    return ContractRequestsAcknowledged(
         at_ms=context.now_ms,
         command=context.command,
-        request_ids=waiting,
-        versions=[state.requests[request_id].version for request_id in waiting],
+        request_ids=request_ids,
+        versions=[state.requests[request_id].version for request_id in request_ids],
     )
-    return Accepted(Done(), [acknowledged])
 
 
 def requests_expired(

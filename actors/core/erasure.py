@@ -23,12 +23,12 @@ from actors.core.identity import Identity
 from actors.core.message_queue import removal
 from actors.core.refusals import Refusal
 from actors.core.replies import Erased, IdentityGone
+from actors.core.saved_events import public_events_deleted
 from eventstore.log.event_log import Listed
 from eventstore.log.events import (
     Event,
     IdentityErased,
     IdentityErasureBegun,
-    PublicEventsDeleted,
     SavedEventsErased,
     SavedEventsUnlisted,
 )
@@ -76,7 +76,6 @@ def is_at_saved_events(state: Identity) -> bool:
 
 def next_step(state: Identity, records_max: int, context: DecisionContext) -> Accepted:
     """Erase up to ``records_max`` records of an identity whose erasure has begun."""
-    at_ms, command = context.now_ms, context.command
     if state.messages:
         ids = list(islice(state.messages, records_max))
         return _erased(len(ids), removal(state, ids, ERASED, context))
@@ -85,14 +84,11 @@ def next_step(state: Identity, records_max: int, context: DecisionContext) -> Ac
         return _erased(len(ids), requests_expired(state, ids, ERASED, context))
     if state.public_events:
         ids = list(islice(state.public_events, records_max))
-        versions = [state.public_events[event_id].version for event_id in ids]
-        withdrawn = PublicEventsDeleted(
-            at_ms=at_ms, command=command, event_ids=ids, channel_id=None, versions=versions
-        )
-        return _erased(len(ids), withdrawn)
+        return _erased(len(ids), public_events_deleted(state, ids, None, context))
     if is_at_saved_events(state):
         return _of_saved_events(state, records_max, context)
-    return Accepted(Erased(0, is_over=True), [IdentityErased(at_ms=at_ms, command=command)])
+    over = IdentityErased(at_ms=context.now_ms, command=context.command)
+    return Accepted(Erased(0, is_over=True), [over])
 
 
 def _of_saved_events(state: Identity, records_max: int, context: DecisionContext) -> Accepted:

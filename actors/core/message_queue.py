@@ -13,16 +13,12 @@ from itertools import islice
 from typing import Final
 
 from actors.core.commands import AcknowledgeMessages, QueryMessages, QueueMessage
+from actors.core.contracts import requests_acknowledged
 from actors.core.decision import Accepted, Decision, DecisionContext, MessageRefs, answered_page
 from actors.core.identity import Depth, Identity, QueuedMessage
 from actors.core.refusals import Refusal
 from actors.core.replies import Done, MessageAccepted, MessageArrived, WaitingMessage
-from eventstore.log.events import (
-    ContractRequestsAcknowledged,
-    Event,
-    MessageQueued,
-    MessagesRemoved,
-)
+from eventstore.log.events import Event, MessageQueued, MessagesRemoved
 
 DECENTRL = "decentrl"
 ACKNOWLEDGED = "acknowledged"
@@ -112,16 +108,9 @@ def lost(state: Identity, versions: Collection[int], context: DecisionContext) -
     """
     ids = [i for i, message in state.messages.items() if message.version in versions]
     events = removals(state, ids, LOST, context)
-    requests = {i: r.version for i, r in state.requests.items() if r.version in versions}
+    requests = [i for i, request in state.requests.items() if request.version in versions]
     if requests:
-        events.append(
-            ContractRequestsAcknowledged(
-                at_ms=context.now_ms,
-                command=context.command,
-                request_ids=list(requests),
-                versions=list(requests.values()),
-            )
-        )
+        events.append(requests_acknowledged(state, requests, context))
     return events
 
 

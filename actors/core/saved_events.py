@@ -137,11 +137,17 @@ def delete_public_events(
     ]
     if not mine:
         return Accepted(Done())
-    deleted = PublicEventsDeleted(
+    return Accepted(Done(), [public_events_deleted(state, mine, command.channel_id, context)])
+
+
+def public_events_deleted(
+    state: Identity, event_ids: list[str], channel_id: str | None, context: DecisionContext
+) -> PublicEventsDeleted:
+    """The event that withdraws these public events, all of which the identity has."""
+    return PublicEventsDeleted(
         at_ms=context.now_ms,
         command=context.command,
-        event_ids=mine,
-        channel_id=command.channel_id,
-        versions=[state.public_events[event_id].version for event_id in mine],
+        event_ids=event_ids,
+        channel_id=channel_id,
+        versions=[state.public_events[event_id].version for event_id in event_ids],
     )
-    return Accepted(Done(), [deleted])
