@@ -14,8 +14,8 @@ import pyarrow as pa
 from eventstore.log.events import TOPIC_BY_TYPE, Event, type_name
 from eventstore.parquet.schema import EVALUATED, FILLING, SIZE
 from projections.spark.export import spark_type
-from projections.tables.registry import PROJECTIONS
-from projections.views.registry import VIEWS
+from projections.tables import PROJECTIONS
+from projections.views import VIEWS
 from projections.views.view import SOURCES, SPAN, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS
 
 _HEAD: Final = """# Data dictionary

@@ -29,7 +29,7 @@ from eventstore.parquet.schema import EVALUATED
 from projections.errors import USAGE, ProjectionError
 from projections.generations.generation import Generation, GenerationTable
 from projections.generations.place import TablesPlace
-from projections.views.registry import VIEWS
+from projections.views import VIEWS
 from projections.views.sources import event_rows
 from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 from projections.views.view import EVENTS, SOURCES, SPAN_COLUMNS, TENANT_COLUMNS, TENANTS

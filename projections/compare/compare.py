@@ -27,6 +27,7 @@ from pyspark.sql.types import BinaryType
 from eventstore.parquet.opening import NotExported, Position, position_text
 from projections.errors import UNSAFE, ProjectionError
 from projections.spark.export import ExportedLog, read_parquet, spark_path, spark_schema
+from projections.tables import PROJECTIONS, RARE
 from projections.tables.contracts import CONTRACTS
 from projections.tables.erased import (
     ERASURES,
@@ -38,7 +39,6 @@ from projections.tables.erased import (
 )
 from projections.tables.projection import Projection, Step, rare_events
 from projections.tables.queues import QUEUES
-from projections.tables.registry import PROJECTIONS, RARE
 from projections.tables.seals import NONCES, SEALS, unpacked
 
 DIFFERENCE: Final = ("table", "identity", "key", "column", "live", "rebuilt")

@@ -25,7 +25,7 @@ from projections.spark.program import (
     source_option,
 )
 from projections.spark.session import open_session
-from projections.tables.registry import PROJECTIONS
+from projections.tables import PROJECTIONS
 
 
 @click.command("rebuild")

@@ -42,6 +42,7 @@ from projections.rebuild.writing import (
     write_rows,
 )
 from projections.spark.export import ExportedLog, fits_one_part, plan_for_many_rows, spark_path
+from projections.tables import PROJECTIONS, RARE
 from projections.tables.erased import (
     ERASURES,
     ErasedIdentities,
@@ -57,7 +58,6 @@ from projections.tables.erased import (
 )
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Projection, Step, rare_events
-from projections.tables.registry import PROJECTIONS, RARE
 
 _AT_ONCE: Final = 2
 """The tables that are written at the same time: one is planned while the other one runs."""

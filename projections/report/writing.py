@@ -18,8 +18,8 @@ from projections.report.numbers import NUMBERS, compute, write
 from projections.report.page import Note, page
 from projections.spark.export import ExportedLog
 from projections.spark.pseudonyms import pseudonymised
+from projections.views import VIEWS
 from projections.views.on_spark import recorded_ms, views_in_spark
-from projections.views.registry import VIEWS
 from projections.views.span import NO_EVENTS, WITHIN_MS, Span
 
 PAGE: Final = "report.html"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import duckdb
 
-from projections.views.registry import VIEWS
+from projections.views import VIEWS
 from projections.views.sources import span_sql, tenants_table
 from projections.views.span import Span
 from projections.views.view import DUCKDB, EVENTS, SPAN, TENANTS

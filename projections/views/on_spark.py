@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that all of Spark's users know
 
-from projections.views.registry import VIEWS
+from projections.views import VIEWS
 from projections.views.sources import span_sql, tenants_table
 from projections.views.span import Span
 from projections.views.view import EVENTS, SPAN, TENANTS

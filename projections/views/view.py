@@ -9,7 +9,7 @@ The text of a view is SQL that Spark and DuckDB understand alike. Its rules:
 - hints for Spark's planner are in ``/*+ … */``, which DuckDB skips.
 
 The functions are Spark's; macros define them in DuckDB (``DUCKDB``). A view reads the relations of
-``SOURCES`` and views that are declared before it (``projections.views.registry``).
+``SOURCES`` and views that are declared before it (``projections.views``).
 """
 
 from __future__ import annotations

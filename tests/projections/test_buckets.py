@@ -20,8 +20,8 @@ from projections.rebuild.writing import (
     buckets_of,
     parts_to_write,
 )
+from projections.tables import PROJECTIONS
 from projections.tables.queues import QUEUES
-from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import NONCES
 
 QUEUED = "message-queued"

@@ -23,7 +23,7 @@ from projections.generations.generation import Generation
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
 from projections.spark.java import chosen_java
-from projections.tables.registry import PROJECTIONS
+from projections.tables import PROJECTIONS
 from tests.projections.exports import export_log
 from tests.projections.logs import fill
 from tests.tidy.modules import ROOT

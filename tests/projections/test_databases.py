@@ -33,7 +33,7 @@ from projections.generations.generation import Generation
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.report.writing import notes
 from projections.spark.export import open_export
-from projections.tables.registry import PROJECTIONS
+from projections.tables import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, MEDIATOR, PLACEMENT, History, random_script
 from tests.projections.dumps import dump_host
 from tests.projections.exports import (

@@ -22,8 +22,8 @@ from projections.analysis.dictionary import type_of
 from projections.analysis.opening import NotOfThisExport
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
-from projections.tables.registry import PROJECTIONS
-from projections.views.registry import VIEWS
+from projections.tables import PROJECTIONS
+from projections.views import VIEWS
 from projections.views.span import NoSuchTime
 from tests.histories import IDENTITIES, History, random_script
 from tests.projections.exports import SIGNER, export_log

@@ -26,7 +26,7 @@ from projections.__main__ import projections
 from projections.generations.place import TablesPlace
 from projections.spark.export import SCHEMA, open_export, spark_path
 from projections.spark.program import ProgressSteps, cause, point_in_log
-from projections.tables.registry import PROJECTIONS
+from projections.tables import PROJECTIONS
 from tests.export.test_earlier_release import golden
 from tests.histories import Act, History, random_script
 from tests.projections.exports import export_log

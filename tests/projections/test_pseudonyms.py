@@ -33,7 +33,7 @@ from projections.__main__ import projections
 from projections.rebuild.rebuild import RebuildRefused, rebuild
 from projections.spark.export import SCHEMA, open_export
 from projections.spark.pseudonyms import pseudonym
-from projections.tables.registry import PROJECTIONS
+from projections.tables import PROJECTIONS
 from tests.histories import AGENTS, IDENTITIES, KEYS, History, random_script
 from tests.projections.exports import export_log, read_tables
 from tests.projections.folding import fold

@@ -25,11 +25,11 @@ from projections.generations.place import Kept, TablesPlace
 from projections.rebuild.rebuild import KEPT, RebuildRefused, rebuild
 from projections.rebuild.writing import BUCKETS_MAX
 from projections.spark.export import open_export
+from projections.tables import PROJECTIONS
 from projections.tables.agents import PUSH_DEVICES
 from projections.tables.erased import about_names, names_of, with_names
 from projections.tables.identities import IDENTITIES
 from projections.tables.queues import QUEUES
-from projections.tables.registry import PROJECTIONS
 from projections.tables.seals import SEALS
 from tests.export.leaving import leave, played, prune
 from tests.histories import CROWD, MEDIATOR, START_MS, Crowd, History, contract, random_script

@@ -11,9 +11,9 @@ from actors.core.state_rows import TABLES
 from eventstore.log.events import TOPIC_BY_TYPE, type_name
 from http_edge.cli.live_dump import SCHEMAS
 from projections.spark.export import SCHEMA
+from projections.tables import PROJECTIONS
 from projections.tables.identities import IDENTITIES
 from projections.tables.projection import Step
-from projections.tables.registry import PROJECTIONS
 
 LIVE = {table.name: table for table in PROJECTIONS if table.live is not None}
 SUMS = {"correspondents", "queue_totals", "queue_keys"}

@@ -19,9 +19,9 @@ from eventstore.stores.open_log import open_log
 from projections.analysis.dictionary import type_of
 from projections.analysis.opening import arrow_type
 from projections.spark.export import ExportedLog, open_export
+from projections.views import VIEWS
 from projections.views.on_duckdb import views_in_duckdb
 from projections.views.on_spark import recorded_ms, views_in_spark
-from projections.views.registry import VIEWS
 from projections.views.sources import event_rows
 from projections.views.span import (
     BINS_MAX,

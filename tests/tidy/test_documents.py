@@ -143,7 +143,7 @@ def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
 def test_the_data_dictionary_says_what_is_declared() -> None:
     # Imported here, so that the other rules are kept where Spark is not installed.
     from projections.analysis.dictionary import dictionary  # noqa: PLC0415
-    from projections.tables.registry import PROJECTIONS  # noqa: PLC0415
+    from projections.tables import PROJECTIONS  # noqa: PLC0415
 
     assert TEXTS[DICTIONARY] == dictionary()
     counts = [re.findall(r"makes (\d+)\s+tables", text) for text in TEXTS.values()]
