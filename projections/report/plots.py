@@ -94,13 +94,17 @@ def time_locator(size: Size) -> AutoDateLocator:
     return AutoDateLocator(tz=UTC, minticks=few, maxticks=many)
 
 
-def _time_axis(axes: Axes, size: Size, span: Span) -> None:
-    """Show the span in whole bins; dim and label the part that the export lacks."""
+def _date_ticks(axes: Axes, size: Size) -> None:
     locator = time_locator(size)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
+
+
+def _time_axis(axes: Axes, size: Size, span: Span) -> None:
+    """Show the span in whole bins; dim and label the part that the export lacks."""
+    _date_ticks(axes, size)
     axes.xaxis.get_offset_text().set_color(colour("--soft"))
-    first, *_, last = (edge / 1000 / _DAY_S for edge in span.edges_ms)
+    first, *_, last = _edges(span)
     axes.set_xlim(first, last)
     whole_ms = max((edge for edge in span.edges_ms if edge <= span.complete_ms), default=0)
     if whole_ms < span.edges_ms[-1]:
@@ -164,13 +168,13 @@ def _stacked(axes: Axes, edges: Sequence[float], series: Mapping[str, Sequence[f
         bottom = top
 
 
-def _volume_edges(span: Span) -> list[float]:
+def _edges(span: Span) -> list[float]:
     return [edge / 1000 / _DAY_S for edge in span.edges_ms]
 
 
 def _traffic(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes, protocols = figure.subplots(), _by(rows, "protocol")
-    edges = _volume_edges(span)
+    edges = _edges(span)
     _stacked(
         axes,
         edges,
@@ -187,7 +191,7 @@ def _bytes(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
     axes, protocols = figure.subplots(), _by(rows, "protocol")
     unit, name = units.size_step(max(row["queued_bytes"] for row in rows))
     series = {p: [r["queued_bytes"] / unit for r in found] for p, found in protocols.items()}
-    _stacked(axes, _volume_edges(span), series)
+    _stacked(axes, _edges(span), series)
     ylabel = f"{name} per {units.bin_name(span.bin_ms)}"
     _over_time(axes, size, span, ylabel, counts_whole=False)
 
@@ -354,7 +358,7 @@ def _over_bins(rows: Rows, name: str, value: str, edges: Sequence[float]) -> dic
 
 def _in_bins(name: str, value: str, ylabel: str) -> Draw:
     def draw(figure: Figure, size: Size, rows: Rows, span: Span) -> None:
-        axes, edges = figure.subplots(), _volume_edges(span)
+        axes, edges = figure.subplots(), _edges(span)
         _stacked(axes, edges, _over_bins(rows, name, value, edges))
         _over_time(axes, size, span, f"{ylabel} per {units.bin_name(span.bin_ms)}")
 
@@ -397,9 +401,7 @@ def _churn(figure: Figure, size: Size, rows: Rows, _span: Span) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_STEPS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: units.short_count(abs(value))))
     axes.set_xlim(weeks[0], weeks[-1] + 7)
-    locator = time_locator(size)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, **_DATES))
+    _date_ticks(axes, size)
     _legend(axes, size)
 
 
