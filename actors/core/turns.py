@@ -19,7 +19,8 @@ class Turns(Generic[T]):
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Hashable, float, T]] = []
-        self._cost = 0.0
+        self.cost = 0.0
+        """The total cost of the waiting items."""
         self._now = 0.0
         self._ends: dict[Hashable, float] = {}
         """The virtual times of the senders that are ahead of ``_now``."""
@@ -28,27 +29,22 @@ class Turns(Generic[T]):
         """How many items wait."""
         return len(self._waiting)
 
-    @property
-    def cost(self) -> float:
-        """The total cost of the waiting items."""
-        return self._cost
-
     def put(self, sender: Hashable, cost: float, item: T) -> None:
         """Add an item of a sender with its cost."""
         self._waiting.append((sender, cost, item))
-        self._cost += cost
+        self.cost += cost
 
     def take(self, cost_max: float) -> list[T]:
         """Take the next items up to a total cost; at least one, if any wait."""
-        if self._cost <= cost_max or len(self._waiting) == 1:
+        if self.cost <= cost_max or len(self._waiting) == 1:
             taken = [item for _, _, item in self._waiting]
-            self._waiting, self._cost, self._now, self._ends = [], 0.0, 0.0, {}
+            self._waiting, self.cost, self._now, self._ends = [], 0.0, 0.0, {}
             return taken
         chosen = self._next(cost_max)
         taken = [self._waiting[index][2] for index in chosen]
         left = set(range(len(self._waiting))).difference(chosen)
         self._waiting = [self._waiting[index] for index in sorted(left)]
-        self._cost = sum(cost for _, cost, _ in self._waiting)
+        self.cost = sum(cost for _, cost, _ in self._waiting)
         self._ends = {sender: end for sender, end in self._ends.items() if end > self._now}
         return taken
 

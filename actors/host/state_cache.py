@@ -158,18 +158,14 @@ class StateCache:
         self._limits = limits
         self._cached: OrderedDict[str, CachedIdentity] = OrderedDict()
         self._newcomers: dict[str, CachedIdentity] = {}
-        self._bytes = 0
+        self.bytes = 0
+        """The approximate size of the identities in memory."""
         self._is_unreadable = False
         self.activations = 0
 
     def __len__(self) -> int:
         """How many identities are in memory."""
         return len(self._cached)
-
-    @property
-    def bytes(self) -> int:
-        """The approximate size of the identities in memory."""
-        return self._bytes
 
     def peek(self, did: str) -> Identity | None:
         """The state of an identity if it is in memory; this does not count as a use."""
@@ -233,7 +229,7 @@ class StateCache:
             cached.name_bytes = state.name_bytes()
             cached.named_at, cached.named_records = state.version, records
         weight = state.weight_bytes() + cached.name_bytes + len(cached.did)
-        self._bytes += weight - cached.weight_bytes
+        self.bytes += weight - cached.weight_bytes
         cached.weight_bytes = weight
 
     def lack(self, did: str, versions: Collection[int]) -> None:
@@ -269,7 +265,7 @@ class StateCache:
             if not (
                 oldest.used_ms < idle_before_ms
                 or len(self._cached) > self._limits.active_identities_max
-                or self._bytes > self._limits.active_bytes_max
+                or self.bytes > self._limits.active_bytes_max
             ):
                 break
             snapshot = self.snapshot_if_due(oldest)
@@ -311,7 +307,7 @@ class StateCache:
 
     def _drop(self, cached: CachedIdentity) -> None:
         del self._cached[cached.did]
-        self._bytes -= cached.weight_bytes
+        self.bytes -= cached.weight_bytes
 
     def _lacks(self, did: str) -> bool:
         return did not in self._cached and did not in self._newcomers
