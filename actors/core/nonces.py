@@ -73,11 +73,11 @@ class NonceWindow:
         forgotten_before_ms: every dropped nonce belonged to a command stamped before this.
     """
 
-    def __init__(self, forgotten_before_ms: int = 0) -> None:
+    def __init__(self) -> None:
         self._buckets: dict[int, dict[bytes, _Share | None]] = {}
         self._shares: dict[bytes, _Share] = {}
         self._count = 0
-        self.forgotten_before_ms = forgotten_before_ms
+        self.forgotten_before_ms = 0
 
     def __len__(self) -> int:
         """How many nonces are kept, including expired ones not yet swept."""

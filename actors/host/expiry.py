@@ -59,9 +59,9 @@ class Expiry:
         submit: Submit,
         clock: Clock,
         new_id: NewId,
-        ahead_ms: Ahead = lambda: 0,
-        on_look: Callable[[], None] = lambda: None,
-        hand_over_keys: HandOverKeys = lambda _did, _keys: None,
+        ahead_ms: Ahead,
+        on_look: Callable[[], None],
+        hand_over_keys: HandOverKeys,
     ) -> None:
         """An expiry that does nothing before ``start`` or ``step``, in a log of ``shards`` shards.
 

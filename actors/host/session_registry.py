@@ -91,10 +91,6 @@ class SessionRegistry:
         self._partitions: dict[str, str] = {}
         self._offered_again: set[str] = set()
 
-    def __len__(self) -> int:
-        """How many identities have sockets somewhere."""
-        return len(self.sessions)
-
     def lease(self, submission: Submission, leasing: Leasing) -> None:
         """Lease messages at once: the next command of the batch must not hand them out too."""
         did, command = submission.target_did, submission.command

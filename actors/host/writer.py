@@ -268,7 +268,7 @@ class Writer:
             # No client gets a success, and nothing in memory is trusted any more.
             _LOG.exception("transaction failed", extra={"request_ids": request_ids(items)})
             self._host.forget_everything()
-            replies, pushes = [Refused(Refusal.TEMPORARILY_UNAVAILABLE)] * len(items), []
+            replies, pushes = [_UNAVAILABLE] * len(items), []
         ended_s = perf_counter()
         if items[0][1].cost > COSTLY:
             self._costly_from_s = ended_s + (ended_s - started_s)

@@ -251,7 +251,7 @@ class _Queue(msgspec.Struct):
 class QueueFold:
     """The queues of the streams from ``start`` to ``rest``, where another fold has to start."""
 
-    def __init__(self, start: bytes = b"", *, entries_max: int = ENTRIES_MAX) -> None:
+    def __init__(self, start: bytes = b"", *, entries_max: int) -> None:
         """``start`` is compared with the 16 bytes of a stream."""
         self._start = start
         self._entries_max = entries_max

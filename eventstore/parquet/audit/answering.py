@@ -115,12 +115,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_up(
-    source: str,
-    subject: OfOne,
-    *,
-    as_of: AsOf = None,
-    key: bytes | None = None,
-    signer: PublicKey | None = None,
+    source: str, subject: OfOne, *, as_of: AsOf, key: bytes | None, signer: PublicKey | None
 ) -> Answer:
     """Look up one message or identity; seals prove the answer.
 

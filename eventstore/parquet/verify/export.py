@@ -148,7 +148,7 @@ class _ExportCheck:
         claims: Claims,
         known: Mapping[str, Head],
         tree: TreeCheck,
-        verified: Verified | None = None,
+        verified: Verified | None,
     ) -> None:
         self._place = place
         self._tree = tree
