@@ -30,13 +30,8 @@ from typing import Annotated, Final
 
 from eventstore.log.account_events import (
     AccountEnded,
-    AccountExpired,
     AccountRotated,
-    AgentSeen,
-    PublicEventsExpired,
     PushDeviceSet,
-    SavedEventsErased,
-    SavedEventsUnlisted,
     SpeakerNamed,
 )
 from eventstore.log.content import Content
@@ -54,6 +49,13 @@ from eventstore.log.event_declaration import (
     released,
     topics_of,
     type_name,
+)
+from eventstore.log.retention_events import (
+    AccountExpired,
+    AgentSeen,
+    PublicEventsExpired,
+    SavedEventsErased,
+    SavedEventsUnlisted,
 )
 
 __all__ = [
