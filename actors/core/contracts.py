@@ -77,8 +77,18 @@ def request_contract(
         encrypted_contract_request=context.content(command.encrypted_contract_request.encode()),
         requestor_ephemeral_public_key=command.requestor_ephemeral_public_key,
     )
-    if state.request_bytes + stored_bytes(requested) > limits.contract_requests_bytes_max:
+    request_bytes, bytes_max = stored_bytes(requested), limits.contract_requests_bytes_max
+    share_bytes = bytes_max * limits.queue_sender_share_max
+    if state.request_bytes + request_bytes > bytes_max:
         return Refusal.RECIPIENT_QUEUE_FULL
+    if of_sender and state.request_bytes + request_bytes > share_bytes:
+        of_sender_bytes = sum(
+            request.stored_bytes
+            for request in state.requests.values()
+            if request.sender_did == command.sender_did
+        )
+        if of_sender_bytes + request_bytes > share_bytes:
+            return Refusal.RECIPIENT_QUEUE_FULL
     return Accepted(Done(), [requested], ContractsUpdated())
 
 

@@ -96,6 +96,24 @@ def test_no_stranger_takes_all_places_for_contract_requests(state: Identity) -> 
     assert isinstance(do(state, RequestContract(FRIEND, "sealed", "key"), limits=limits), Accepted)
 
 
+def test_no_stranger_takes_all_bytes_for_contract_requests(state: Identity) -> None:
+    limits = IdentityLimits(contract_requests_bytes_max=4_000)
+    long, short = RequestContract(FRIEND, "x" * 1_400, "key"), RequestContract(FRIEND, "x", "key")
+    assert isinstance(do(state, long, limits=limits, fresh_id="long"), Accepted)
+    assert do(state, long, limits=limits) is FULL
+    assert isinstance(do(state, short, limits=limits, fresh_id="short"), Accepted)
+    of_other = RequestContract(OTHER, "x" * 1_400, "key")
+    assert isinstance(do(state, of_other, limits=limits, fresh_id="other"), Accepted)
+    do(state, AcknowledgeContractRequests(["long"]))
+    assert isinstance(do(state, long, limits=limits), Accepted)
+
+
+def test_a_contract_request_alone_is_within_every_share(state: Identity) -> None:
+    limits = IdentityLimits(contract_requests_max=1, contract_requests_bytes_max=2_000)
+    alone = RequestContract(FRIEND, "x" * 1_500, "key")
+    assert isinstance(do(state, alone, limits=limits), Accepted)
+
+
 def test_strangers_together_take_no_more_places_than_there_are(state: Identity) -> None:
     limits = IdentityLimits(contract_requests_max=2)
     for stranger in ("a", "b"):
@@ -124,7 +142,7 @@ LONG = NewSavedEvent(ME, FRIEND, None, 1, "p" * 1_000, [])
         (PUBLISH, {"identity_bytes_max": 1_700}, Refusal.QUOTA_EXCEEDED, 2),
         (
             RequestContract(OTHER, "é" * 500, "key"),
-            {"contract_requests_bytes_max": 4_000},
+            {"contract_requests_bytes_max": 4_000, "queue_sender_share_max": 1},
             Refusal.RECIPIENT_QUEUE_FULL,
             3,
         ),
