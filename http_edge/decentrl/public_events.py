@@ -118,7 +118,7 @@ def read(segment: str, query: MultiMapping[str], limits: Limits) -> Read | Rejec
         return invalid("after_timestamp, before_timestamp: are numbers of seconds")
     tags = query.getall("tags", [])
     if len(tags) == 1:
-        tags = [tag for tag in dict.fromkeys([tags[0], *tags[0].split(",")]) if tag]
+        tags = [tag for tag in dict.fromkeys(tags[0].split(",")) if tag]
     if len(tags) > limits.tags_per_query_max:
         return invalid(f"tags: are more than {limits.tags_per_query_max}")
     where = PublicEventsFilter(

@@ -124,7 +124,9 @@ async def test_events_are_filtered_by_channel_tags_and_time(
         "?tags=b": ["2", "1"],
         "?tags=a,c": ["1"],
         "?tags=a&tags=c,d": ["3", "1"],
-        "?tags=c,d": ["3"],
+        "?tags=c,d": [],
+        "?tags=c,d&tags=c,d": ["3"],
+        "?tags=,": ["3", "2", "1"],
         "?after_timestamp=10": ["3", "2"],
         "?before_timestamp=20": ["1"],
         "?after_timestamp=10.5&before_timestamp=30.5": ["2"],
@@ -236,6 +238,17 @@ async def test_trap_82_a_malformed_parameter_is_an_invalid_command(
 ) -> None:
     path = f"/public/{alice.did}?{quote(query, safe='=&%')}"
     assert (await mediator.get(path)).refusal == INVALID
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"tags_per_query_max": 3}}])
+async def test_a_list_of_tags_may_have_as_many_as_repeated_tags(
+    mediator: Mediator, alice: Identity
+) -> None:
+    await publish(mediator, alice, "1", tags=["a"])
+    for query in ("?tags=a,b,c", "?tags=a&tags=b&tags=c"):
+        assert await read(mediator, alice, query) == ["1"]
+    for query in ("?tags=a,b,c,d", "?tags=a&tags=b&tags=c&tags=d"):
+        assert (await mediator.get(f"/public/{alice.did}{query}")).refusal == INVALID
 
 
 @pytest.mark.parametrize("did", ["did:key:z1", "did:web:unknown.example", "did:unknown:x:y"])
