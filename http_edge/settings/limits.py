@@ -87,7 +87,7 @@ class Limits(Section):
     beyond this are answered TEMPORARILY_UNAVAILABLE. Large pages of messages beyond 1 MiB do not
     count: they are read by themselves."""
     ids_per_command_max: int = Field(default=1_000, ge=1, le=100_000)
-    """Ids in one acknowledgement, update or deletion: at most one page."""
+    """Ids in one acknowledgement or deletion: at most one page."""
     queue_messages_max: int = Field(default=10_000, ge=1, le=COUNT_MAX)
     """Messages waiting for one identity. The next one is refused with RECIPIENT_QUEUE_FULL; none is
     dropped."""
@@ -170,10 +170,10 @@ class Limits(Section):
     sockets_max: int = Field(default=20_000, ge=1, le=COUNT_MAX)
     """Open WebSockets of one edge process; each needs an open file."""
     sockets_per_identity_max: int = Field(default=32, ge=1, le=COUNT_MAX)
-    """Open WebSockets of one identity: its devices and tabs."""
+    """Open WebSockets of one identity in one edge process: its devices and tabs."""
     sockets_per_address_max: int = Field(default=2_000, ge=1, le=COUNT_MAX)
-    """Open WebSockets of one client address: a tenth of sockets_max, so that no single stranger
-    takes all places. One address may be that of a whole campus."""
+    """As sockets_max, for one client address: a tenth of it, so that no single stranger takes all
+    places. One address may be that of a whole campus."""
     socket_frame_bytes_max: int = Field(default=64 * KIB, ge=4 * KIB, le=4 * MIB)
     """One incoming WebSocket message. Clients send AUTHENTICATE and PONG only."""
     socket_frames_per_s_max: float = Field(default=20, gt=0, le=10_000)
