@@ -407,6 +407,7 @@ class HttpListener:
             if not may_upgrade(request):
                 response = self._error(Rejection.UPGRADE_REQUIRED)
                 response.headers[hdrs.UPGRADE] = "websocket"
+                response.headers[hdrs.SEC_WEBSOCKET_VERSION] = "13"  # RFC 6455 4.4
                 return response
             if not in_flight.has_room_for_socket(address):
                 return self._reject(request, Rejection.TOO_BUSY)

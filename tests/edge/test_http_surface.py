@@ -368,6 +368,7 @@ async def test_trap_9_ws_without_upgrade_says_that_one_is_required(mediator: Med
     answer = await mediator.get("/ws")
     assert answer.refusal == (426, "UPGRADE_REQUIRED")
     assert answer.headers["Upgrade"] == "websocket"
+    assert answer.headers["Sec-WebSocket-Version"] == "13"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity"])
