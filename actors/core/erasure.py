@@ -16,6 +16,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from actors.core.accounts import is_spoken_for
 from actors.core.commands import ClaimedKey, EraseIdentity
 from actors.core.contracts import requests_expired
 from actors.core.decision import Accepted, Decision, DecisionContext
@@ -50,10 +51,14 @@ _RECORDS_MAX: Final = 10_000
 
 def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> Decision:
     """Begin an erasure, or do its next step."""
-    if command.by == OWNER and not state.erasing and state.registered_until_s <= context.now_s:
-        return Refusal.UNAUTHORIZED_COMMAND
     if state.erasing:
         return next_step(state, command.records_max, context)
+    if command.by == OWNER:
+        if state.registered_until_s <= context.now_s:
+            return Refusal.UNAUTHORIZED_COMMAND
+        if state.account_did or is_spoken_for(state, context.target):
+            # What would be erased is not its own alone.
+            return Refusal.INVALID_COMMAND
     if command.by == CONTINUED:
         return Accepted(Erased(0, is_over=True))
     if state.account_did:

@@ -322,7 +322,13 @@ def _erase_identity(request: CommandRequest, payload: EraseIdentityPayload) -> V
     if payload.did != request.envelope.sender_did:
         raise PayloadInvalid("payload.did: is not the sender's own")
     records_max = request.validator.settings.retention.records_per_step_max
-    return request.own(EraseIdentity(OWNER, records_max))
+    return request.own(EraseIdentity(OWNER, records_max), rejection=_NOT_ITS_OWN)
+
+
+_NOT_ITS_OWN: Final = Rejected(
+    Refusal.INVALID_COMMAND,
+    "header.sender_did: speaks for the account of another DID in DIDComm, or another for its own",
+)
 
 
 # ---- public events: DCTRL-0007

@@ -41,7 +41,7 @@ class ValidatedCommand(msgspec.Struct, frozen=True):
     ``answer`` makes the answer of the reply if it is accepted; ``page`` is what a query asks for.
     ``registered_first`` names an identity, other than the target, that must be registered before
     the command counts (6.2 step 4). ``rejection`` stands in the command itself and counts only
-    after authorization; the details are here.
+    after authorization, or the identity finds its reason; the details are here.
     ``invitation_id`` names an invitation for one use that the sender has to use up before, unless
     it is registered.
     ``unregistered`` is said of a target that is not registered and that the header does not name.

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 import pytest
 from nacl.signing import SigningKey
 from typing_extensions import override
 
+from http_edge.clients.didcomm import Wallet2
 from http_edge.didcomm.envelopes.keys import KeyPair, did_key, did_key_reference
+from http_edge.didcomm.envelopes.messages import DidRotation
+from http_edge.didcomm.envelopes.v2.signed import write_from_prior
+from tests.edge.didcomm.newer_wallets import Sender, connected
+from tests.edge.didcomm.test_rotated_accounts import drained, say
 from tests.edge.didcomm.wallet_network import Bob, WalletNetwork
 from tests.edge.identities import Identity
 from tests.edge.mediator import WAIT_S, HandClock, Mediator
+
+UNAUTHORIZED: Final = (401, "UNAUTHORIZED_COMMAND")
 
 
 class Both(Identity):
@@ -22,6 +32,17 @@ class Both(Identity):
         self.signing = SigningKey(self.pair.seed)
         self.did = did_key(self.pair.public)
         self.key_id = did_key_reference(self.pair.public)
+
+
+async def moved_to(network: WalletNetwork, old: Wallet2, other: Both) -> Wallet2:
+    """Rotate the DID of a wallet's connection to that of another identity."""
+    known = old.connection
+    new = replace(known, key=other.pair, is_known=False)
+    wallet = Wallet2(new, session=network.session, routing_did=old.routing_did)
+    rotation = DidRotation(known.did, new.did, 1_000)
+    proof = write_from_prior(rotation, did_key_reference(known.key.public), known.key)
+    await say(wallet, "trust-ping/2.0/ping", from_prior=proof)
+    return wallet
 
 
 @pytest.fixture
@@ -82,6 +103,45 @@ async def test_sockets_of_both_protocols_are_notified_each_of_its_own(
         assert received["type"] == "PENDING_EVENTS"
         assert (await live.status()).live_delivery is True
     assert await bob.drained() == ["message"]
+
+
+async def test_a_key_that_was_given_up_has_no_part_in_the_account(
+    network: WalletNetwork, both: Both, mediator: Mediator
+) -> None:
+    old = await connected(network, did_method="key", key=both.pair)
+    recipient, sender = await old.new_recipient(), Sender(network)
+    await sender.write(recipient, "waits")
+    new = await moved_to(network, old, Both("new"))
+    assert (await mediator.send(both, mediator.registration(both))).refusal == UNAUTHORIZED
+    assert await drained(new, sender, recipient) == ["waits"]
+
+
+async def test_who_registered_before_its_key_was_given_up_erases_nothing_of_the_account(
+    network: WalletNetwork, both: Both, mediator: Mediator
+) -> None:
+    await mediator.register(both)
+    old = await connected(network, did_method="key", key=both.pair)
+    recipient, sender = await old.new_recipient(), Sender(network)
+    new = await moved_to(network, old, Both("new"))
+    await sender.write(recipient, "waits")
+    refused = await mediator.do(both, "ERASE_IDENTITY", did=both.did)
+    assert refused.refusal == (400, "INVALID_COMMAND")
+    assert "account of another DID" in refused.json["detail"]
+    assert await drained(new, sender, recipient) == ["waits"]
+
+
+async def test_who_speaks_for_anothers_account_is_not_erased_alone(
+    network: WalletNetwork, both: Both, mediator: Mediator
+) -> None:
+    old = await connected(network, did_method="key", key=both.pair)
+    recipient, sender = await old.new_recipient(), Sender(network)
+    speaker = Both("new")
+    new = await moved_to(network, old, speaker)
+    await mediator.register(speaker)
+    refused = await mediator.do(speaker, "ERASE_IDENTITY", did=speaker.did)
+    assert refused.refusal == (400, "INVALID_COMMAND")
+    await sender.write(recipient, "waits")
+    assert await drained(new, sender, recipient) == ["waits"]
 
 
 async def test_both_outlive_the_mediator(
