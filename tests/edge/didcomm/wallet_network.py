@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -200,9 +200,15 @@ class WalletNetwork:
         await wallet.ping()
         await wallet.ping()
 
-    def bound_silence(self) -> None:
-        """From now on a socket has but a moment for its first message; the settings are frozen."""
-        vars(self.mediator.settings.didcomm)["socket_first_message_s"] = 0.05
+    @contextmanager
+    def bounded_silence(self) -> Iterator[None]:
+        """A socket has but a moment for its first message; the settings are frozen and shared."""
+        settings, name = vars(self.mediator.settings.didcomm), "socket_first_message_s"
+        usual, settings[name] = settings[name], 0.05
+        try:
+            yield
+        finally:
+            settings[name] = usual
 
     @asynccontextmanager
     async def socket(self, **options: Any) -> AsyncIterator[RawSocket]:
