@@ -20,7 +20,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.pickup import opens_route
+from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -90,6 +90,12 @@ class _Peer:
         task.add_done_callback(self._running.discard)
         task.add_done_callback(_log_failure)
 
+    def end_implicit(self) -> None:
+        """Push nothing implicitly from now on."""
+        if not self.explicit:
+            self.explicit = True
+            self.finish()
+
     def finish(self) -> None:
         """Push no more messages, but complete the push under way.
 
@@ -147,9 +153,11 @@ class InboundSocket(InboundTransport):
             message = msgspec.structs.replace(message, return_route="all")
         peer = await super().admit(sender, message)
         patient = len(self._passed) < _LONG_POLLS_MAX
+        is_peer = peer.open_route and await self._let_in(sender)
+        if is_peer and ends_implicit(message):
+            self._peers[sender.did].end_implicit()
         if message.delay_ms is not None and patient:
             self._passable.set()
-        is_peer = peer.open_route and await self._let_in(sender)
         is_live = is_peer and self._peers[sender.did].live_since is not None
         return msgspec.structs.replace(peer, persistent=is_peer, patient=patient, live=is_live)
 
@@ -215,9 +223,6 @@ class InboundSocket(InboundTransport):
         peer = self._peers.get(request.sender.did)
         if peer is None:
             return
-        if outcome.explicit and not peer.explicit:
-            peer.explicit = True
-            peer.finish()
         if outcome.live is not None:
             self._follow_live(peer, request.sender, outcome.live)
         elif (

@@ -47,6 +47,7 @@ from http_edge.didcomm.protocols.protocol import (
 )
 from http_edge.settings.settings import DidComm
 
+_FAMILIES: Final = frozenset({"messagepickup", "message-pickup", "queue"})
 _LIVE: Final = "live-delivery-change"
 _LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
 """Versions in which a request for live mode opens the return route; RFC 0685 requires one beside.
@@ -206,10 +207,8 @@ class Pickup:
         state = await self._queue.acknowledge(request, ids)
         if not isinstance(state, QueueState):
             return self._not_removed(state, problem_of(state))
-        if not request.peer.routable:
+        if not request.peer.routable or not self._form.answers_receipt:
             return NOTHING
-        if not self._form.answers_receipt:
-            return Outcome(explicit=True)
         return _answer(self._written(state, _Narrowed(self._form.recipient)))
 
     def _not_removed(self, why: InvalidMember | Refusal, untold: Problem) -> Outcome:
@@ -258,7 +257,16 @@ class Pickup:
 
     def _refused(self, problem: Problem | InvalidMember | Refusal) -> Outcome:
         own = self._form.reports_itself
-        return refusal(problem, may_wait=False, explicit=True, is_own=own)
+        return refusal(problem, may_wait=False, is_own=own)
+
+
+def ends_implicit(message: Message) -> bool:
+    """Say whether a message belongs to a pickup protocol, so that nothing more comes implicitly.
+
+    A ``noop`` asks for no more than what comes implicitly, and a problem report for nothing.
+    """
+    kind = message.type
+    return kind.family in _FAMILIES and kind.name != "noop" and not kind.is_problem_report
 
 
 def opens_route(message: Message) -> bool:
@@ -279,4 +287,4 @@ def with_nothing(state: QueueState) -> QueueState:
 
 
 def _answer(reply: Reply) -> Outcome:
-    return Outcome(reply, may_wait=False, explicit=True)
+    return Outcome(reply, may_wait=False)

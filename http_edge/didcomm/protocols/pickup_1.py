@@ -137,7 +137,7 @@ def _messages(name: str, found: Delivery) -> Reply:
 
 
 def _answer(reply: Reply, *, handed_over: Sequence[str] = ()) -> Outcome:
-    return Outcome(reply, may_wait=False, handed_over=handed_over, explicit=True)
+    return Outcome(reply, may_wait=False, handed_over=handed_over)
 
 
 def _problem(code: str, explain: str, refused: str = "") -> Outcome:

@@ -95,11 +95,10 @@ class Outcome(msgspec.Struct, frozen=True):
     a packed message that goes back unchanged, in place of a reply. ``handed_over`` are the messages
     that leave the queue once the answer is written (protocols without acknowledgement).
     ``implicit``: over an open route, waiting messages may go back unchanged, too (RFC 0092).
-    ``live`` turns the live mode of the socket on or off; ``explicit`` marks a pickup protocol: its
-    socket gets nothing implicitly from now on. ``refused`` is a short name for the operator that
-    says why nothing was changed; empty if the change was made, or may have been. ``to_retry`` is
-    why the sender should send the same message again, and ``untold`` why a message was refused
-    whose sender may await no answer; the transport says them if no reply can go back.
+    ``live`` turns the live mode of the socket on or off. ``refused`` is a short name for the
+    operator that says why nothing was changed; empty if the change was made, or may have been.
+    ``to_retry`` is why the sender should send the same message again, and ``untold`` why a message
+    was refused whose sender may await no answer; the transport says them if no reply can go back.
     """
 
     reply: Answer | None = None
@@ -108,7 +107,6 @@ class Outcome(msgspec.Struct, frozen=True):
     handed_over: Sequence[str] = ()
     implicit: bool = False
     live: LiveModeChange | None = None
-    explicit: bool = False
     refused: str = ""
     to_retry: Problem | None = None
     untold: Problem | None = None
@@ -168,7 +166,6 @@ def refusal(
     problem: Problem | InvalidMember | Refusal,
     *,
     may_wait: bool = True,
-    explicit: bool = False,
     is_own: bool = False,
     supported: Sequence[str] = (),
 ) -> Outcome:
@@ -183,7 +180,6 @@ def refusal(
     return Outcome(
         reply=report_of(problem, is_own=is_own, supported=supported),
         may_wait=may_wait,
-        explicit=explicit,
         refused=known.refused,
         to_retry=known if known.who_retries == "you" else None,
     )

@@ -56,23 +56,23 @@ class Queue1:
     async def _fetch(self, request: Request) -> Outcome:
         limit = request.message.count("message_count_limit", self._messages_max)
         if isinstance(limit, InvalidMember):
-            return refusal(limit, explicit=True)
+            return refusal(limit)
         found = await self._queue.deliver(request, limit)
         if not isinstance(found, Delivery):
-            return refusal(found, explicit=True)
+            return refusal(found)
         body: Json = {
             "message_count": len(found.messages),
             "messages": list(map(item_of, found.messages)),
         }
         handed_over = [message.message_id for message in found.messages]
         batch = Reply("batch", body, delivered_bytes=found.size_bytes)
-        return Outcome(batch, may_wait=False, handed_over=handed_over, explicit=True)
+        return Outcome(batch, may_wait=False, handed_over=handed_over)
 
     def _status_reply(self, state: QueueState | Refusal) -> Outcome:
         if not isinstance(state, QueueState):
-            return refusal(state, explicit=True)
+            return refusal(state)
         body: Json = {"status": status_of(state, self._clock())}
-        return Outcome(Reply("status", body), explicit=True)
+        return Outcome(Reply("status", body))
 
 
 def status_of(state: QueueState, now_ms: int) -> Json:

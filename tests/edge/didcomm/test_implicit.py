@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from http_edge.clients.didcomm import NoAnswer
@@ -20,6 +22,7 @@ from tests.edge.mediator import WAIT_S, HandClock, Mediator
 
 PING = "trust_ping/1.0/ping"
 MOMENT_S = 0.3
+LONG_MS = 20_000
 SILENT = {"response_requested": False}
 
 
@@ -115,6 +118,18 @@ async def test_asking_explicitly_ends_the_implicit_on_that_socket(
         with pytest.raises(NoAnswer):
             await socket.receive(MOMENT_S)
         assert bob.texts(await bob.wallet.over(socket).fetch(10)) == ["two"]
+
+
+async def test_a_batch_that_is_waited_for_gets_the_messages_and_none_comes_beside_it(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    async with bob.wallet.implicit_socket() as socket:
+        wallet = bob.wallet.over(socket)
+        polling = asyncio.create_task(wallet.batch(2, LONG_MS))
+        await asyncio.sleep(0)
+        await wallet.ping()
+        await network.write(bob, "one", "two")
+        assert bob.texts(await polling) == ["one", "two"]
 
 
 async def test_what_came_implicitly_never_comes_explicitly(

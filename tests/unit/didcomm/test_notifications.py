@@ -51,9 +51,9 @@ def test_an_answer_is_acknowledgement_enough(answered: Outcome) -> None:
 
 
 def test_the_rest_of_an_outcome_stays() -> None:
-    done = Outcome(handed_over=("id-1",), implicit=True, explicit=True)
+    done = Outcome(handed_over=("id-1",), implicit=True)
     made = acknowledged(message(SILENT, **WANTS_ACK), done)
-    assert (made.handed_over, made.implicit, made.explicit) == (("id-1",), True, True)
+    assert (made.handed_over, made.implicit) == (("id-1",), True)
 
 
 @pytest.mark.parametrize(

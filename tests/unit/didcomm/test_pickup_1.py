@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from actors.core.refusals import Refusal
+from http_edge.didcomm.protocols.pickup import ends_implicit
 from http_edge.didcomm.protocols.protocol import NOTHING, Outcome
 from tests.unit.didcomm.queue_holder import (
     ALICE,
@@ -24,6 +25,7 @@ from tests.unit.didcomm.queue_holder import (
     envelope,
     running_holder,
 )
+from tests.unit.didcomm.requests import message
 
 STATUS_REQUEST = "messagepickup/1.0/status-request"
 BATCH_PICKUP = "messagepickup/1.0/batch-pickup"
@@ -296,11 +298,37 @@ async def test_a_noop_leaves_implicit_pickup_on_a_socket_as_it_is(holder: Holder
     await holder.queue(ALICE, 1)
     for _ in range(2):
         outcome = await holder.outcome(ALICE, NOOP, persistent=True)
-        assert not outcome.explicit
         assert not outcome.implicit
         await holder.written(ALICE, outcome)
-    for kind in (STATUS_REQUEST, BATCH_PICKUP, LIST_PICKUP):
-        assert (await holder.outcome(ALICE, kind, batch_size=1, message_ids=[])).explicit
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        STATUS_REQUEST,
+        BATCH_PICKUP,
+        LIST_PICKUP,
+        "messagepickup/2.0/messages-received",
+        "messagepickup/3.0/delivery-request",
+        "message-pickup/4.0/live-delivery-change",
+        "queue/1.0/fetch-request",
+    ],
+)
+def test_who_picks_up_gets_nothing_implicitly(kind: str) -> None:
+    assert ends_implicit(message(kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        NOOP,
+        "messagepickup/1.0/problem_report",
+        "trust_ping/1.0/ping",
+        "discover-features/2.0/queries",
+    ],
+)
+def test_who_does_not_pick_up_may_get_messages_implicitly(kind: str) -> None:
+    assert not ends_implicit(message(kind))
 
 
 async def test_two_long_polls_share_no_message(holder: Holder) -> None:

@@ -284,7 +284,6 @@ async def test_no_answer_of_the_protocol_waits_in_the_queue(holder: Holder) -> N
         outcome = await holder.outcome(ALICE, kind, **members)
         assert outcome.reply is not None
         assert not outcome.may_wait
-        assert outcome.explicit
 
 
 async def test_live_mode_is_answered_by_a_status_and_starts_with_what_comes_next(
