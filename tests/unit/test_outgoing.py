@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from aiohttp import WSMsgType, web
@@ -251,6 +252,36 @@ async def test_an_answer_is_sent_once_the_other_machine_has_all_of_it(
     while left:
         left -= len(await asyncio.get_running_loop().sock_recv(other, left))
     assert await sent
+
+
+class _HalfClosed(asyncio.Protocol):
+    """The server's end of a connection: it answers also who says that it sends no more."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.has_ended = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def eof_received(self) -> bool:
+        self.has_ended.set()
+        return True
+
+
+async def test_an_answer_to_who_is_gone_is_at_once_known_as_not_sent() -> None:
+    """Who closes says what also says who sends no more: the answer shows which it was."""
+    loop = asyncio.get_running_loop()
+    ours = _HalfClosed()
+    server = await loop.create_server(lambda: ours, "127.0.0.1", 0)
+    async with server:
+        socket.create_connection(server.sockets[0].getsockname()).close()
+        await ours.has_ended.wait()
+        assert ours.transport is not None
+        ours.transport.write(b"x")
+        async with asyncio.timeout(WAIT_S):
+            assert not await all_sent(ours.transport, seconds_max=math.inf)
+        ours.transport.abort()
 
 
 async def test_an_answer_is_not_sent_if_the_connection_ends_before(
