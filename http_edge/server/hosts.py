@@ -37,14 +37,16 @@ def dedicate_above_per_s(settings: Settings) -> float:
 def dedication_rules(settings: Settings, database: int) -> DedicationRules:
     """The rules of a database's placer: what it places, and when to dedicate identities.
 
-    Each database may have its even part of ``limits.dedicated_max``, rounded up.
+    Each database may have its even part of ``limits.dedicated_max``; the first ones one more each
+    if it cannot be divided.
     """
     limits, placement = settings.limits, placement_of(settings)
+    part, more = divmod(limits.dedicated_max, placement.databases)
     return DedicationRules(
         placement=placement,
         database=database,
         silent_s_max=limits.host_lease_s,
-        identities_max=-(-limits.dedicated_max // placement.databases),
+        identities_max=part + (database < more),
         above_per_s=dedicate_above_per_s(settings),
         quiet_s=limits.dedicated_quiet_s,
         named=frozenset(d for d in settings.dedicated_dids if placement.database_of(d) == database),
