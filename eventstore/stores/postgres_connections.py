@@ -87,7 +87,13 @@ out, because of any of its databases. That says nothing about the commit."""
 _TO_CORRECT: Final = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE that stay until something is corrected: the login, the database, the schema,
 rights and names. In others a server says that it cannot now: full, starting, read-only."""
-_CODE: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})"')
+_SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*?)"')
+_OF_POOLER: Final = b"08P01"
+_BY_POOLER: Final = re.compile(
+    rb"no such (?:user|database)|authentication failed|login rejected|unsupported startup parameter"
+)
+"""What PgBouncer says of what stays. It has English alone, and that one SQLSTATE also for what
+passes: its server is away, or it has no room."""
 _WAITED: Final[Mapping[int, int]] = {
     pq.PollingStatus.READING: select.POLLIN,
     pq.PollingStatus.WRITING: select.POLLOUT,
@@ -341,11 +347,14 @@ def _refuses(parameters: Mapping[str, Any], connect_s_max: float) -> bool:
         finally:
             pgconn.untrace()
         trace.seek(0)
-        codes = _CODE.findall(trace.read())
-    said = pgconn.error_message
+        said = _SAID.findall(trace.read())
+    # The last error counts: those before it are of a try with, or without, TLS.
+    code, text = said[-1] if said else (b"", pgconn.error_message)
     pgconn.finish()
-    # The last code counts: those before it are of a try with, or without, TLS.
-    stays = codes[-1][:2].decode() in _TO_CORRECT if codes else bool(_GIVEN_UP.search(said))
+    if code in (b"", _OF_POOLER):
+        stays = bool((_BY_POOLER if code else _GIVEN_UP).search(text))
+    else:
+        stays = code[:2].decode() in _TO_CORRECT
     return state == pq.PollingStatus.FAILED and stays
 
 

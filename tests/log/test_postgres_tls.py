@@ -96,16 +96,19 @@ def test_a_server_that_is_not_believed_is_no_server_that_is_away(
     assert not is_refused(right, PostgresBounds()), "nothing listens there any more"
 
 
+def error(code: str, text: str) -> bytes:
+    """An error by which a server refuses a connection."""
+    fields = f"SFATAL\0VFATAL\0C{code}\0M{text}\0\0".encode()
+    return b"E" + struct.pack("!i", 4 + len(fields)) + fields
+
+
 def test_only_the_last_word_of_a_server_says_whether_it_refuses(
     tmp_path: Path, authority: Authority
 ) -> None:
     """With ``sslmode=prefer`` a server that allows no TLS is asked again without."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.server_files(tmp_path, "localhost"))
-    no_entry, starting = (
-        b"E" + struct.pack("!i", 4 + len(fields)) + fields
-        for fields in (b"SFATAL\0C28000\0Mno\0\0", b"SFATAL\0C57P03\0Mstarting\0\0")
-    )
+    no_entry, starting = error("28000", "no"), error("57P03", "starting")
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
 
         def answer(after: bytes) -> None:
@@ -125,6 +128,36 @@ def test_only_the_last_word_of_a_server_says_whether_it_refuses(
             answering = thread.submit(answer, last)
             assert is_refused(url, PostgresBounds()) is refuses
             answering.result()
+
+
+@pytest.mark.parametrize(
+    ("text", "refuses"),
+    [
+        ("no such database: unknown", True),
+        ("no such user: other", True),
+        ("password authentication failed", True),
+        ("unsupported startup parameter: options", True),
+        ("client_login_timeout (server down)", False),
+        ("no more connections allowed (max_client_conn)", False),
+        ("pgbouncer cannot connect to server", False),
+    ],
+)
+def test_a_pooler_that_knows_no_such_login_refuses_and_one_without_a_server_does_not(
+    text: str, *, refuses: bool
+) -> None:
+    """As PgBouncer 1.18 says it: all with the SQLSTATE of a violated protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+
+        def answer() -> None:
+            caller, _ = server.accept()
+            with caller:
+                caller.recv(_MORE_BYTES)
+                caller.sendall(error("08P01", text))
+
+        answering = thread.submit(answer)
+        url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/unknown?sslmode=disable"
+        assert is_refused(url, PostgresBounds()) is refuses
+        answering.result()
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
