@@ -79,6 +79,14 @@ class HostFinder:
             raise HostUnavailable(f"{name}: a database of the log does not answer")
         return lease
 
+    async def is_there(self, database: int) -> bool:
+        """Does a database answer now, within the times of leases?"""
+        try:
+            await asyncio.to_thread(self._databases[database].clock_s)
+        except LogUnavailable:
+            return False
+        return True
+
     def refused(self, lease: HostLease) -> None:
         """Note that nothing listens there: the process has ended, though its lease still runs."""
         self._ended.add(lease.incarnation)

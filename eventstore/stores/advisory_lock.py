@@ -20,6 +20,8 @@ from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, connected
 
 _KEEPALIVES: Final = 3
+_RELEASE_S_MAX: Final = 1.0
+"""A server that hangs holds up the end of the process no longer; it ends the session by itself."""
 
 Check: TypeAlias = Callable[[], None]
 """Raises ``LogUnavailable`` if the lock was lost, or if that cannot be found out."""
@@ -56,6 +58,7 @@ def advisory_lock(dsn: str, name: str, postgres: PostgresBounds) -> Iterator[Che
             yield check
         finally:
             # The server ends a session some time after its connection, and its locks with it.
+            connection.answer_s_max = _RELEASE_S_MAX
             with suppress(Error):
                 connection.execute("SELECT pg_advisory_unlock_all()")
 

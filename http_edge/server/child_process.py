@@ -26,7 +26,8 @@ from http_edge.settings.settings import Settings
 from http_edge.telemetry.logs import configure
 
 _LOG = logging.getLogger(__name__)
-_STOP_S_MAX: Final = 10.0
+_STOP_S_MAX: Final = 5.0
+"""A child may wait for a database that hangs; nothing is lost when it is killed."""
 _RESTART_S: Final = 5.0
 ARCHIVING_AFTER_S: Final = 60.0
 """Time from the start of the mediator to the first archiving: by then its clients are back."""

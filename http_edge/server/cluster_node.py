@@ -122,24 +122,27 @@ class ClusterNode:
         """Give all shards to other nodes; return when none is left here or no node takes them.
 
         A placer or a host that does not answer is asked again: the caller limits the time. This
-        node has no shards of databases that are away.
+        node has no shards of databases that are away, and none can move in one that does not answer
+        any more.
         """
         await self._of_each(self._has_left)
 
-    async def _of_each(self, is_done: Callable[[PlacerLink], Awaitable[bool]]) -> None:
-        """Return when this is done for each database that is not away."""
+    async def _of_each(self, is_done: Callable[[int, PlacerLink], Awaitable[bool]]) -> None:
+        """Return when this is done for each database that is not away, by its number."""
 
-        async def done(placer: PlacerLink) -> None:
+        async def done(number: int, placer: PlacerLink) -> None:
             while True:
                 with contextlib.suppress(HostUnavailable):
-                    if await is_done(placer):
+                    if await is_done(number, placer):
                         return
                 await asyncio.sleep(_POLL_S)
 
         links = enumerate(self._placers.each)
-        await asyncio.gather(*[done(link) for number, link in links if number not in self._away])
+        await asyncio.gather(
+            *[done(number, link) for number, link in links if number not in self._away]
+        )
 
-    async def _is_served(self, placer: PlacerLink) -> bool:
+    async def _is_served(self, _: int, placer: PlacerLink) -> bool:
         """Has every shard of this placer an owner? Hosts of this node are to take some again."""
         places = await placer.places()
         here = [host for host in places.hosts if host.node == self.name]
@@ -148,8 +151,10 @@ class ClusterNode:
             return False
         return bool(here) and all(place.host for place in places.shards)
 
-    async def _has_left(self, placer: PlacerLink) -> bool:
-        """Have this node drained; is no shard of this placer left here, or does no node take it?"""
+    async def _has_left(self, database: int, placer: PlacerLink) -> bool:
+        """Have this node drained; is no shard of this placer left here, or can none be taken?"""
+        if not await self._finder.is_there(database):
+            return True
         places = await placer.places()
         here = [host for host in places.hosts if host.node == self.name]
         others = [h for h in places.hosts if h.node != self.name and not h.draining]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 
@@ -34,6 +36,18 @@ def test_a_lock_is_free_before_its_session_ends(
     with advisory_lock(postgres_url, "a round", PostgresBounds()) as check:
         check()
     assert left == [(0,)]
+
+
+def test_a_server_that_hangs_does_not_hold_up_the_end_of_who_has_a_lock(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    began_s = time.monotonic()
+    bounds = PostgresBounds(answer_s_max=120)
+    with advisory_lock(server_of_its_own.url, "a round", bounds) as check:
+        check()
+        server_of_its_own.pause()
+    server_of_its_own.resume()
+    assert time.monotonic() - began_s < 60, "an answer may take two minutes"
 
 
 def test_one_process_has_a_lock_and_others_may_have_others(postgres_url: str) -> None:

@@ -11,12 +11,12 @@ from actors.placement.placer_link import PlacerLink
 from actors.placement.port import (
     DrainNode,
     HostPlace,
-    Order,
     Placed,
     Places,
 )
 from http_edge.server.cluster_node import ClusterNode
 from http_edge.settings.settings import Settings
+from tests.ports import free_port
 
 
 class AbsentPlacer:
@@ -29,7 +29,7 @@ class AbsentPlacer:
         self._silent_once = {"places", "order"}
         self._is_host_silent = True
         self.shards = shards
-        self.orders: list[Order] = []
+        self.orders: list[DrainNode] = []
 
     def _answer(self, kind: str) -> None:
         if kind in self._silent_once:
@@ -46,7 +46,7 @@ class AbsentPlacer:
             self.shards = 0
         return Places([], hosts)
 
-    async def order(self, order: Order) -> Placed:
+    async def order(self, order: DrainNode) -> Placed:
         self._answer("order")
         if self._is_host_silent:
             self._is_host_silent = False
@@ -65,4 +65,18 @@ async def test_a_node_that_leaves_asks_again_a_placer_or_a_host_that_does_not_an
         await node.leave()
     assert placer.orders == [DrainNode("a", draining=True)]
     assert placer.shards == 0
+    await node.stop()
+
+
+async def test_a_node_that_leaves_waits_for_no_database_that_does_not_answer(
+    tmp_path: Path,
+) -> None:
+    """Its placer may answer for the time of its lease, and its shards cannot move."""
+    log = f"postgresql://127.0.0.1:{free_port()}/none"
+    node = ClusterNode(Settings(data_dir=tmp_path, log=log, node="a", node_address="127.0.0.1"))
+    placer = AbsentPlacer(shards=2)
+    node._placers.each[:] = [cast("PlacerLink", placer)]
+    async with asyncio.timeout(10):
+        await node.leave()
+    assert placer.orders == []
     await node.stop()
