@@ -16,6 +16,7 @@ from actors.host.host_finder import HostFinder
 from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.port import (
     Dedicate,
+    Drained,
     DrainNode,
     FollowTable,
     MoveShard,
@@ -24,10 +25,12 @@ from actors.placement.port import (
     PlacerLease,
     PlacerPort,
     Places,
+    PlacesOfAll,
     QueryPlaces,
     QueryServed,
     Release,
     ShardPlace,
+    Silent,
 )
 
 _ANSWER_S_MAX: Final = 3.0
@@ -59,7 +62,7 @@ class PlacerLink:
         """
         return await self._ask(QueryServed(), 2 * _ANSWER_S_MAX)
 
-    async def order(self, order: Order) -> Placed:
+    async def order(self, order: Order | DrainNode) -> Placed:
         """Carry out an order. Raises: HostUnavailable."""
         return await self._ask(order, _ORDER_S_MAX)
 
@@ -86,20 +89,16 @@ class PlacerLinks(PlacerPort):
         """The link to the placer of each database, in their order."""
 
     @override
-    async def places(self) -> Places:
-        """What each placer says; the shards of one that does not answer have no owner.
-
-        Raises:
-            HostUnavailable: none answers.
-        """
-        known = [places for places in await self._of_each(PlacerLink.places) if places is not None]
-        if not known:
-            raise HostUnavailable("no placer answers")
+    async def places(self) -> PlacesOfAll:
+        said = await self._of_each(PlacerLink.places)
+        silent = self._silent(said)
+        known = [places for places in said if places is not None]
         shards = {place.shard: place for places in known for place in places.shards}
-        return Places(
+        return PlacesOfAll(
             [shards.get(s, ShardPlace(s, None, None)) for s in self._names()],
             sorted((h for p in known for h in p.hosts), key=lambda host: (host.node, host.host)),
             sorted((i for p in known for i in p.identities), key=lambda identity: identity.did),
+            silent,
         )
 
     async def served(self) -> list[int]:
@@ -122,20 +121,22 @@ class PlacerLinks(PlacerPort):
                 return placed
             case Dedicate(did) | Release(did):
                 return await self.each[self._placement.database_of(did)].order(order)
-            case DrainNode():
-                return await self._drain(order)
 
-    async def _drain(self, order: DrainNode) -> Placed:
-        """Order it of every placer; the worst answer counts, and those that did it have done it.
-
-        A placer knows no node that has no hosts of its database.
-        """
-        placed = {*await self._of_each(lambda link: link.order(order))}
-        if placed == {None}:
-            raise HostUnavailable("no placer answers")
-        worst_first = (None, Placed.DID_NOT_ANSWER, Placed.NO_OTHER_NODE, Placed.DONE)
+    @override
+    async def drain(self, order: DrainNode) -> Drained:
+        # A placer knows no node that has no hosts of its database.
+        placed = await self._of_each(lambda link: link.order(order))
+        silent = self._silent(placed)
+        worst_first = (Placed.DID_NOT_ANSWER, Placed.NO_OTHER_NODE, Placed.DONE)
         worst = next((one for one in worst_first if one in placed), Placed.NO_SUCH_NODE)
-        return worst or Placed.DID_NOT_ANSWER
+        return Drained(worst, silent)
+
+    def _silent(self, said: Sequence[object | None]) -> Silent:
+        """Which databases' placers said nothing. Raises: HostUnavailable: all of them."""
+        silent = [number for number, one in enumerate(said) if one is None]
+        if len(silent) == len(said):
+            raise HostUnavailable("no placer answers")
+        return {number: [*self._placement.shards_of(number)] for number in silent}
 
     async def _lives(self, name: str) -> bool:
         """Does a host live that has this name or is on a node with it, of whichever database?"""

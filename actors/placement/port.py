@@ -108,8 +108,8 @@ class Release(HostQuestion[Placed], frozen=True):
     did: str
 
 
-Order: TypeAlias = MoveShard | DrainNode | Dedicate | Release
-"""What an operator may order."""
+Order: TypeAlias = MoveShard | Dedicate | Release
+"""What an operator may order of the placer of one database."""
 
 
 class FollowTable(HostQuestion[PlacementTable], frozen=True):
@@ -132,8 +132,25 @@ class Succeeded(HostQuestion[None], frozen=True):
     lease: HostLease
 
 
-PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order | Succeeded
+PlacerQuestion: TypeAlias = FollowTable | QueryPlaces | QueryServed | Order | DrainNode | Succeeded
 """What a placer answers."""
+
+
+Silent: TypeAlias = dict[int, list[str]]
+"""The shards of each database whose placer did not answer, by its number."""
+
+
+class PlacesOfAll(Places, frozen=True):
+    """The places in all databases whose placers answered; the shards of others have no owner."""
+
+    silent: Silent = {}
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """How an order to drain a node ended, by the worst answer, and who did not hear of it."""
+
+    placed: Placed
+    silent: Silent = {}
 
 
 class PlacerPort(Protocol):
@@ -142,8 +159,11 @@ class PlacerPort(Protocol):
     A placer that did not answer may or may not have carried out the order.
     """
 
-    async def places(self) -> Places:
-        """The places of all shards, and the living hosts. Raises: HostUnavailable."""
+    async def places(self) -> PlacesOfAll:
+        """The places of all shards, and the living hosts. Raises: HostUnavailable: none answers."""
 
     async def order(self, order: Order) -> Placed:
         """Carry out an order; return how it ended. Raises: HostUnavailable."""
+
+    async def drain(self, order: DrainNode) -> Drained:
+        """Order it of every placer. Raises: HostUnavailable: none answers."""

@@ -11,13 +11,14 @@ from aiohttp import web
 from actors.core.partitioning import shard_name
 from actors.placement.port import (
     Dedicate,
+    Drained,
     DrainNode,
     HostPlace,
     MoveShard,
     Order,
     Placed,
     PlacerPort,
-    Places,
+    PlacesOfAll,
     Release,
     ShardPlace,
 )
@@ -32,11 +33,11 @@ class FixedPlaces:
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
 
-    async def places(self) -> Places:
+    async def places(self) -> PlacesOfAll:
         """The places of all shards, and all hosts."""
         shards = [shard_name(index) for index in range(self._routes.placement.shards)]
         owners = [self._routes.host_of(shard) for shard in shards]
-        return Places(
+        return PlacesOfAll(
             [ShardPlace(shard, owner, "") for shard, owner in zip(shards, owners, strict=True)],
             [
                 HostPlace(host, "", owners.count(host), draining=False)
@@ -44,10 +45,14 @@ class FixedPlaces:
             ],
         )
 
-    async def order(self, order: Order) -> Placed:
+    async def order(self, order: Order | DrainNode) -> Placed:
         """Refuse the order: nothing moves here."""
         del order
         return Placed.NO_CLUSTER
+
+    async def drain(self, order: DrainNode) -> Drained:
+        """Refuse the order, too."""
+        return Drained(await self.order(order))
 
 
 class PlacementEndpoint:
@@ -69,7 +74,7 @@ class PlacementEndpoint:
 
     async def _show(self, _: web.Request) -> web.Response:
         """``GET /shards``: every shard, every host, and every dedicated identity."""
-        return json_answer(msgspec.to_builtins(await self._placer.places()))
+        return json_answer(msgspec.to_builtins(await self._placer.places(), str_keys=True))
 
     async def _move(self, request: web.Request) -> web.Response:
         """``POST /shards/move?shard=&to=``."""
@@ -78,7 +83,8 @@ class PlacementEndpoint:
 
     async def _drain(self, request: web.Request, *, draining: bool) -> web.Response:
         """``POST /shards/drain?node=``, ``/shards/undrain?node=``."""
-        return await self._placed(DrainNode(request.query.get("node", ""), draining=draining))
+        order = DrainNode(request.query.get("node", ""), draining=draining)
+        return json_answer(msgspec.to_builtins(await self._placer.drain(order), str_keys=True))
 
     async def _own(self, order: type[Dedicate | Release], request: web.Request) -> web.Response:
         """``POST /identities/dedicate?did=``, ``/identities/release?did=``."""

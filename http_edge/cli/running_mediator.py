@@ -104,8 +104,8 @@ class RunningMediator(NamedTuple):
 
     def order(
         self, path: str, refusals: Mapping[Placed, tuple[str, str]], see: str, **query: str
-    ) -> None:
-        """Give the placer an order.
+    ) -> Mapping[str, Any]:
+        """Give the placer an order; return its answer.
 
         ``refusals`` has the reason of each refusal and its remedy; ``see`` is the remedy for
         others.
@@ -117,7 +117,10 @@ class RunningMediator(NamedTuple):
         placed: Any = str(answer.get("placed"))
         if placed != Placed.DONE:
             reason, remedy = refusals.get(placed, ("The mediator refused.", see))
+            if silent := ", ".join(answer.get("silent", ())):
+                reason += f" The placer of database {silent} did not answer."
             raise Stop(_ORDER_CODES.get(placed, Exit.USAGE), reason, remedy)
+        return answer
 
 
 def for_operators(command: Callable[..., Result]) -> Callable[..., Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -75,8 +76,10 @@ def drain(mediator: RunningMediator, *, node: str) -> None:
     NODE gets no new ones, and clients do not notice when you then stop it. poste serve does this by
     itself at SIGTERM.
     """
-    mediator.order("/shards/drain", _REFUSALS, _SEE, node=node)
-    _until_empty(mediator, node)
+    answer = mediator.order("/shards/drain", _REFUSALS, _SEE, node=node)
+    silent: dict[str, list[str]] = answer.get("silent", {})
+    _until_empty(mediator, node, {shard for shards in silent.values() for shard in shards})
+    _refuse_if_silent(silent, f"{node} has no shards and identities of the others.")
     click.echo(f"{node} is empty")
 
 
@@ -85,11 +88,26 @@ def drain(mediator: RunningMediator, *, node: str) -> None:
 @for_operators
 def undrain(mediator: RunningMediator, *, node: str) -> None:
     """Give NODE its share of the shards again."""
-    mediator.order("/shards/undrain", _REFUSALS, _SEE, node=node)
+    answer = mediator.order("/shards/undrain", _REFUSALS, _SEE, node=node)
+    _refuse_if_silent(answer.get("silent", {}), f"{node} accepts those of the others again.")
     click.echo(f"{node} accepts shards again")
 
 
-def _until_empty(mediator: RunningMediator, node: str) -> None:
+def _refuse_if_silent(silent: Mapping[str, Sequence[str]], done: str) -> None:
+    """Refuse to call an order done of which the placers of some databases did not hear."""
+    if not silent:
+        return
+    each = ", ".join(f"{number} ({len(shards)} shards)" for number, shards in silent.items())
+    raise Stop(
+        Exit.UNREACHABLE,
+        f"The placer of database {each} did not answer: nothing was ordered for its shards. {done}",
+        "Give the order again when that database is there: the log lines of the nodes say why it"
+        " is not.",
+    )
+
+
+def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -> None:
+    """Wait until a node is empty, except of these shards of databases that do not answer."""
     deadline = time.monotonic() + _EMPTY_S_MAX
     with progress_bar("To move") as progress:
         most = 0
@@ -100,7 +118,10 @@ def _until_empty(mediator: RunningMediator, node: str) -> None:
             left = sum(host["shards"] for host in hosts if host["node"] == node)
             left += sum(identity["node"] == node for identity in own)
             # On the way, or of a database whose placer does not answer just now: perhaps on NODE.
-            unknown = sum(place["host"] is None for place in places.get("shards", []))
+            unknown = sum(
+                place["host"] is None and place["shard"] not in silent
+                for place in places.get("shards", [])
+            )
             most = max(most, left)
             progress(most - left, most)
             if not left and not unknown:
@@ -112,10 +133,13 @@ def _until_empty(mediator: RunningMediator, node: str) -> None:
                     "Start another node, or undrain one.",
                 )
             if time.monotonic() > deadline:
+                why = "".join(
+                    f" The placer of database {n} is silent." for n in places.get("silent", ())
+                )
                 raise Stop(
                     Exit.FINDING,
                     f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s,"
-                    f" and {unknown} shards have no known host.",
+                    f" and {unknown} shards have no known host.{why}",
                     "The moves continue: see poste shards list.",
                 )
             time.sleep(_POLL_S)

@@ -13,6 +13,7 @@ from actors.host.port import A, HostQuestion, HostUnavailable
 from actors.placement.placer_link import PlacerLinks
 from actors.placement.port import (
     Dedicate,
+    Drained,
     DrainNode,
     HostPlace,
     IdentityPlace,
@@ -72,14 +73,16 @@ async def test_places_are_shown_of_every_database_in_the_order_of_their_names(
     assert [place.shard for place in places.shards] == [shard_name(n) for n in range(4)]
     assert [place.host for place in places.hosts] == ["host-a-0-0", "host-a-1-0"]
     assert [place.did for place in places.identities] == sorted([A_DID, B_DID])
-    assert await links.served() == [0, 1]
+    assert (places.silent, await links.served()) == ({}, [0, 1])
 
 
 async def test_a_database_without_a_placer_has_shards_without_owners(
     links: PlacerLinks, placers: list[AnsweringPlacer]
 ) -> None:
     placers[0].placed = None
-    owners = {place.shard: place.host for place in (await links.places()).shards}
+    places = await links.places()
+    assert places.silent == {0: ["shard-0", "shard-2"]}
+    owners = {place.shard: place.host for place in places.shards}
     assert owners == {
         "shard-0": None,
         "shard-1": "host-a-1-0",
@@ -121,11 +124,11 @@ async def test_a_host_of_another_database_is_known_from_one_that_does_not_live(
         (Placed.NO_SUCH_NODE, Placed.NO_SUCH_NODE, Placed.NO_SUCH_NODE),
         (Placed.DONE, Placed.NO_OTHER_NODE, Placed.NO_OTHER_NODE),
         (Placed.DONE, Placed.DID_NOT_ANSWER, Placed.DID_NOT_ANSWER),
-        (None, Placed.DONE, Placed.DID_NOT_ANSWER),
-        (None, Placed.NO_SUCH_NODE, Placed.DID_NOT_ANSWER),
+        (None, Placed.DONE, Placed.DONE),
+        (None, Placed.NO_SUCH_NODE, Placed.NO_SUCH_NODE),
     ],
 )
-async def test_a_node_is_drained_when_every_placer_has_drained_it(
+async def test_a_node_is_drained_when_every_placer_has_drained_it_and_the_silent_ones_are_named(
     links: PlacerLinks,
     placers: list[AnsweringPlacer],
     first: Placed | None,
@@ -133,7 +136,8 @@ async def test_a_node_is_drained_when_every_placer_has_drained_it(
     said: Placed,
 ) -> None:
     placers[0].placed, placers[1].placed = first, second
-    assert await links.order(DrainNode("a", draining=True)) is said
+    drained = await links.drain(DrainNode("a", draining=True))
+    assert drained == Drained(said, {} if first else {0: ["shard-0", "shard-2"]})
 
 
 async def test_an_order_to_the_only_placer_says_that_it_is_not_there() -> None:
@@ -142,7 +146,7 @@ async def test_an_order_to_the_only_placer_says_that_it_is_not_there() -> None:
     silent.placed = None
     links.each[0]._port = silent  # type: ignore[assignment]
     with pytest.raises(HostUnavailable):
-        await links.order(DrainNode("a", draining=True))
+        await links.drain(DrainNode("a", draining=True))
 
 
 def test_tables_of_databases_become_one_and_an_unread_list_takes_nothing_from_a_read_one() -> None:

@@ -47,6 +47,28 @@ def test_identities_are_listed_with_the_warning_that_a_placer_may_not_have_answe
         assert ran.err.count("1 shards have no known host") == warnings
 
 
+def test_a_database_whose_placer_did_not_hear_of_an_order_is_named_once_the_others_are_done(
+    run: Run, tmp_path: Path
+) -> None:
+    places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": None}]
+    hosts = [{"host": "host-a-0-0", "node": "a", "shards": 0, "draining": True}]
+    silent = b'"silent": {"1": ["shard-1"]}}'
+    answers = {
+        "/shards/drain": (200, b'{"placed": "DONE", ' + silent),
+        "/shards/undrain": (200, b'{"placed": "NO_SUCH_NODE", ' + silent),
+        "/shards": (200, json.dumps({"shards": places, "hosts": hosts}).encode()),
+    }
+    with answering(answers) as listen:
+        folder = data_dir_of(tmp_path, listen)
+        drained = run("shards", "drain", "a", "--data-dir", folder)
+        unknown = run("shards", "undrain", "a", "--data-dir", folder)
+    assert (drained.code, unknown.code) == (Exit.UNREACHABLE, Exit.USAGE)
+    assert "placer of database 1 (1 shards) did not answer" in drained.err
+    assert "a has no shards and identities of the others" in drained.err
+    assert "is empty" not in drained.out
+    assert "No host is running on a node with this name. The placer of database 1" in unknown.err
+
+
 def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,10 +81,14 @@ def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
         places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": other}]
         answers = {
             "/shards/drain": (200, b'{"placed": "DONE"}'),
-            "/shards": (200, json.dumps({"shards": places, "hosts": hosts}).encode()),
+            "/shards": (
+                200,
+                json.dumps({"shards": places, "hosts": hosts, "silent": {"1": []}}).encode(),
+            ),
         }
         (folder := tmp_path / str(code)).mkdir()
         with answering(answers) as listen:
             ran = run("shards", "drain", "a", "--data-dir", data_dir_of(folder, listen))
         assert ran.code == code
-        assert ("1 shards have no known host" in ran.err) == (other is None)
+        for text in ("1 shards have no known host", "placer of database 1 is silent"):
+            assert (text in ran.err) == (other is None)
