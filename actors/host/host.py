@@ -90,7 +90,7 @@ class Host:
         self._looked_ms = clock()
         self._measured = (self._looked_ms, 0, 0)
         self._due_snapshots: list[tuple[UUID, Snapshot]] = []
-        self.outage = LogOutage()
+        self.outage = LogOutage(clock)
         self.stats = HostStats(name)
         self.measures = HostMeasures()
         self.disk = DiskFloor(measure_disk, limits.free_bytes_min)

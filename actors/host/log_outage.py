@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from eventsourcing.persistence import StoredEvent
 
+from actors.host.clock import Clock
 from eventstore.log.errors import LogError, LogUnavailable, NoRoom
 from eventstore.log.event_log import batch_bytes
 from eventstore.log.events import Event
 
 _LOG = logging.getLogger(__name__)
+_SETTLED_MS: Final = 60_000
+"""A full disk that takes something, and has refused nothing for so long, has room again."""
 
 
 def reason(error: Exception) -> str:
@@ -35,11 +39,14 @@ class LogOutage:
     command, which is an append.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        """A log that works; ``clock`` tells Unix milliseconds."""
+        self._clock = clock
         self._failures = 0
         self._is_of_writes = False
         self._refused_bytes = 0
         """What a full disk refused last, less what it has taken since."""
+        self._refused_ms = 0
 
     @property
     def is_on(self) -> bool:
@@ -53,16 +60,16 @@ class LogOutage:
         self._failures += 1
         self._is_of_writes |= not isinstance(error, LogUnavailable)
         if isinstance(error, NoRoom):
-            self._refused_bytes = error.size_bytes
+            self._refused_bytes, self._refused_ms = error.size_bytes, self._clock()
 
     def stored(self, rows: Sequence[StoredEvent], events: Sequence[Event]) -> None:
-        """As ``worked``, once a full disk has taken as much as it refused last.
+        """As ``worked``, once a full disk has taken as much as it refused last, or refuses no more.
 
         It still has room for claims and acknowledgements between the messages that it refuses.
         """
         if self._failures:
             self._refused_bytes -= batch_bytes(rows, events)
-            if self._refused_bytes <= 0:
+            if not self._is_refusing:
                 self._end()
 
     def worked(self, *, has_stored: bool) -> None:
@@ -70,9 +77,14 @@ class LogOutage:
 
         An outage goes on if the log was only read, but has failed to store: so does a full disk.
         """
-        may_end = has_stored and not self._refused_bytes
+        may_end = has_stored and not self._is_refusing
         if self._failures and (may_end or not self._is_of_writes):
             self._end()
+
+    @property
+    def _is_refusing(self) -> bool:
+        """May a disk still be too full for what it refused last?"""
+        return self._refused_bytes > 0 and abs(self._clock() - self._refused_ms) < _SETTLED_MS
 
     def _end(self) -> None:
         _LOG.warning("the log works again", extra={"failures": self._failures})
