@@ -46,6 +46,7 @@ from eventstore.stores.postgres_tables import (
     LATER_COLUMNS,
     make_tables,
     require_log,
+    require_own,
     require_queues,
     require_read_models,
     require_whole,
@@ -90,13 +91,16 @@ class PostgresStore(Store):
             LogMissing: there is no log in the database, with ``to_read`` or ``makes_missing``.
             ReadModelsMissing: the log has rows and lacks a read model, or all its queues.
             LogUnavailable: no server can be reached, or it refuses.
-            LogUnusable: the log is not whole, or rights on its tables are missing.
+            LogUnusable: the log is not whole, or rights on its tables are missing; or it is at the
+                primary alone that it may be opened, and follows another server by a subscription.
             UnsafeLog: the server may lose commits that it confirmed, unless ``allow_unsafe``.
         """
         self._connections = PostgresConnections(conninfo, bounds, allow_unsafe=allow_unsafe)
         try:
             with self._connections.connection() as connection:
                 require_whole(connection)
+                if bounds.at_primary:
+                    require_own(connection)
                 if to_read or makes_missing:
                     require_log(connection, to_read=to_read)
                 if not makes_missing:

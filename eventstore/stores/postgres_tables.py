@@ -177,6 +177,10 @@ _FINDS_ROWS: Final = (
     "SELECT 1 WHERE to_regclass('stored_events') = 'public.stored_events'::regclass"
 )
 _MADE: Final = f"SELECT to_regclass('{MADE_LAST}') IS NOT NULL, {queue_totals.IS_MADE}"
+_SUBSCRIBED: Final = (
+    "SELECT subname FROM pg_subscription_rel JOIN pg_subscription AS s ON s.oid = srsubid"
+    " WHERE subenabled AND srrelid = to_regclass('public.stored_events')"
+)
 
 
 def make_tables(connection: BoundedConnection) -> None:
@@ -285,6 +289,19 @@ def require_whole(connection: Connection[Any]) -> None:
         f"PostgreSQL: the log's tables {', '.join(missing)} are missing: it was restored in part,"
         " or the search_path lacks their schema"
     )
+
+
+def require_own(connection: Connection[Any]) -> None:
+    """Refuse a log whose rows a subscription brings from another server: it lags as a standby does.
+
+    Raises:
+        LogUnusable: there is such a subscription.
+    """
+    for (name,) in connection.cursor(row_factory=tuple_row).execute(_SUBSCRIBED):
+        raise LogUnusable(
+            f"PostgreSQL: the rows come from another server by the subscription {name}, which lags"
+            " by an unknown time; name the server that the log is written to"
+        )
 
 
 def _missing(connection: Connection[Any], tables: Sequence[str]) -> list[str]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
 from eventstore.log.codec import encode
-from eventstore.log.errors import LogUnavailable, ReadModelsMissing
+from eventstore.log.errors import LogUnavailable, LogUnusable, ReadModelsMissing
 from eventstore.log.event_log import EventLog, QueueDepth
 from eventstore.log.events import IdentityRegistered
 from eventstore.log.log_format import record_format
 from eventstore.read_models import queue_depths
 from eventstore.stores.open_log import open_log
+from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_log import PostgresStore
 from eventstore.stores.postgres_queue_totals import TOGETHER
 from eventstore.stores.recorder_log import rebuild_read_models
-from tests.database_server import DatabaseServer
+from tests.database_server import DatabaseServer, database_directory
 from tests.log.raw_sql import run_sql
 from tests.log.samples import AT_MS, COMMAND, OWNER, OWNER_DID, append, message
 
@@ -92,6 +93,32 @@ def test_a_log_is_refused_whose_primary_keys_were_not_restored(
     run_sql(postgres_url, f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
     with pytest.raises(LogUnavailable, match=f"{table} .*no primary key"):
         open_log(postgres_url, to_read=to_read)
+
+
+def test_no_export_is_made_of_a_log_that_a_subscription_fills(
+    server_of_its_own: DatabaseServer,
+) -> None:
+    """It would be declared complete until a time whose events have not come yet."""
+    server_of_its_own.stop()
+    server_of_its_own.start(["-cwal_level=logical"])
+    source, at_primary = server_of_its_own.url, PostgresBounds(at_primary=True)
+    with database_directory() as directory:
+        copy = DatabaseServer.new(directory / "copy")
+        copy.start()
+        for server in (server_of_its_own, copy):
+            open_log(server.url).close()
+        server_of_its_own.run("CREATE PUBLICATION log FOR TABLE stored_events")
+        conninfo = f"host=127.0.0.1 port={server_of_its_own.port} user=postgres dbname=postgres"
+        copy.run(f"CREATE SUBSCRIPTION log CONNECTION '{conninfo}' PUBLICATION log")
+        for url, is_copy in ((source, False), (copy.url, True)):
+            refused = pytest.raises(LogUnusable, match="by the subscription log")
+            with refused if is_copy else nullcontext():
+                open_log(url, to_read=True, postgres=at_primary).close()
+            open_log(url, to_read=True).close()
+        copy.run("ALTER SUBSCRIPTION log DISABLE")
+        open_log(copy.url, to_read=True, postgres=at_primary).close()
+        copy.run("ALTER SUBSCRIPTION log SET (slot_name = NONE)")
+        copy.run("DROP SUBSCRIPTION log")
 
 
 def test_queues_that_were_not_restored_are_found_missing_and_counted_again(
