@@ -421,9 +421,12 @@ class HostServer:
             if number & QUESTION:
                 self._ask(content, _answered(connection, number))
                 continue
-            self._submit(
-                connection.edge, content, _answer(connection, number), connection.incarnation
-            )
+            edge, answer = connection.edge, _answer(connection, number)
+            with self._lock:
+                # Once its edge has connected again, nothing that it sent before is carried out.
+                if self._connections.get(edge) is not connection:
+                    return
+                self._submit(edge, content, answer, connection.incarnation)
 
 
 def _answer(connection: EdgeConnection, number: int) -> Answer:
