@@ -20,7 +20,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
+from http_edge.didcomm.protocols.pickup import ends_implicit, hands_out, opens_route
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -159,6 +159,8 @@ class InboundSocket(InboundTransport):
         if message.delay_ms is not None and patient:
             self._passable.set()
         is_live = is_peer and self._peers[sender.did].live_since is not None
+        if is_live and message.delay_ms is None and hands_out(message):
+            self._peers[sender.did].pump.hold()
         return msgspec.structs.replace(peer, persistent=is_peer, patient=patient, live=is_live)
 
     async def _let_in(self, sender: AgentAccount) -> bool:
@@ -195,6 +197,8 @@ class InboundSocket(InboundTransport):
             received = await self._dependencies.inbound.receive(body, self)
         finally:
             self._client.handled(len(body))
+            for peer in self._peers.values():
+                peer.pump.let_go()  # in a task, so after the answer below
         if isinstance(received, MessageRejection):
             self._reject(received)
             return

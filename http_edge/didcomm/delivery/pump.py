@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -85,7 +85,7 @@ class Pump:
         self._outgoing = outgoing
         self._new_id = new_id
         self._pushed: list[DeliveredMessage] = []
-        self._fetching = 0
+        self._handing_out: set[asyncio.Task[Any] | None] = set()
         self._sends_in_order = asyncio.Lock()
         # The loop itself keeps no task alive.
         self._sending: asyncio.Task[None] | None = None
@@ -94,15 +94,29 @@ class Pump:
     def push(self, message: DeliveredMessage) -> None:
         """Send a message that was leased to this session when it was queued.
 
-        It goes out after the messages that are being fetched. Messages pushed together go out in
-        one delivery.
+        It goes out after the messages that are being fetched, also by a request of the agent.
+        Messages pushed together go out in one delivery.
         """
         self._pushed.append(message)
-        if len(self._pushed) == 1 and not self._fetching:
+        if len(self._pushed) == 1:
+            self._begin_to_send()
+
+    def hold(self) -> None:
+        """Keep pushed messages back until this task calls ``let_go``: it hands out earlier ones."""
+        self._handing_out.add(asyncio.current_task())
+
+    def let_go(self) -> None:
+        """Send what was pushed while this task handed out messages, if it did."""
+        self._handing_out.discard(asyncio.current_task())
+        if self._pushed:
+            self._begin_to_send()
+
+    def _begin_to_send(self) -> None:
+        if not self._handing_out:
             self._sending = asyncio.get_running_loop().create_task(self._send_pushed())
 
     async def _send_pushed(self) -> None:
-        if self._fetching:
+        if self._handing_out:
             return
         pushed, self._pushed = self._pushed, []
         await self._send(pushed)
@@ -167,13 +181,13 @@ class Pump:
 
     async def _deliver_live(self, version: int) -> float | None:
         """Deliver what one fetch finds; return the pause (s), None if live mode is over."""
-        self._fetching += 1
+        self.hold()
         try:
             delivery = await self._take(LIVE, after_version=version, live=True)
             if not isinstance(delivery, Refusal):
                 await self._send(delivery.messages)
         finally:
-            self._fetching -= 1
+            self._handing_out.discard(asyncio.current_task())
             await self._send_pushed()
         if isinstance(delivery, Refusal):
             return _RETRY_S if delivery in TO_RETRY else None

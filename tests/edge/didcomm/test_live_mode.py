@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from typing import Any
 
 import pytest
 
-from actors.host.port import HostUnavailable
+from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
 from tests.edge.didcomm.wallet_network import (
     Bob,
@@ -221,6 +222,38 @@ async def test_http_requests_do_not_disturb_the_live_socket(
         await network.write(bob, "two")
         assert await pushed(bob, live, 1) == ["two"]
         assert (await live.received([one.id])).message_count == 0
+
+
+@pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
+async def test_what_is_pushed_while_an_answer_hands_out_earlier_messages_follows_that_answer(
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edge reads and packs a large delivery beside its other work."""
+    ask = LocalHostPort.ask
+    reads, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def reading(port: LocalHostPort, question: HostQuestion[A]) -> A:
+        if isinstance(question, ReadPages):
+            reads.set()
+            await may_go_on.wait()
+        return await ask(port, question)
+
+    earlier = [letter * 200_000 for letter in "abcde"]
+    await network.write(bob, *earlier)
+    monkeypatch.setattr(LocalHostPort, "ask", reading)
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
+        assert opened(bob.connection, await socket.data())["live_delivery"] is True
+        request = sealed(bob.connection, "messagepickup/2.0/delivery-request", limit=9, **routed())
+        await socket.raw.send_bytes(request)
+        await reads.wait()
+        await network.write(bob, "later")
+        may_go_on.set()
+        came: list[str] = []
+        while len(came) < 6:
+            delivery = opened(bob.connection, await socket.data())
+            came += bob.texts(b64decode(one["data"]["base64"]) for one in delivery["~attach"])
+    assert [text[:5] for text in came] == ["aaaaa", "bbbbb", "ccccc", "ddddd", "eeeee", "later"]
 
 
 async def test_a_live_mode_without_a_return_route_is_none(network: WalletNetwork, bob: Bob) -> None:
