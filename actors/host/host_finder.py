@@ -80,10 +80,11 @@ class HostFinder:
         return lease
 
     async def is_there(self, database: int) -> bool:
-        """Does a database answer now, within the times of leases?"""
+        """Does a database answer now?"""
         try:
-            await asyncio.to_thread(self._databases[database].clock_s)
-        except LogUnavailable:
+            async with asyncio.timeout(_READ_S_MAX):  # perhaps it is not asked: a read hangs there
+                await asyncio.to_thread(self._databases[database].clock_s)
+        except (LogUnavailable, TimeoutError):
             return False
         return True
 

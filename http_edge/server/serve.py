@@ -13,12 +13,13 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from ray import exceptions as ray_errors
@@ -49,6 +50,7 @@ from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe, configure
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _READY_S_MAX: Final = 120.0
 _RETRY_S: Final = 0.2
@@ -286,7 +288,7 @@ class _Mediator:
         """
         while True:
             await asyncio.sleep(_AWAY_S)
-            why = await asyncio.to_thread(why_unserved, self._settings, number)
+            why = await _aside(partial(why_unserved, self._settings, number))
             if why is None:
                 break
             if why != self._away[number]:
@@ -401,6 +403,27 @@ class _Mediator:
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def _aside(ask: Callable[[], _T]) -> _T:
+    """Call a function, which raises nothing, in a thread that no end of this process waits for.
+
+    A database that hangs is given up only after ``postgres.connect_s_max`` for each server.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_T] = loop.create_future()
+
+    def settle(said: _T) -> None:
+        if not answer.done():
+            answer.set_result(said)
+
+    def call() -> None:
+        said = ask()
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, said)
+
+    threading.Thread(target=call, name="database-away", daemon=True).start()
+    return await answer
 
 
 async def _stopped(answer: Awaitable[None]) -> None:

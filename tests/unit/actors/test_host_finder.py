@@ -43,6 +43,9 @@ class Rows:
             raise LogUnavailable("away")
         return [HostLease(name, "node", name, "127.0.0.1", 1, b"token") for name in self.names]
 
+    def clock_s(self) -> float:
+        return len(self.living())
+
 
 def finder_of(*databases: Rows) -> HostFinder:
     return HostFinder([cast("HostLeases", rows) for rows in databases])
@@ -100,6 +103,23 @@ async def test_a_database_that_has_never_answered_holds_up_no_other(
 
     await until(is_read)
     assert await finder.find("c") is None
+
+
+async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = Rows()
+    finder = finder_of(rows)
+    assert await finder.is_there(0)
+    rows.is_there = False
+    assert not await finder.is_there(0)
+    rows.is_there = True
+    rows.answers.clear()
+    monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.01)
+    try:
+        assert not await finder.is_there(0)
+    finally:
+        rows.answers.set()
 
 
 async def test_the_placer_of_a_database_sees_its_rows_alone_and_needs_an_answer_of_it_alone(
