@@ -100,7 +100,7 @@ def _refuse_if_silent(silent: Mapping[str, Sequence[str]], done: str) -> None:
     each = ", ".join(f"{number} ({len(shards)} shards)" for number, shards in silent.items())
     raise Stop(
         Exit.UNREACHABLE,
-        f"The placer of database {each} did not answer: nothing was ordered for its shards. {done}",
+        f"The placer of database {each} did not answer, so the order may not hold there. {done}",
         "Give the order again when that database is there: the log lines of the nodes say why it"
         " is not.",
     )
