@@ -57,11 +57,6 @@ def not_speaking(state: Identity, context: DecisionContext) -> Refusal | None:
     return None
 
 
-def is_spoken_for(state: Identity, did: str) -> bool:
-    """Does another DID speak for the account of this one, even if it has ended for now?"""
-    return state.speaker_did not in {"", did}
-
-
 def find_account(state: Identity, command: FindAccount, context: DecisionContext) -> Accepted:
     """Answer what this DID is: an account, a speaker for another's account, or nothing yet."""
     speaker = state.speaker_did or context.target

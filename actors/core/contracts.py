@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from actors.core.accounts import is_spoken_for
 from actors.core.commands import (
     AcknowledgeContractRequests,
     CheckRegistered,
@@ -48,7 +47,7 @@ def register(state: Identity, command: Register, context: DecisionContext) -> De
     if state.erasing:
         return Refusal.TEMPORARILY_UNAVAILABLE
     is_new = not state.registered_until_s
-    if is_new and (not command.admitted or is_spoken_for(state, context.target)):
+    if is_new and (not command.admitted or state.is_spoken_for(context.target)):
         # A key that was given up in DIDComm would share the queue of the account.
         return Refusal.UNAUTHORIZED_COMMAND
     if contract.expires_at_s <= context.now_s:

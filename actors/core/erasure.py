@@ -16,7 +16,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from actors.core.accounts import is_spoken_for
 from actors.core.commands import ClaimedKey, EraseIdentity
 from actors.core.contracts import requests_expired
 from actors.core.decision import Accepted, Decision, DecisionContext
@@ -56,7 +55,7 @@ def erase(state: Identity, command: EraseIdentity, context: DecisionContext) -> 
     if command.by == OWNER:
         if state.registered_until_s <= context.now_s:
             return Refusal.UNAUTHORIZED_COMMAND
-        if state.account_did or is_spoken_for(state, context.target):
+        if state.account_did or state.is_spoken_for(context.target):
             # What would be erased is not its own alone.
             return Refusal.INVALID_COMMAND
     if command.by == CONTINUED:

@@ -201,6 +201,10 @@ class Identity(msgspec.Struct):
         """Has it ever registered, or connected as a DIDComm agent?"""
         return bool(self.registered_until_s) or self.connection is not None
 
+    def is_spoken_for(self, did: str) -> bool:
+        """Does another DID speak for the account of this one, ``did``, even if it has ended?"""
+        return self.speaker_did not in {"", did}
+
     @property
     def stored_bytes(self) -> int:
         """Bytes stored for the identity, of every kind, waiting messages included."""
