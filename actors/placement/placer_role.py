@@ -99,6 +99,8 @@ class PlacerRole:
         # Of its own: threads that wait for another database must not delay the next renewal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
+        self._is_unheard = False
+        """Is a lease stored of which ``run`` has not heard? It may be cancelled meanwhile."""
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
@@ -148,11 +150,26 @@ class PlacerRole:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_FINISH_S_MAX):
                     await self._placer.close()
-        if self._lease is not None and has_role:
-            with contextlib.suppress(LogUnavailable):
-                await self._aside(self._leases.leave, self._lease)
-        await self._aside(self._leases.close)
+        await self._aside(self._leave, has_role)
         self._thread.shutdown(wait=False)
+
+    def _renew(self, lease: HostLease) -> bool:
+        self._is_unheard = self._leases.renew(lease, self._term.lease_s)
+        return self._is_unheard
+
+    def _take(self, lease: HostLease) -> None:
+        self._leases.take(lease, self._term.lease_s)
+        self._is_unheard = True
+
+    def _renewed(self, sent_s: float) -> None:
+        self._is_unheard = False
+        self._term.renewed(sent_s)
+
+    def _leave(self, has_role: bool) -> None:  # noqa: FBT001 - called in a thread
+        if self._lease is not None and (has_role or self._is_unheard):
+            with contextlib.suppress(LogUnavailable):
+                self._leases.leave(self._lease)
+        self._leases.close()
 
     async def _aside(self, run: Callable[..., _T], *arguments: object) -> _T:
         """Call the database in a thread."""
@@ -172,12 +189,12 @@ class PlacerRole:
         """Renew the lease, and run the placer if it is ours; return False once it is lost."""
         sent_s = time.monotonic()
         try:
-            if await self._aside(self._leases.renew, lease, self._term.lease_s):
-                self._term.renewed(sent_s)
+            if await self._aside(self._renew, lease):
+                self._renewed(sent_s)
             elif await self._has_ended():
                 # If two processes notice this at once, both take the lease, and one of them has it.
-                await self._aside(self._leases.take, lease, self._term.lease_s)
-                self._term.renewed(sent_s)
+                await self._aside(self._take, lease)
+                self._renewed(sent_s)
             else:
                 self._term.ended()
         except LogUnavailable as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -57,6 +58,9 @@ class CutOffLeases(HostLeases):
     def __init__(self, leases: HostLeases) -> None:
         self._leases = leases
         self.is_cut_off = False
+        self.has_renewed = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     @property
     def _there(self) -> HostLeases:
@@ -70,7 +74,10 @@ class CutOffLeases(HostLeases):
 
     @override
     def renew(self, lease: HostLease, seconds: float) -> bool:
-        return self._there.renew(lease, seconds)
+        is_ours = self._there.renew(lease, seconds)
+        self.has_renewed.set()
+        assert self.may_answer.wait(LEFT_S_MAX)
+        return is_ours
 
     @override
     def living(self) -> Sequence[HostLease]:
@@ -149,6 +156,19 @@ async def test_who_leaves_gives_the_role_to_the_next_and_both_place_what_there_i
     (row,) = leases.living()
     assert (row.name, row.node) == (PLACER, "b")
     await second.leave()
+    assert leases.living() == []
+
+
+async def test_who_leaves_before_it_hears_that_it_has_the_role_leaves_no_lease(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    process = Process(cluster, "a", tmp_path)
+    process.leases.may_answer.clear()
+    assert await asyncio.to_thread(process.leases.has_renewed.wait, LEFT_S_MAX)
+    process.running.cancel()
+    await asyncio.gather(process.running, return_exceptions=True)
+    process.leases.may_answer.set()
+    await process.role.leave()
     assert leases.living() == []
 
 
