@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
 
 from http_edge.crypto.mediator_keys import load_operators_token
 from http_edge.settings.settings import Settings
@@ -57,6 +59,17 @@ def _edge(data_dir: Path, operators_port: int) -> Iterator[tuple[int, str]]:
         process.wait()
 
 
+@pytest.fixture
+def files_for_a_crowd() -> Iterator[None]:
+    """This process may open more files than the edge, which most shells do not let it at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < 2 * _FILES:
+        pytest.skip(f"no process may open more than {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * _FILES), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @asynccontextmanager
 async def _crowd(url: str) -> AsyncIterator[None]:
     """Connections of strangers, each with a request that does not end; one was refused at last."""
@@ -86,6 +99,7 @@ def _files_of(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/fd").iterdir())
 
 
+@pytest.mark.usefixtures("files_for_a_crowd")
 async def test_operators_are_served_while_strangers_hold_every_connection_there_may_be(
     tmp_path: Path,
 ) -> None:
