@@ -19,23 +19,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _GARBAGE_OBJECTS = 20_000
 _MEMORY = "/dev/shm"
 _MEMORY_BYTES_MIN = 6 * 1024**3
+_PLACE_BYTES_MAX = 60
+"""Sockets of PostgreSQL and of forked processes are in it; the path of one has at most 107."""
 
 
-def _use_memory_for_files() -> None:
+def _choose_place_for_files() -> None:
     """Have temporary files in memory where there is room: half of a run waited for its disk.
 
     Every commit is synced there too, and what is killed leaves its files as it would on a disk.
     What a power cut may leave is played from system calls (tests/crash/disk.py). TMPDIR decides
-    where it is set.
+    where it is set, unless its path is too long for sockets.
     """
-    if "TMPDIR" in os.environ or not os.path.ismount(_MEMORY):
-        return
-    if shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
-        # Of this process alone: what Ray leaves behind when it is killed stays out of memory.
+    # Of this process alone: what Ray leaves behind when it is killed stays out of memory.
+    if "TMPDIR" in os.environ:
+        if len(os.fsencode(tempfile.gettempdir())) > _PLACE_BYTES_MAX:
+            tempfile.tempdir = "/tmp"
+    elif os.path.ismount(_MEMORY) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN:
         tempfile.tempdir = _MEMORY
 
 
-_use_memory_for_files()
+_choose_place_for_files()
 
 
 @pytest.hookimpl(wrapper=True)

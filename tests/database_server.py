@@ -50,7 +50,9 @@ class DatabaseServer:
         It will listen at ``address``, and trust all clients in the network of that.
         """
         _own(directory)
-        _run("initdb", "--auth=trust", "--no-sync", "-U", "postgres", "-D", str(directory))
+        # By itself it would take the encoding of the locale, which may be that of no text at all.
+        options = ["--auth=trust", "--no-sync", "--encoding=UTF8", "--no-locale"]
+        _run("initdb", *options, "-U", "postgres", "-D", str(directory))
         with (directory / "pg_hba.conf").open("a") as trusted:
             trusted.writelines(
                 f"host {each} all samenet trust\n" for each in ("all", "replication")

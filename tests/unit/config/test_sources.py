@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_relative_data_directory_becomes_absolute(
     monkeypatch.chdir(tmp_path)
     settings = load_settings({"data_dir": "here"}, NONE).settings
     assert settings.data_dir == tmp_path / "here"
-    assert settings.log_dsn == f"sqlite://{tmp_path}/here/log.db"
+    assert settings.log_dsn == f"sqlite://{quote(str(tmp_path))}/here/log.db"
 
 
 @pytest.mark.parametrize("name", ["keys_file", "operators.token_file", "push.fcm_credentials_file"])
