@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from projections.errors import BUSY
 from projections.generations.place import TablesPlace
 from projections.rebuild.rebuild import rebuild
 from projections.spark.export import open_export
+from tests.cluster.server import ended, processes_of
 from tests.histories import History, random_script
 from tests.projections.exports import export_log, read_tables
 from tests.projections.test_rebuild import folded
@@ -33,7 +34,9 @@ def running(source: Path, target: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A rebuild in a process of its own, which is killed at the end of the block."""
     options = ["--from", str(source), "--to", str(target), "--master", "local[1]"]
     command = [sys.executable, "-m", "projections", "rebuild", *options]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as program:
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as program:
         try:
             yield program
         finally:
@@ -41,13 +44,16 @@ def running(source: Path, target: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_files(program: subprocess.Popen[bytes], target: Path) -> None:
-    """Until the first table is written, or the program has ended."""
-    for _ in range(int(_WAIT_S / _LOOK_S)):
-        if any(target.glob("*/*/*/*.parquet")):
-            return
+    """Until the first table is written; the program must not end before."""
+    while not _has_files(target):
         assert program.poll() is None
         threading.Event().wait(_LOOK_S)
-    raise TimeoutError
+
+
+def _has_files(target: Path) -> bool:
+    with suppress(FileNotFoundError):  # a folder of a job that has just ended
+        return any(target.glob("*/*/*/*.parquet"))
+    return False
 
 
 @pytest.mark.spark
@@ -66,6 +72,8 @@ def test_a_running_rebuild_lets_no_other_in_and_may_be_killed(
             assert "another rebuild writes to this place" in refused.stderr
             program.kill()
             program.wait()
+            # Java ends when it finds its parent gone, and writes until then.
+            assert all(ended(pid, _WAIT_S) for pid, _ in processes_of([program.pid]))
         assert TablesPlace(str(target)).generation() is None
         made = rebuild(spark, open_export(str(source)), str(target), incremental=True)
         assert read_tables(target, made) == folded(log)
