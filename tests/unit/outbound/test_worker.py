@@ -21,6 +21,7 @@ from http_edge.didcomm.unknown_dids import methods
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
 from tests.unit.outbound.agent_host import WAIT_S, AgentHost, Gate, agent_host, status
 from tests.unit.outbound.delivery_network import ALICE, BOB, DeliveryNetwork, envelopes, idle
+from tests.unit.test_hang_watch import clock_set_ahead
 
 DAY_MS = 86_400_000
 TRIES = _REFUSALS_MAX + 1
@@ -316,11 +317,14 @@ async def test_an_agent_that_names_another_endpoint_is_reached_there(
 
 
 async def test_a_slow_endpoint_is_given_up_and_its_message_stays(
-    network: DeliveryNetwork, agents: AgentHost
+    network: DeliveryNetwork, agents: AgentHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await network.connect(ALICE, agents.url(), queued=envelopes(2))
     agents.answer = gate = Gate()
-    network.workers(agents.lookup, timeout_s=0.1, wakes=ALICE)
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
+    network.workers(agents.lookup, timeout_s=60, slow_s=60, wakes=ALICE)
+    await agents.has(1)
+    goes_on(120)
     await network.identities().answered(ReleaseLeases)
     assert len(agents.received) == 1
     state = await network.state(ALICE)
