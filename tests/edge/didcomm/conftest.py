@@ -22,8 +22,14 @@ async def mediator(start_mediator: StartMediator, settings: Json) -> Mediator:
 
 
 @pytest.fixture
-async def network(mediator: Mediator) -> AsyncIterator[WalletNetwork]:
-    """Its wallets outlive a restart of the mediator."""
+async def network(
+    mediator: Mediator, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[WalletNetwork]:
+    """Its wallets outlive a restart of the mediator, and have its clock.
+
+    By the clock of this machine they give up their DIDs in its future, from 2027-01-15 on.
+    """
+    monkeypatch.setattr("http_edge.clients.didcomm.wallet._now_ms", mediator.clock)
     async with aiohttp.ClientSession() as session:
         yield WalletNetwork(mediator, session)
 
