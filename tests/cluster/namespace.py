@@ -8,21 +8,22 @@ decide.
 
 from __future__ import annotations
 
-import os
+import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Final, Self
 
-_NAME: Final = f"poste{os.getpid()}"
 _PREFIX_BITS: Final = 24
+_NUMBERS: Final = range(256)
 
 
 class Link:
     """One network between the machine and a namespace; the machine has two addresses in it."""
 
-    def __init__(self, name: str, network: str) -> None:
-        """The link ``name`` in the namespace; ``network`` is the three first bytes of addresses."""
-        self._device = f"{name}{os.getpid()}"
+    def __init__(self, namespace: str, device: str, network: str) -> None:
+        """A link by a device of this name; ``network`` is the three first bytes of addresses."""
+        self._namespace = namespace
+        self._device = device
         self._network = network
 
     def address(self, number: int) -> str:
@@ -32,12 +33,12 @@ class Link:
     def make(self) -> None:
         """Make both ends. Raises: CalledProcessError."""
         here, there = self._device, f"{self._device}n"
-        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", _NAME)
+        _ip("link", "add", here, "type", "veth", "peer", "name", there, "netns", self._namespace)
         for number in (1, 2):
             _ip("addr", "add", f"{self.address(number)}/{_PREFIX_BITS}", "dev", here)
         _ip("link", "set", here, "up")
         # On its loopback, so that the node can still talk to itself when the link is cut.
-        _ip("-n", _NAME, "addr", "add", f"{self.address(3)}/32", "dev", "lo")
+        _ip("-n", self._namespace, "addr", "add", f"{self.address(3)}/32", "dev", "lo")
         self.heal()
 
     def remove(self) -> None:
@@ -46,39 +47,44 @@ class Link:
 
     def cut(self) -> None:
         """Nothing comes through any more, and no connection is closed."""
-        _ip("-n", _NAME, "link", "set", f"{self._device}n", "down")
+        _ip("-n", self._namespace, "link", "set", f"{self._device}n", "down")
 
     def heal(self) -> None:
         """Everything comes through again."""
         there = f"{self._device}n"
-        _ip("-n", _NAME, "link", "set", there, "up")
+        _ip("-n", self._namespace, "link", "set", there, "up")
         whole = f"{self.address(0)}/{_PREFIX_BITS}"
-        _ip("-n", _NAME, "route", "add", whole, "dev", there, "src", self.address(3))
+        _ip("-n", self._namespace, "route", "add", whole, "dev", there, "src", self.address(3))
 
 
 class Namespace:
     """A namespace with its links; a context manager. Raises: CalledProcessError."""
 
     def __init__(self) -> None:
-        """Not made yet."""
-        network = os.getpid() % 256
-        self.inward = Link("pi", f"10.76.{network}")
+        """Not made yet. No other process has one of its number, whichever run it is of."""
+        number, self._claim = _claimed()
+        self._name = f"poste{number}"
+        self.inward = self._link("pi", 76, number)
         """By which the other nodes reach this one."""
-        self.outward = Link("po", f"10.77.{network}")
+        self.outward = self._link("po", 77, number)
         """By which this node reaches the others."""
-        self.clients = Link("pc", f"10.78.{network}")
-        self.database = Link("pd", f"10.79.{network}")
+        self.clients = self._link("pc", 78, number)
+        self.database = self._link("pd", 79, number)
         self._links = self.inward, self.outward, self.clients, self.database
+
+    def _link(self, name: str, kind: int, number: int) -> Link:
+        return Link(self._name, f"{name}{number}", f"10.{kind}.{number}")
 
     @property
     def prefix(self) -> Sequence[str]:
         """Before a command that is to run in it."""
-        return ["nsenter", f"--net=/run/netns/{_NAME}"]
+        return ["nsenter", f"--net=/run/netns/{self._name}"]
 
     def __enter__(self) -> Self:
-        _ip("netns", "add", _NAME)
         try:
-            _ip("-n", _NAME, "link", "set", "lo", "up")
+            self._remove()  # what a process that was killed has left
+            _ip("netns", "add", self._name)
+            _ip("-n", self._name, "link", "set", "lo", "up")
             for link in self._links:
                 link.make()
         except BaseException:
@@ -87,10 +93,27 @@ class Namespace:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._remove()
+        self._claim.close()
+
+    def _remove(self) -> None:
         # Their other ends go with the namespace too, but only some time later.
         for link in self._links:
             link.remove()
-        _ip("netns", "del", _NAME)
+        subprocess.run(["ip", "netns", "del", self._name], check=False, capture_output=True)
+
+
+def _claimed() -> tuple[int, socket.socket]:
+    """A number that no other process has, and what claims it; see ``tests/ports.py``."""
+    for number in _NUMBERS:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0poste-test-namespace-{number}")
+        except OSError:
+            claim.close()
+        else:
+            return number, claim
+    raise AssertionError("other processes have all networks of tests")
 
 
 def is_permitted() -> bool:
