@@ -27,6 +27,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from tests.ports import free_port
+
 TLS_PLEASE: Final = struct.pack("!ii", 8, 80_877_103)
 _START_S_MAX: Final = 10.0
 _BLOCK_BYTES: Final = 65_536
@@ -91,8 +93,8 @@ class TlsProxy:
         self, listening: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]
     ) -> None:
         stopping = asyncio.Event()
-        front = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = front.sockets[0].getsockname()[1]
+        self.port = free_port()  # where nothing listens afterwards
+        front = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         listening.set_result((asyncio.get_running_loop(), stopping))
         await stopping.wait()
         front.close()

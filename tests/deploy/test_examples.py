@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from actors.host.clock import system_clock
 from tests.deploy.manifests import DEPLOY
 from tests.edge.mediator import HandClock, Mediator
+from tests.ports import free_port
 
 EXAMPLES = sorted((DEPLOY / "docs/examples").glob("*.py"))
 ELSEWHERE = {"check_evidence.py", "check_push.py", "sealed_rows.py"}
@@ -23,10 +23,8 @@ ELSEWHERE = {"check_evidence.py", "check_push.py", "sealed_rows.py"}
 async def test_an_example_runs_and_reads_what_was_sent(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as probe:
-        # The invitation names the mediator's URL, so the port is known before it listens.
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    # The invitation names the mediator's URL, so the port is known before it listens.
+    listen = f"127.0.0.1:{free_port()}"
     url = f"http://{listen}"
     mediator = Mediator(tmp_path, HandClock(system_clock()), listen=listen, public_url=url)
     await mediator.start()
