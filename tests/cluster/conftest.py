@@ -20,7 +20,9 @@ OUTBOUND: Final = {
 
 @pytest.fixture(scope="package")  # an idle Ray costs whatever runs later
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("cluster") / "data") as server:
+    """One whose leases of messages end by themselves after all tests alone."""
+    settings = {"didcomm.lease_s": "3600"}
+    with Server(tmp_path_factory.mktemp("cluster") / "data", **settings) as server:
         yield server
 
 

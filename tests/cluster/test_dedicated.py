@@ -87,7 +87,10 @@ async def all_on(cluster: Nodes, *nodes: str) -> None:
     """Wait until the dedicated identities are on these nodes."""
 
     async def found() -> bool:
-        return sorted(map(str, (await nodes_of(cluster)).values())) == sorted(nodes)
+        try:
+            return sorted(map(str, (await nodes_of(cluster)).values())) == sorted(nodes)
+        except AssertionError:  # the placer is just moving
+            return False
 
     await until(found)
 

@@ -99,7 +99,8 @@ async def scraped(server: Server) -> Page:
 
 
 def lines(server: Server) -> list[dict[str, Any]]:
-    written = (server.data_dir / "stderr").read_text().splitlines()
+    # Of the last line there may be a part alone, while it is written.
+    *written, _ = (server.data_dir / "stderr").read_text().split("\n")
     return [json.loads(line) for line in written if line.startswith("{")]
 
 

@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -209,12 +209,8 @@ async def test_an_edge_that_cannot_start_does_not_cut_short_what_others_answer(
 def test_ctrl_c_again_and_again_does_not_cut_the_stop_short(tmp_path: Path) -> None:
     with Server(tmp_path / "data") as server:
         (folder,) = ray_folders(server)
-        code = None
-        for _ in range(int(DRAINED_S_MAX / AGAIN_S)):
+        while (code := server.exit_code(AGAIN_S)) is None:
             send(server.pid, signal.SIGINT)
-            code = server.exit_code(AGAIN_S)
-            if code is not None:
-                break
         assert code == 0
         server.wait_until_gone()
         assert not folder.exists()
@@ -268,13 +264,20 @@ def test_sigterm_during_the_start_ends_it_without_ready(moment: str, tmp_path: P
     assert events[-2:] == ["stopping", "stopped"]
 
 
+def said_by_all(server: Server, file: str) -> list[str]:
+    """What this file of /proc says of each process that has not ended meanwhile, as some of Ray's
+    do at any time."""
+    found = []
+    for pid, _ in server.processes():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.append(Path(f"/proc/{pid}/{file}").read_text(errors="replace"))
+    return found
+
+
 def ray_folders(server: Server) -> set[Path]:
     """The folders of Ray whose sockets the processes of a mediator have open."""
-    found: set[Path] = set()
-    for pid, _ in server.processes():
-        names = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-        found |= {Path(name) for name in re.findall(r"(?:/[\w.-]+)+/session_[\d_-]+", names)}
-    return found
+    names = "\0".join(said_by_all(server, "cmdline"))
+    return {Path(name) for name in re.findall(r"(?:/[\w.-]+)+/session_[\d_-]+", names)}
 
 
 async def test_a_killed_mediator_leaves_nothing_running_and_returns_with_all_it_held(
@@ -385,12 +388,12 @@ LOOPBACK = {
 
 def listening(pids: list[int]) -> set[str]:
     """The addresses, as the kernel writes them, on which these processes accept connections."""
-    inodes = {
-        str(descriptor.readlink())
-        for pid in pids
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir()
-        if descriptor.is_symlink()
-    }
+    inodes: set[str] = set()
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    inodes.add(str(descriptor.readlink()))
     rows = [
         row.split()
         for table in ("tcp", "tcp6")
@@ -410,7 +413,7 @@ def test_every_port_of_a_mediator_rays_included_is_on_loopback(server: Server) -
 
 
 def test_ray_has_no_process_for_what_nothing_here_reads(server: Server) -> None:
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid, _ in server.processes()]
+    commands = said_by_all(server, "cmdline")
     pythons = [found for found in commands if "raylet/raylet" not in found]  # that names its agents
     names = ("dashboard.py", "monitor.py", "/agent.py", "/agent/main.py", "ray::Dashboard")
     unused = (*names, "ray::RuntimeEnvAgent")
@@ -422,7 +425,7 @@ def test_no_process_leaves_its_memory_in_a_file(unlucky: Server) -> None:
 
     With a limit of 0 it would still start a program for it (core(5)), with 1 it does not.
     """
-    found = [Path(f"/proc/{pid}/limits").read_text() for pid, _ in unlucky.processes()]
+    found = said_by_all(unlucky, "limits")
     soft = {line.split()[4] for text in found for line in text.splitlines() if "core" in line}
     assert len(found) > len(RAYS)
     assert soft == {"1"}
