@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cluster.server import ended, own_environment, ready_url, send
+from tests.cluster.server import ended, own_environment, processes_of, ready_url, send
 from tests.deploy.manifests import DEPLOY, VARIABLES, compose
 from tests.ports import free_port
 
@@ -30,7 +30,6 @@ GONE_S_MAX: Final = 30.0
 _POSTE: Final = """#!/bin/sh
 exec {python} -c 'from http_edge.cli.main import main; main()' "$@"
 """
-_SESSION: Final = 3  # field of /proc/<pid>/stat after the command's name
 
 
 def _environment_of_the_image() -> dict[str, str]:
@@ -89,14 +88,16 @@ class Machine:
     def end(self) -> None:
         """Kill every process of every service."""
         sessions = {process.pid for process in self._running}
-        for process in self._running:
-            for pid in _processes_of(sessions):
+        # One may have made another before it was killed.
+        while left := [pid for pid, _ in processes_of(sessions)]:
+            for pid in left:
                 send(pid, signal.SIGKILL)
+            for pid in left:
+                ended(pid, GONE_S_MAX)
+        for process in self._running:
             process.wait(GONE_S_MAX)
             assert process.stdout is not None
             process.stdout.close()
-        for pid in _processes_of(sessions):
-            ended(pid, GONE_S_MAX)
 
     def _environment(self, service: dict[str, Any]) -> dict[str, str]:
         variables = _environment_of_the_image() | {
@@ -118,17 +119,6 @@ class Machine:
         """A word of the file with the names and paths of this machine."""
         text = text.replace("node_address=auto", "node_address=127.0.0.1")
         return re.sub(r"^(|--[\w-]+=)/(keys|export)\b", rf"\1{self.folder}/\2", text)
-
-
-def _processes_of(sessions: set[int]) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended since the directory was read
-            if int(fields[_SESSION]) in sessions and fields[0] != "Z":
-                yield int(entry.name)
 
 
 @pytest.fixture
