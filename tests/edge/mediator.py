@@ -352,7 +352,9 @@ def _settings(data_dir: Path, settings: Json) -> Settings:
         "public_url": PUBLIC_URL,
         "did": MEDIATOR_DID,
     }
-    return Settings.model_validate({**fixed, **settings, "limits": limits})
+    made = Settings.model_validate({**fixed, **settings, "limits": limits})
+    # All settings have the same object for a section of defaults; a test may change its own.
+    return made.model_copy(deep=True)
 
 
 class Socket:
