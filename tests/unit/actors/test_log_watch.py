@@ -16,17 +16,19 @@ def test_a_log_that_fails_or_hangs_has_no_figures_and_delays_no_report(
     log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faulty = FaultyLog(log)
-    released = threading.Event()
+    began, released = threading.Event(), threading.Event()
     request: list[str] = []
 
     def hang() -> None:
         request.append("")
+        began.set()
         assert released.wait(30)
         raise LogUnavailable("gone")
 
     monkeypatch.setattr(faulty, "figures", hang)
     watch = LogWatch(faulty)
     assert [watch.figures(0.01) for _ in range(3)] == [None] * 3
+    assert began.wait(30)  # its thread may be late
     assert len(request) == 1
     released.set()
     watch.close()

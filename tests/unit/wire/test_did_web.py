@@ -18,6 +18,7 @@ from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.dids.document import Fetch, mediator_document, read_document
 from http_edge.dids.fetched import Caller, FetchedDids, WebLimits
 from http_edge.dids.web import METHODS, WebDids, document_url
+from tests.unit.test_hang_watch import clock_set_ahead
 from tests.unit.wire.https_host import NAME, Answer, HttpsHost, https_host
 
 KEYS = MediatorKeys(bytes(range(32)), bytes(range(32, 64)))
@@ -282,15 +283,19 @@ async def test_an_endless_body_is_read_no_further_than_the_limit(host: HttpsHost
     assert written < 64 * 1024 * 1024
 
 
-async def test_a_host_that_never_answers_is_given_up(host: HttpsHost) -> None:
+async def test_a_host_that_never_answers_is_given_up(
+    host: HttpsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given_up = asyncio.Event()
+    goes_on = clock_set_ahead(asyncio.get_running_loop(), monkeypatch)
 
     async def silent(_request: web.Request) -> web.StreamResponse:
+        goes_on(120)
         await given_up.wait()
         return web.Response()
 
     host.answer = silent
-    web_dids = dids(host, WebLimits(timeout_s=0.2))
+    web_dids = dids(host, WebLimits(timeout_s=60))
     assert await web_dids.resolve(host.did) is None
     assert web_dids.known(host.did) is Fetch.FAILED
     assert len(host.requests) == 1
