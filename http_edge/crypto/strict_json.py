@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 INTEGER_MAX: Final = 2**53 - 1
@@ -45,7 +46,7 @@ SMALL_BYTES: Final = 4_096
 """Other texts up to this size are checked value by value, at 0.4 µs for each value; larger ones
 level by level, at 0.1 µs for each value and 13 µs before the first."""
 
-RULES: Final = frozenset(
+_RULES: Final = frozenset(
     {
         "duplicate key",
         "integer out of range",
@@ -63,6 +64,24 @@ class JsonRefused(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+    @property
+    def rule(self) -> str:
+        """The rule that the text breaks, never a value from it."""
+        return self.reason if self.reason in _RULES else "is not JSON in UTF-8"
+
+
+def rule_of(error: msgspec.ValidationError, root: str = "") -> str:
+    """The rule that a value breaks: ``<member>: <rule>``, never a value from it.
+
+    It is msgspec's message, with the path of the member below ``root``.
+    """
+    rule, _, path = str(error).partition(" - at `$")
+    member = root + path.rstrip("`")
+    missing = rule.removeprefix("Object missing required field `")
+    if missing != rule:
+        member, rule = f"{member}.{missing.rstrip('`')}", "is missing"
+    return f"{member}: {rule[0].lower()}{rule[1:]}".lstrip(".: ")
 
 
 def parse(body: bytes) -> object:

@@ -9,7 +9,6 @@ import msgspec
 
 from http_edge.crypto import strict_json
 from http_edge.crypto.canonical_json import NotCanonical, canonical
-from http_edge.crypto.json_rules import rule_of, rule_of_text
 from http_edge.decentrl.answers import Rejected, invalid
 
 _MEMBERS: Final = ("header", "payload", "signature")
@@ -58,7 +57,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     try:
         value, has_floats = strict_json.parse_and_look(body)
     except strict_json.JsonRefused as error:
-        return invalid(f"body: {rule_of_text(error)}")
+        return invalid(f"body: {error.rule}")
     if not isinstance(value, dict):
         return invalid("body: is not an object")
     # By hand, because msgspec would copy the header and check the whole payload.
@@ -71,7 +70,7 @@ def read(body: bytes, *, did_bytes_max: int) -> CommandEnvelope | Rejected:
     try:
         header = msgspec.convert(value["header"], _Header)
     except msgspec.ValidationError as error:
-        return invalid(rule_of(error, "header"))
+        return invalid(strict_json.rule_of(error, "header"))
     if header.channel not in CHANNELS:
         return invalid("header.channel: is not one of the three channels")
     if not _UUID_V4.fullmatch(header.nonce):

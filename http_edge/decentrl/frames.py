@@ -18,7 +18,6 @@ from actors.core.replies import (
     Notice,
 )
 from http_edge.crypto import strict_json
-from http_edge.crypto.json_rules import rule_of, rule_of_text
 
 _UUID: Final = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
@@ -102,11 +101,11 @@ def read_authenticate(text: str, *, did_bytes_max: int) -> Authenticate | AuthRe
     try:
         message = msgspec.convert(strict_json.parse(text.encode()), Authenticate)
     except strict_json.JsonRefused as error:
-        return _invalid(f"message: {rule_of_text(error)}")
+        return _invalid(f"message: {error.rule}")
     except UnicodeEncodeError:
         return _invalid("message: is not JSON in UTF-8")
     except msgspec.ValidationError as error:
-        return _invalid(rule_of(error, "message"))
+        return _invalid(strict_json.rule_of(error, "message"))
     if message.type != "AUTHENTICATE":
         return _invalid("message.type: is not AUTHENTICATE")
     if len(message.did.encode()) > did_bytes_max:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from actors.core.commands import Page
-from http_edge.crypto.json_rules import rule_of
+from http_edge.crypto.strict_json import rule_of
 from http_edge.settings.settings import Limits
 
 PAGE_OFFSET_MAX: Final = 2**53 - 1

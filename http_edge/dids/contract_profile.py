@@ -23,10 +23,9 @@ import msgspec
 from http_edge.crypto import aes_gcm, key_agreement
 from http_edge.crypto.canonical_json import canonical
 from http_edge.crypto.encoding import b64decode, b64decode_exactly, b64encode
-from http_edge.crypto.json_rules import rule_of, rule_of_text
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import SIGNATURE_BYTES, sign_object, verify_object
-from http_edge.crypto.strict_json import JsonRefused, parse
+from http_edge.crypto.strict_json import JsonRefused, parse, rule_of
 from http_edge.dids.document import DidDocument, signing_key_id
 
 Resolve: TypeAlias = Callable[[str], DidDocument | None]
@@ -236,7 +235,7 @@ def open_request(
     try:
         value = parse(plaintext)
     except JsonRefused as error:
-        return ContractRejection(f"plaintext: {rule_of_text(error)}")
+        return ContractRejection(f"plaintext: {error.rule}")
     if not isinstance(value, dict):
         return ContractRejection("plaintext: is not an object")
     if CONTRACT not in value:  # the bare form, the signature inside
