@@ -40,9 +40,9 @@ from http_edge.listener.outgoing import (
     POLICY,
     PONGS_MISSED,
     Outgoing,
+    Peer,
     upgraded,
 )
-from http_edge.listener.peer import Peer
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current

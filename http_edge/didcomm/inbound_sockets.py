@@ -29,8 +29,7 @@ from http_edge.didcomm.protocols.protocol import (
     hand_over,
 )
 from http_edge.dispatch.hub import Hub
-from http_edge.listener.outgoing import Outgoing
-from http_edge.listener.peer import Peer
+from http_edge.listener.outgoing import Outgoing, Peer
 from http_edge.settings.settings import Settings
 
 _LOG = logging.getLogger(__name__)

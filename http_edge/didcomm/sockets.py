@@ -25,9 +25,9 @@ from http_edge.listener.outgoing import (
     POLICY,
     PONGS_MISSED,
     Outgoing,
+    Peer,
     upgraded,
 )
-from http_edge.listener.peer import Peer
 
 _PINGS_MISSED_MAX: Final = 2
 _UNREAD_MAX: Final = 16

@@ -31,7 +31,6 @@ from http_edge.listener.connection import Connection, peer_of
 from http_edge.listener.connections import Connections
 from http_edge.listener.in_flight import InFlight, counted
 from http_edge.listener.request import Request, may_upgrade
-from http_edge.listener.router import Router, Served
 from http_edge.listener.routes import (
     JSON,
     BodyRoute,
@@ -41,6 +40,8 @@ from http_edge.listener.routes import (
     Rejection,
     Route,
     RouteGroup,
+    Router,
+    Served,
     SocketRoute,
     retry_after_s,
 )

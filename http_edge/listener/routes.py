@@ -1,4 +1,4 @@
-"""The routes that a protocol family declares and ``HttpListener`` serves.
+"""The routes that a protocol family declares and ``HttpListener`` serves, and how it finds one.
 
 A route has a method, a path, a handler and a kind: ``PlainRoute`` for a request without a body,
 ``BodyRoute`` for a POST whose body the listener receives within its bounds, ``SocketRoute`` for a
@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 JSON: Final = "application/json"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -25,6 +25,8 @@ Admission: TypeAlias = Callable[[web.Request], web.StreamResponse | None]
 ErrorBody: TypeAlias = Callable[[str], bytes]
 """The JSON text of an error; the argument is the value of a ``Rejection``, or the name of another
 HTTP status that a handler raised."""
+_GET: Final = (hdrs.METH_GET, hdrs.METH_HEAD)
+_POST: Final = (hdrs.METH_POST,)
 
 
 class HttpReason(Enum):
@@ -117,3 +119,42 @@ class RouteGroup:
 
     protocol: str
     routes: Sequence[Route]
+
+
+class Served(NamedTuple):
+    """The handlers of one declared path by method, and the group that declares it."""
+
+    path: str
+    group: RouteGroup
+    handlers: dict[str, Handler]
+
+
+class Router:
+    """The declared paths of one listener; finds the route of a request by its whole path.
+
+    aiohttp's router looks for a shorter path for every ``/`` of an unknown one, before any
+    middleware: a head of 16 KB took 40 ms. This one takes as long for any path.
+    """
+
+    def __init__(self) -> None:
+        self._at: dict[str, Served] = {}
+        self._below: dict[str, Served] = {}
+
+    def add(self, route: Route, group: RouteGroup, handler: Handler) -> None:
+        """Serve a route with this handler; a GET answers HEAD, too."""
+        is_below = route.path.endswith("/") and route.path != "/"
+        table = self._below if is_below else self._at
+        served = table.setdefault(route.path, Served(route.path, group, {}))
+        is_get = isinstance(route, SocketRoute) or (
+            isinstance(route, PlainRoute) and route.method == hdrs.METH_GET
+        )
+        served.handlers.update(dict.fromkeys(_GET if is_get else _POST, handler))
+
+    def find(self, path: str) -> Served | None:
+        """Return what is declared for a decoded path, or None."""
+        if (served := self._at.get(path)) is not None:
+            return served
+        for prefix, served in self._below.items():
+            if path.startswith(prefix) and path != prefix:
+                return served
+        return None
