@@ -32,6 +32,7 @@ from http_edge.dids import web, webvh
 from http_edge.dids.document import Fetch
 from http_edge.dids.fetched import FetchedDids, FetchedMethod, may_take
 from http_edge.listener.address_charge import charge_unproven, paying_address
+from http_edge.listener.in_flight import counted
 
 AgentDids: TypeAlias = FetchedDids[AgentDocument]
 """Fetches the documents of agents."""
@@ -71,7 +72,7 @@ class UnknownDids:
         self._identities = identities
         self._seen = seen
         self._fetched = fetched
-        self._waiting: Counter[str | None] = Counter()
+        self._waiting: Counter[str] = Counter()
 
     async def learn(self, did: str, command: bytes) -> RejectionReason | None:
         """Learn a DID; return None, or the reason why the DID remains unknown.
@@ -122,16 +123,13 @@ class UnknownDids:
         fetched = self._fetched
         if fetched is None:
             return RejectionReason.UNDECRYPTABLE
-        address = paying_address()
-        held = 0 if address is None else self._waiting[address]
+        address = paying_address() or ""  # empty: no address has a rate, or a share
+        held = self._waiting[address] if address else 0
         if not may_take(held, _WAITING_MAX - self._waiting.total()):
             return RejectionReason.TRY_AGAIN
         charge_unproven(0)
-        self._waiting[address] += 1
-        try:
+        with counted(self._waiting, address):
             found = await fetched.resolve(did)
-        finally:
-            self._waiting -= Counter([address])
         if found is not None:
             return None
         match fetched.known(did):

@@ -18,7 +18,7 @@ from http_edge.didcomm.identities import Identities
 from http_edge.dids.fetched import may_take
 from http_edge.dispatch.hub import Hub
 from http_edge.listener.address_charge import paying_address
-from http_edge.listener.in_flight import parked
+from http_edge.listener.in_flight import counted, parked
 
 
 class Wake:
@@ -76,22 +76,20 @@ class Waiting:
         wake = Wake()
         crowded = self._hub.listeners_of(did) >= self._per_identity_max
         address = paying_address() or ""  # empty: no address has a rate, or a share
-        if crowded or not may_take(self._waiting_of[address] if address else 0, self._free):
+        held = self._waiting_of[address] if address else 0
+        if crowded or not may_take(held, self._free):
             wake.close(0)
             yield wake
             return
         self._free -= 1
-        self._waiting_of[address] += 1
         self._hub.add(did, wake)
         try:
-            if not await self.open_session(did):
-                wake.close(0)
-            yield wake
+            with counted(self._waiting_of, address):
+                if not await self.open_session(did):
+                    wake.close(0)
+                yield wake
         finally:
             self._free += 1
-            self._waiting_of[address] -= 1
-            if not self._waiting_of[address]:
-                del self._waiting_of[address]
             self._hub.remove(did, wake)
 
     async def open_session(self, did: str, implicit: str = "") -> bool:
