@@ -35,14 +35,7 @@ from http_edge.listener.address_charge import (
     until_paid,
 )
 from http_edge.listener.connection import peer_of
-from http_edge.listener.outgoing import (
-    FINISH_S_MAX,
-    POLICY,
-    PONGS_MISSED,
-    Outgoing,
-    Peer,
-    upgraded,
-)
+from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, Peer, upgraded
 from http_edge.settings.settings import Limits, Protocol
 from http_edge.telemetry.refusal_counts import DECENTRL, RefusalCounts
 from http_edge.telemetry.request_id import current
@@ -135,7 +128,7 @@ class SocketEndpoint:
             await self._keep(socket, outgoing, session, peer_of(request))
         finally:
             self._hub.remove(session.did, session.listener)
-            await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
+            await outgoing.finish(writing)
         return socket
 
     async def _authenticate(

@@ -20,14 +20,7 @@ from http_edge.didcomm.inbound_sockets import InboundSocket, SocketDependencies
 from http_edge.didcomm.rejections import RejectionReason
 from http_edge.listener.address_charge import charge_message, until_paid
 from http_edge.listener.connection import peer_of
-from http_edge.listener.outgoing import (
-    FINISH_S_MAX,
-    POLICY,
-    PONGS_MISSED,
-    Outgoing,
-    Peer,
-    upgraded,
-)
+from http_edge.listener.outgoing import POLICY, PONGS_MISSED, Outgoing, Peer, upgraded
 
 _PINGS_MISSED_MAX: Final = 2
 _UNREAD_MAX: Final = 16
@@ -63,7 +56,7 @@ class DidCommSockets:
             await _Socket(self._dependencies, socket, outgoing, peer_of(request)).serve()
         finally:
             self._open.discard(outgoing)
-            await outgoing.finish(writing, seconds_max=FINISH_S_MAX)
+            await outgoing.finish(writing)
         return socket
 
 

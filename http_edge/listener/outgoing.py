@@ -24,7 +24,7 @@ PONGS_MISSED: Final = 1011
 POLICY: Final = 1008
 CLOSE_S_MAX: Final = 2.0
 """How long a socket waits for the client's answer to a close frame."""
-FINISH_S_MAX: Final = 2 * CLOSE_S_MAX
+_FINISH_S_MAX: Final = 2 * CLOSE_S_MAX
 """For writing the waiting frames and the close frame, and for the client's answer to it."""
 _FRAME_BYTES: Final = 64
 """Bytes that a frame counts besides its payload: empty frames take memory, too."""
@@ -155,7 +155,9 @@ class Outgoing:
         self._close_reason = reason.encode()
         self._wake.set()
 
-    async def finish(self, running: asyncio.Task[None], *, seconds_max: float) -> None:
+    async def finish(
+        self, running: asyncio.Task[None], *, seconds_max: float = _FINISH_S_MAX
+    ) -> None:
         """Wait until ``run`` has ended and its closing handshake is done, ``seconds_max`` at most.
 
         If the connection ended right after the close frame, the client could lose that frame;
