@@ -43,7 +43,6 @@ from http_edge.cli.erasure import erase_names
 from http_edge.cli.output import (
     counted,
     json_option,
-    of_databases,
     print_json,
     print_record,
     print_table,
@@ -52,6 +51,7 @@ from http_edge.cli.output import (
 from http_edge.cli.public_key import NAME_IT, own_key, public_key_option
 from http_edge.cli.settings import require_existing, with_settings
 from http_edge.server.exits import Exit, Stop
+from http_edge.server.status_files import of_databases
 from http_edge.server.verified_marks import marks_of
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from http_edge.server.exits import Exit, Stop, escaped
+from http_edge.server.status_files import of_databases
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, not tables.")
 _GAP: Final = "  "
@@ -121,11 +122,6 @@ def _print_line(
         space = " " * (width - cell_len(cell))
         padded.append(space + cell if is_right else cell + space)
     console.print(Text(f" {_GAP.join(padded)}".rstrip(), style=style), soft_wrap=True)
-
-
-def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Join the records of each database of a log into one; a single record is returned itself."""
-    return records[0] if len(records) == 1 else {"databases": records}
 
 
 def print_databases(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:

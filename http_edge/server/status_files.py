@@ -6,9 +6,9 @@ One process writes a file and any number read it. Readers need neither the log n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,11 @@ def status_path(data_dir: Path, name: str, database: int | None) -> Path:
 def database_numbers(count: int) -> Sequence[int | None]:
     """The numbers that distinguish the databases of a log; a single one has none."""
     return [None] if count == 1 else range(count)
+
+
+def of_databases(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Join the records of each database of a log into one; a single record is returned itself."""
+    return records[0] if len(records) == 1 else {"databases": records}
 
 
 def age_s(at_ms: int | None, now_ms: int) -> float | None:

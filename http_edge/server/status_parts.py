@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from actors.host.clock import Clock
 from http_edge.admin.health import Figures
 from http_edge.server import archive_status, export_status
 from http_edge.server.databases_away import read_away
+from http_edge.server.status_files import of_databases
 from http_edge.settings.settings import Settings
 
 
@@ -33,11 +34,7 @@ def status_parts(
     if settings.export.to is not None:
         positions = figures.get("log_positions", [figures.get("log_position")])
         each = export_status.figures_by_database(settings.data_dir, positions, clock())
-        parts["export"] = _joined(each)
+        parts["export"] = of_databases(each)
     if settings.lets_rows_leave:
-        parts["archive"] = _joined(archive_status.figures_by_database(settings, clock()))
+        parts["archive"] = of_databases(archive_status.figures_by_database(settings, clock()))
     return parts
-
-
-def _joined(each: Sequence[Figures]) -> Figures:
-    return each[0] if len(each) == 1 else {"databases": each}

@@ -34,7 +34,7 @@ from http_edge.clients.load.decentrl_agents import REGISTERED_S, DecentrlAgents
 from http_edge.clients.sources import Sources
 from http_edge.crypto.encoding import b64encode
 from http_edge.crypto.key_agreement import new_key_pair
-from http_edge.dids import DidDocument
+from http_edge.dids.document import DidDocument
 from tests.bench.cluster import spent_s
 from tests.bench.load import Run, run_apart
 from tests.bench.populated_log import SHARDS, Known, Population, write_population

@@ -46,8 +46,8 @@ from http_edge.clients.decentrl.socket import (
 )
 from http_edge.clients.decentrl.transport import TransportLimits
 from http_edge.clients.sources import Sources
-from http_edge.dids import DidDocument
 from http_edge.dids.contract_profile import ContractRequest
+from http_edge.dids.document import DidDocument
 
 __all__ = [
     "ONCE",

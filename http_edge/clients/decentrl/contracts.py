@@ -14,8 +14,9 @@ from http_edge.clients.decentrl.identity import Identity
 from http_edge.clients.decentrl.records import PendingContractRequest, Seconds
 from http_edge.crypto import key_agreement
 from http_edge.crypto.encoding import b64encode
-from http_edge.dids import DidDocument, contract_profile, decentrl, key
+from http_edge.dids import contract_profile, decentrl, key
 from http_edge.dids.contract_profile import ContractRejection, ContractRequest, Role
+from http_edge.dids.document import DidDocument
 
 _EVER = 0.0
 """The time of verification: an expired contract still opens the messages sent under it."""

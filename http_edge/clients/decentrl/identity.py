@@ -22,6 +22,7 @@ from http_edge.crypto.key_agreement import public_key as agreement_key
 from http_edge.crypto.mediator_keys import replace_private
 from http_edge.crypto.signatures import public_key, sign, sign_object
 from http_edge.dids import decentrl
+from http_edge.dids.document import signing_key_id
 
 STORAGE_KEY_BYTES: Final = 32
 _SEED_BYTES: Final = 32
@@ -81,7 +82,7 @@ class Identity:
     @property
     def signing_key_id(self) -> str:
         """The id of the signing key in the DID document."""
-        return f"{self.did}#signing"
+        return signing_key_id(self.did)
 
     def sign(self, value: object) -> str:
         """Signature over canonical JSON of ``value`` (DCTRL-0002 8)."""

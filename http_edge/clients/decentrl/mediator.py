@@ -16,8 +16,8 @@ from http_edge.clients.decentrl.records import PAGE_SIZE, Page, PublicEvent, Sec
 from http_edge.clients.decentrl.transport import Transport, TransportLimits
 from http_edge.clients.sources import Sources
 from http_edge.crypto.signatures import verify_object
-from http_edge.dids import DidDocument, decentrl
-from http_edge.dids.document import read_document
+from http_edge.dids import decentrl
+from http_edge.dids.document import DidDocument, read_document
 
 _OK: Final = 200
 Answer = TypeVar("Answer")

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-import orjson
 
 from http_edge.clients.didcomm.errors import UnexpectedAnswer
-from http_edge.clients.didcomm.pickup import Picked
+from http_edge.clients.didcomm.pickup import Picked, envelope_of
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, check_problem, record_of
 from http_edge.didcomm.envelopes.messages import NEW_PREFIX, Json
 
@@ -85,6 +84,5 @@ def _attached(answer: Json) -> list[Picked]:
         found = one.rfc_id or one.id
         if found is None:
             raise UnexpectedAnswer("a message without an id")
-        text = one.message
-        picked.append(Picked(found, text.encode() if isinstance(text, str) else orjson.dumps(text)))
+        picked.append(Picked(found, envelope_of(one.message)))
     return picked

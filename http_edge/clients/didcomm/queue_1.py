@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import orjson
 
-from http_edge.clients.didcomm.pickup import Picked
+from http_edge.clients.didcomm.pickup import Picked, envelope_of
 from http_edge.clients.didcomm.protocol_session import ProtocolSession, record_of
 from http_edge.didcomm.envelopes.messages import Json
 
@@ -70,10 +69,6 @@ class SpeaksQueue1(ProtocolSession):
         bound = {} if limit is None else {"message_count_limit": limit}
         answer = await self.request(f"{_PROTOCOL}/fetch-request", "batch", **bound)
         return [
-            Fetched(one.id, _bytes(one.msg), one.added_time)
+            Fetched(one.id, envelope_of(one.msg), one.added_time)
             for one in record_of(answer, _Batch).messages
         ]
-
-
-def _bytes(message: Json | str) -> bytes:
-    return message.encode() if isinstance(message, str) else orjson.dumps(message)

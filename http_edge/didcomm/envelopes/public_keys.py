@@ -19,7 +19,13 @@ from base58 import b58decode, b58encode
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from http_edge.crypto.encoding import KEY_BYTES, b64decode_exactly, b64encode
+from http_edge.crypto.encoding import (
+    ED25519_PREFIX,
+    KEY_BYTES,
+    X25519_PREFIX,
+    b64decode_exactly,
+    b64encode,
+)
 from http_edge.didcomm.envelopes.messages import Json
 
 MULTIBASE_CHARS_MAX: Final = 100
@@ -47,8 +53,8 @@ class PublicKey(msgspec.Struct, frozen=True):
 _REMEMBERED_MAX: Final = 8192
 """Keys with remembered text, some 300 bytes each: base58 costs more than a look-up."""
 _PREFIXES: Final[Mapping[Curve, bytes]] = {
-    Curve.ED25519: b"\xed\x01",
-    Curve.X25519: b"\xec\x01",
+    Curve.ED25519: ED25519_PREFIX,
+    Curve.X25519: X25519_PREFIX,
     Curve.P256: b"\x80\x24",
     Curve.P384: b"\x81\x24",
     Curve.P521: b"\x82\x24",

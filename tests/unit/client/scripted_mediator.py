@@ -17,9 +17,8 @@ from http_edge.clients.decentrl.contracts import resolve
 from http_edge.crypto.mediator_keys import MediatorKeys
 from http_edge.crypto.signatures import verify_object
 from http_edge.crypto.strict_json import parse
-from http_edge.dids import DidDocument, signing_key_id
 from http_edge.dids.contract_profile import ContractRejection, open_registration
-from http_edge.dids.document import mediator_document
+from http_edge.dids.document import DidDocument, mediator_document, signing_key_id
 
 Json: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[web.Request, Json], web.Response]
