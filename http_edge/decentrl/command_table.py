@@ -102,7 +102,7 @@ class QueryPendingEvents(msgspec.Struct, frozen=True):
 
 
 def _query_messages(request: CommandRequest, payload: QueryPendingEvents) -> ValidatedCommand:
-    page = page_of(payload.pagination, request.validator.settings.limits)
+    page = page_of(payload.pagination, request.settings.limits)
     where = payload.filter or _MessagesFilter()
     return request.own(QueryMessages(page, where.sender_did), page=page)
 
@@ -143,7 +143,7 @@ class QueryPendingContractRequests(msgspec.Struct, frozen=True):
 def _query_requests(
     request: CommandRequest, payload: QueryPendingContractRequests
 ) -> ValidatedCommand:
-    page = page_of(payload.pagination, request.validator.settings.limits)
+    page = page_of(payload.pagination, request.settings.limits)
     return request.own(QueryContractRequests(page), page=page)
 
 
@@ -188,7 +188,7 @@ class QueryCommunicationContracts(msgspec.Struct, frozen=True):
 def _query_contracts(
     request: CommandRequest, payload: QueryCommunicationContracts
 ) -> ValidatedCommand:
-    page = page_of(payload.pagination, request.validator.settings.limits)
+    page = page_of(payload.pagination, request.settings.limits)
     where = payload.filter or _ContractsFilter()
     query = QueryContracts(page, where.did, where.expires_at_before, where.expires_at_after)
     return request.own(query, page=page)
@@ -255,7 +255,7 @@ class QueryEvents(msgspec.Struct, frozen=True):
 
 
 def _query_events(request: CommandRequest, payload: QueryEvents) -> ValidatedCommand:
-    limits = request.validator.settings.limits
+    limits = request.settings.limits
     page = page_of(payload.pagination, limits)
     given = payload.filter or _EventsFilter()
     tags = given.encrypted_tags or []
@@ -304,7 +304,7 @@ def _update_tags(request: CommandRequest, payload: UpdateEventTagsPayload) -> Va
 
 
 def _check_tags(request: CommandRequest, tags: int) -> None:
-    tags_max = request.validator.settings.limits.tags_per_command_max
+    tags_max = request.settings.limits.tags_per_command_max
     if tags > tags_max:
         raise PayloadInvalid(f"payload.events: have more than {tags_max} tags together")
 
@@ -321,7 +321,7 @@ class EraseIdentityPayload(msgspec.Struct, frozen=True):
 def _erase_identity(request: CommandRequest, payload: EraseIdentityPayload) -> ValidatedCommand:
     if payload.did != request.envelope.sender_did:
         raise PayloadInvalid("payload.did: is not the sender's own")
-    records_max = request.validator.settings.retention.records_per_step_max
+    records_max = request.settings.retention.records_per_step_max
     return request.own(EraseIdentity(OWNER, records_max), rejection=_NOT_ITS_OWN)
 
 

@@ -57,7 +57,7 @@ def request_contract(
 ) -> ValidatedCommand | Rejected:
     """8.1: a registration if the mediator is the recipient, else a request to forward."""
     sender, recipient = request.envelope.sender_did, request.envelope.recipient_did
-    if recipient == request.validator.settings.mediator_did:
+    if recipient == request.settings.mediator_did:
         return _register(request, payload)
     forwarded = RequestContract(
         sender, payload.encrypted_contract_request, payload.requestor_ephemeral_public_key
@@ -66,7 +66,7 @@ def request_contract(
 
 
 def _register(request: CommandRequest, payload: RequestPayload) -> ValidatedCommand | Rejected:
-    settings, sender = request.validator.settings, request.envelope.sender_did
+    settings, sender = request.settings, request.envelope.sender_did
     if b64decode_exactly(payload.requestor_ephemeral_public_key, KEY_BYTES) is None:
         return invalid(f"{_EPHEMERAL_KEY}: is not base64 of {KEY_BYTES} bytes")
     accepted = contract_profile.open_registration(
@@ -116,7 +116,7 @@ def respond_contract(
 ) -> ValidatedCommand | Rejected:
     """8.2: the other participant owns the contract, whichever DID the header names."""
     sender, named = request.envelope.sender_did, request.envelope.recipient_did
-    mediator_did = request.validator.settings.mediator_did
+    mediator_did = request.settings.mediator_did
     parties = contract_profile.participants(payload.signed_communication_contract)
     contract = _contract_of(request, payload)
     if parties is None or sender not in parties or parties[0] == parties[1]:
@@ -158,7 +158,7 @@ def _contract_of(request: CommandRequest, payload: SignedContract) -> Contract |
     )
     if isinstance(contract, ContractRejection):
         return _rejected(_SIGNED, contract)
-    bytes_max = request.validator.settings.limits.contract_bytes_max
+    bytes_max = request.settings.limits.contract_bytes_max
     if len(contract.signed) > bytes_max:
         return invalid(f"{_SIGNED}: has more than {bytes_max} bytes")
     return _stored(contract)

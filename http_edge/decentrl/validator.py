@@ -66,6 +66,11 @@ class CommandRequest(msgspec.Struct, frozen=True):
     answer: Answering
     validator: CommandValidator
 
+    @property
+    def settings(self) -> Settings:
+        """The settings of this mediator."""
+        return self.validator.settings
+
     def own(
         self,
         command: Command,
