@@ -87,8 +87,8 @@ def pseudonym(keys: MediatorKeys) -> str:
 
 def invitations_of(settings: Settings, key: KeyPair) -> Invitations:
     """Return the invitations of the mediator with these settings."""
-    public = settings.didcomm.registration in {"open", "allow_list"}
-    return Invitations(key, settings.didcomm.label, settings.url + PATH, public=public)
+    didcomm = settings.didcomm
+    return Invitations(key, didcomm.label, settings.url + PATH, public=didcomm.invites_everyone)
 
 
 def own_dids_of(settings: Settings, keys: MediatorKeys) -> OwnDids:

@@ -28,7 +28,7 @@ fetches and acknowledges them. It cannot read them.</p>
 def home_page(settings: Settings) -> web.Response:
     """The page of the mediator with these settings, as a new response."""
     links = [(".well-known/did.json", "its DID document"), (PROJECT_URL, "the project Poste")]
-    if settings.didcomm.enabled and settings.didcomm.registration in {"open", "allow_list"}:
+    if settings.didcomm.enabled and settings.didcomm.invites_everyone:
         links.insert(0, ("invitation", "the invitation for wallets"))
     body = _BODY.substitute(
         did=escape(settings.mediator_did),

@@ -227,6 +227,11 @@ class DidComm(Section):
     ping_interval_s: float = Field(default=20, gt=0, le=3_600)
     """Time between pings on a socket; load balancers cut idle sockets, some after 30 s."""
 
+    @property
+    def invites_everyone(self) -> bool:
+        """Is there an invitation that is the same for all, even if only some may follow it?"""
+        return self.registration in {"open", "allow_list"}
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if self.allowed_keys and self.registration in _ADMITTING_OTHERS:
