@@ -15,7 +15,8 @@ from http_edge.server.exits import Exit, Stop
 
 _OPTION: Final = "--data-dir"
 _PROBE_BYTES: Final = 64 * 1024
-_LOCK: Final = "lock"
+LOCK: Final = "lock"
+"""The file by which a mediator, or a restore, claims the directory."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -77,7 +78,7 @@ def locked(data_dir: Path, option: str = _OPTION) -> Iterator[bool]:
         Stop: another mediator, or a restore, works there.
     """
     with named_disk_faults(data_dir, option):
-        lock = (data_dir / _LOCK).open("a+")
+        lock = (data_dir / LOCK).open("a+")
     with lock:
         _take(fcntl.LOCK_EX, lock, data_dir, option)
         lock.seek(0)
@@ -98,7 +99,7 @@ def left_alone(data_dir: Path, option: str) -> Iterator[None]:
     Raises:
         Stop: a mediator, or a restore, works there.
     """
-    with (data_dir / _LOCK).open() as lock:
+    with (data_dir / LOCK).open() as lock:
         _take(fcntl.LOCK_SH, lock, data_dir, option)
         yield
 
@@ -117,7 +118,7 @@ def _take(kind: int, lock: IO[str], data_dir: Path, option: str) -> None:
 def is_in_use(data_dir: Path) -> bool:
     """Does a mediator, or a restore, work there now? False also if the lock cannot be opened."""
     try:
-        with (data_dir / _LOCK).open() as lock:
+        with (data_dir / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return isinstance(error, BlockingIOError)
@@ -130,7 +131,7 @@ def was_left(data_dir: Path) -> bool:
     It was killed, or ended with its machine. False also if the lock file cannot be read.
     """
     try:
-        with (data_dir / _LOCK).open() as lock:
+        with (data_dir / LOCK).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return bool(lock.read())
     except OSError:

@@ -37,7 +37,7 @@ from eventstore.stores.log_import import LogImport
 from eventstore.stores.open_log import open_log, open_store
 from eventstore.stores.restore import LogSection, OnProgress, Restored, log_sections, restore
 from http_edge.crypto.mediator_keys import MediatorKeys, create, load
-from http_edge.server.data_dir import left_alone, locked, make_data_dir
+from http_edge.server.data_dir import LOCK, left_alone, locked, make_data_dir
 from http_edge.server.exits import Exit, Stop
 from http_edge.server.log_check import MEDIATOR_KEY
 
@@ -290,7 +290,7 @@ def _check_not_pruned(name: str, catalog: Catalog, until: AsOf) -> None:
 
 def _is_served_elsewhere(data_dir: Path, target: Target) -> bool:
     """Do mediators work in this directory, and is it not the restore's own target?"""
-    return (data_dir / "lock").exists() and data_dir.resolve() != target.data_dir.resolve()
+    return (data_dir / LOCK).exists() and data_dir.resolve() != target.data_dir.resolve()
 
 
 def _refuse_several(text: str) -> None:

@@ -54,8 +54,8 @@ MEDIA_TYPE: Final = envelope.MEDIA_TYPE
 MEDIA_TYPES: Final = frozenset(
     {
         MEDIA_TYPE,
-        "application/didcomm-plain+json",
-        "application/didcomm-signed+json",
+        plaintext.MEDIA_TYPE,
+        jws.MEDIA_TYPE,
         "application/didcomm+encrypted",
     }
 )
