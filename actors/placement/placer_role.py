@@ -99,8 +99,8 @@ class PlacerRole:
         # Of its own: threads that wait for another database must not delay the next renewal.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=lease.name)
         self._term = HostTerm(lease_s)
-        self._is_unheard = False
-        """Is a lease stored of which ``run`` has not heard? It may be cancelled meanwhile."""
+        self._has_unknown_lease = False
+        """Is a lease stored that ``run`` does not know of? It may be cancelled meanwhile."""
         self._placer: Placer | None = None
         self._lease: HostLease | None = None
         self._placing: HostClient | None = None
@@ -154,19 +154,19 @@ class PlacerRole:
         self._thread.shutdown(wait=False)
 
     def _renew(self, lease: HostLease) -> bool:
-        self._is_unheard = self._leases.renew(lease, self._term.lease_s)
-        return self._is_unheard
+        self._has_unknown_lease = self._leases.renew(lease, self._term.lease_s)
+        return self._has_unknown_lease
 
     def _take(self, lease: HostLease) -> None:
         self._leases.take(lease, self._term.lease_s)
-        self._is_unheard = True
+        self._has_unknown_lease = True
 
     def _renewed(self, sent_s: float) -> None:
-        self._is_unheard = False
+        self._has_unknown_lease = False
         self._term.renewed(sent_s)
 
     def _leave(self, has_role: bool) -> None:  # noqa: FBT001 - called in a thread
-        if self._lease is not None and (has_role or self._is_unheard):
+        if self._lease is not None and (has_role or self._has_unknown_lease):
             with contextlib.suppress(LogUnavailable):
                 self._leases.leave(self._lease)
         self._leases.close()
