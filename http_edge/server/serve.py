@@ -45,6 +45,7 @@ from http_edge.server.metrics import (
 )
 from http_edge.server.ray_edge import edge_name, start_edge
 from http_edge.server.status_files import database_numbers
+from http_edge.server.systemd import notify_ready
 from http_edge.settings.settings import Settings
 from http_edge.settings.sources import Loaded
 from http_edge.telemetry.logs import LogPipe, configure
@@ -315,7 +316,7 @@ class _Mediator:
         return Scrape(self._settings, hosts, edges, clock=system_clock)
 
     def _announce(self) -> None:
-        """Print what a new user needs next, then the line that programs wait for."""
+        """Print what a new user needs next, then the line that programs wait for; tell systemd."""
         settings = self._settings
         seconds = round(time.monotonic() - self._started_s, 1)
         about = {"url": settings.url, "mediator_did": settings.mediator_did, "seconds": seconds}
@@ -326,6 +327,7 @@ class _Mediator:
         if settings.didcomm.enabled:
             click.echo(f"Next  poste demo didcomm --url {settings.local_url}")
         click.echo(f"ready {settings.url} {settings.mediator_did}")
+        notify_ready()
 
     async def _is_ready(self) -> bool:
         """Wait until the mediator serves; return False if a signal stops it before."""

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -21,8 +22,10 @@ from http_edge.settings.settings import Settings
 from tests.deploy.manifests import DEPLOY, tool
 from tests.edge.bare_edge import edge_with
 from tests.ports import free_port
+from tests.tidy.modules import ROOT
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+UPGRADE = DEPLOY / "runbooks/upgrade.md"
 NGINX = DEPLOY / "proxy/nginx.conf"
 CADDY = {"one node": DEPLOY / "proxy/Caddyfile", "cluster": DEPLOY / "compose/Caddyfile"}
 DEFAULTS = Settings()
@@ -75,10 +78,58 @@ def test_commands_run_as_the_service_does() -> None:
     } <= set(command.split())
 
 
+def test_what_a_unit_needs_is_installed_as_its_first_lines_say() -> None:
+    text = (DEPLOY / "systemd/poste.service").read_text("utf-8")
+    commands = [line.split() for line in re.findall(r"(?m)^#   (.*)$", text)]
+    installed = {words[-1]: words[-2] for words in commands if words[0] == "install"}
+    assert all((ROOT / source).is_file() for source in installed.values())
+    assert re.findall(r"(?m)^ExecStart=.* --config (\S+)$", text)[0] in installed
+    assert installed["/usr/local/bin/poste"] == "deploy/systemd/poste"
+    venv = next(words[-1] for words in commands if "venv" in words)
+    assert re.findall(r"(?m)^ExecStart=(\S+)/bin/poste ", text) == [venv]
+    (upgrade,) = set(re.findall(r"(?m)^\S+ install --constraint.*$", UPGRADE.read_text("utf-8")))
+    assert upgrade.split() in commands
+
+
+def test_a_signal_ends_the_command_that_systemd_runs(tmp_path: Path) -> None:
+    running, stopped = tmp_path / "running", tmp_path / "stopped"
+    for pipe in (running, stopped):
+        os.mkfifo(pipe)
+    programs = {
+        "runuser": "",
+        "systemd-run": f'echo "$@" >{running}; read -r order <{stopped}; echo "$order"',
+        "systemctl": f'echo "$@" >{stopped}',
+    }
+    for name, does in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+        (tmp_path / name).chmod(0o700)
+    with subprocess.Popen(
+        ["sh", str(DEPLOY / "systemd/poste"), "export", "--watch"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as command:
+        try:
+            (unit,) = re.findall(r"--unit=(\S+)", running.read_text("utf-8"))
+            command.terminate()
+            said, _ = command.communicate(timeout=SECONDS_MAX)
+        finally:
+            command.kill()
+    assert said == f"stop {unit}\n"
+    assert command.returncode == 128 + signal.SIGTERM
+
+
 def test_a_unit_is_started_again_as_long_as_its_database_is_away() -> None:
     for unit in UNITS:
         lines = unit.read_text("utf-8").splitlines()
         assert {"Restart=on-failure", "StartLimitIntervalSec=0"} <= set(lines), unit.name
+
+
+def test_what_follows_the_start_of_a_unit_finds_a_mediator_that_serves() -> None:
+    for unit in UNITS:
+        lines = unit.read_text("utf-8").splitlines()
+        assert {"Type=notify", "TimeoutStartSec=infinity"} <= set(lines), unit.name
 
 
 def test_a_unit_waits_longer_than_a_mediator_takes_to_end() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from http_edge.server import serve
 from http_edge.settings.settings import Settings
@@ -40,3 +43,17 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
         assert settings.operators_address_path.read_text() == settings.operators_url
         host.may_answer.set()
         await starting
+
+
+@pytest.mark.parametrize("name", ["{}/notify", "@{}/notify"], ids=["in a file", "abstract"])
+async def test_systemd_learns_that_the_mediator_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    address = name.format(tmp_path)
+    settings, nothing = Settings(data_dir=tmp_path), object()
+    mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
+        systemd.bind(address.replace("@", "\0"))
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        mediator._announce()
+        assert systemd.recv(100) == b"READY=1"
