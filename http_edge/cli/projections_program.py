@@ -102,7 +102,8 @@ def _running(
     arguments: Sequence[str], stdout: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the program within the block; at its end the program and its Java have ended."""
-    command = _command(arguments)
+    require_program()
+    command = [sys.executable, "-c", _RUN, *arguments]
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         with subprocess.Popen(command, stdout=stdout) as program:  # noqa: S603 - nothing else
@@ -125,7 +126,12 @@ def _as_shells_have_it(code: int) -> int:
     return code if code >= 0 else _BY_SIGNAL - code
 
 
-def _command(arguments: Sequence[str]) -> list[str]:
+def require_program() -> None:
+    """Refuse to go on without what the program ``projections`` needs.
+
+    Raises:
+        Stop: Spark, or what the program needs with it, is not installed.
+    """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise Stop(
@@ -134,4 +140,3 @@ def _command(arguments: Sequence[str]) -> list[str]:
             " the mediator itself does not need it.",
             "Install the package as poste-restante[spark], or use the image with Spark.",
         )
-    return [sys.executable, "-c", _RUN, *arguments]

@@ -43,7 +43,11 @@ from http_edge.cli.output import (
     print_table,
     progress_bar,
 )
-from http_edge.cli.projections_program import spark_arguments, spark_options
+from http_edge.cli.projections_program import (
+    require_program,
+    spark_arguments,
+    spark_options,
+)
 from http_edge.cli.public_key import NAME_IT, NAMED, NOT_KNOWN, own_key, public_key_option
 from http_edge.cli.running_mediator import url_option
 from http_edge.cli.settings import is_missing, with_settings
@@ -173,6 +177,7 @@ def verify(  # noqa: PLR0913 - one for each option
     with ended_by(_ENDINGS):
         each = _databases(settings, target) if live else []
         if live:
+            require_program()  # before a check that may take hours
             export_rest(each)
         own = own_key(loaded)
         key = public_key or own

@@ -32,6 +32,7 @@ PLACES: Final = {
     "/srv/poste/export": "out",
     "s3://bucket/poste": "out",
     "EXPORT": "out",
+    "/var/lib/poste": "data",
     r"curl -sfo (\S+) https://mediator.example/log/head": r"cp out/tree/checkpoint \1",
 }
 """What a reader fills in; the head of an export is the one that its mediator publishes."""

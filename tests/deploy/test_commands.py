@@ -138,6 +138,15 @@ def test_no_command_that_is_shown_reads_a_file_that_only_root_may_read() -> None
                 assert not any(word.startswith(saved) for word in arguments), line
 
 
+def test_no_file_of_a_runbook_depends_on_the_directory_in_which_root_is() -> None:
+    """The shell writes into that directory, and ``poste`` looks in the one of its user."""
+    file = re.compile(r"(?<!-)> *(\S+)|--known[ =](\S+)")
+    for path in (DEPLOY / "runbooks").glob("*.md"):
+        for line in "\n".join(_FENCED.findall(path.read_text("utf-8"))).splitlines():
+            for written, read in file.findall(line):
+                assert (written or read).startswith("/"), f"{path.name}: {line}"
+
+
 def test_every_command_that_a_manifest_starts_is_understood() -> None:
     found = [arguments for manifest in _manifests() for arguments in _argument_lists(manifest)]
     assert len(found) >= 6

@@ -343,12 +343,17 @@ def test_a_place_without_an_export_is_unreachable_to_a_command_of_spark(tmp_path
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "matplotlib", "jinja2"])
+@pytest.mark.parametrize(
+    "command",
+    ["rebuild --from export --to tables", "verify --from export --live"],
+    ids=["rebuild", "verify"],
+)
 def test_a_command_of_spark_says_what_to_install_where_a_package_is_missing(
-    run: Run, monkeypatch: pytest.MonkeyPatch, missing: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, missing: str, command: str
 ) -> None:
     """With another exit code than 1, which would be that of a finding."""
     monkeypatch.setattr(projections_program, "find_spec", lambda name: name != missing or None)
-    ran = run("rebuild", "--from", "export", "--to", "tables")
+    ran = run(*command.split())
     assert ran.code == Exit.UNREACHABLE
     assert f"(missing: {missing})" in ran.err
     assert "poste-restante[spark]" in ran.err
