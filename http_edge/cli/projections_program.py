@@ -138,5 +138,6 @@ def require_program() -> None:
             Exit.UNREACHABLE,
             f"Spark is not installed here, or not whole (missing: {', '.join(missing)});"
             " the mediator itself does not need it.",
-            "Install the package as poste-restante[spark], or use the image with Spark.",
+            "Install it where the source of poste is: pip install --constraint constraints.txt"
+            " '.[spark]'. Or use the image with Spark.",
         )

@@ -132,6 +132,12 @@ def test_every_command_that_is_shown_is_understood(name: str) -> None:
         command.make_context(command.name, words)
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_nothing_of_ours_is_installed_by_a_name_that_no_index_has_from_us(name: str) -> None:
+    """Anyone may register the name there, and have it installed here."""
+    assert re.findall(r"install [^`\n]*\bposte-\w+", TEXTS[name]) == []
+
+
 def test_the_number_of_sabotages_is_the_one_that_is_written() -> None:
     counts = [re.findall(r"(\d+)\s+(?:ways|sabotages)", text) for text in TEXTS.values()]
     assert {int(number) for numbers in counts for number in numbers} == {

@@ -356,4 +356,4 @@ def test_a_command_of_spark_says_what_to_install_where_a_package_is_missing(
     ran = run(*command.split())
     assert ran.code == Exit.UNREACHABLE
     assert f"(missing: {missing})" in ran.err
-    assert "poste-restante[spark]" in ran.err
+    assert "pip install --constraint constraints.txt '.[spark]'" in ran.err
