@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -91,24 +92,39 @@ def test_what_a_unit_needs_is_installed_as_its_first_lines_say() -> None:
     assert upgrade.split() in commands
 
 
+def _command_of_a_unit(folder: Path, *arguments: str, **programs: str) -> subprocess.Popen[str]:
+    """The command for root, with these shell scripts in place of systemd's programs."""
+    for name, does in {"runuser": "", **programs}.items():
+        program = folder / name.replace("_", "-")
+        program.write_text(f"#!/bin/sh\n{does}\n", "utf-8")
+        program.chmod(0o700)
+    return subprocess.Popen(
+        ["sh", str(DEPLOY / "systemd/poste"), *arguments],
+        cwd=folder,
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_an_argument_reaches_the_command_as_it_was_written(tmp_path: Path) -> None:
+    """systemd puts the values of variables into the arguments of a unit."""
+    label = "the $HOME of ${USER}, 5 $$"
+    program = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' \"$@\""
+    with _command_of_a_unit(tmp_path, "invite", "--label", label, systemd_run=program) as command:
+        said, _ = command.communicate(timeout=SECONDS_MAX)
+    assert json.loads(said)[-3:] == ["invite", "--label", label.replace("$", "$$")]
+
+
 def test_a_signal_ends_the_command_that_systemd_runs(tmp_path: Path) -> None:
     running, stopped = tmp_path / "running", tmp_path / "stopped"
     for pipe in (running, stopped):
         os.mkfifo(pipe)
-    programs = {
-        "runuser": "",
-        "systemd-run": f'echo "$@" >{running}; read -r order <{stopped}; echo "$order"',
-        "systemctl": f'echo "$@" >{stopped}',
-    }
-    for name, does in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", "utf-8")
-        (tmp_path / name).chmod(0o700)
-    with subprocess.Popen(
-        ["sh", str(DEPLOY / "systemd/poste"), "export", "--watch"],
-        cwd=tmp_path,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        stdout=subprocess.PIPE,
-        text=True,
+    with _command_of_a_unit(
+        tmp_path,
+        *("export", "--watch"),
+        systemd_run=f'echo "$@" >{running}; read -r order <{stopped}; echo "$order"',
+        systemctl=f'echo "$@" >{stopped}',
     ) as command:
         try:
             (unit,) = re.findall(r"--unit=(\S+)", running.read_text("utf-8"))
