@@ -79,7 +79,7 @@ interop: setup ## Play scenarios with real ACA-Py and Credo agents as wallets.
 	$(BIN)/python -m tests.interop
 
 docs: setup ## Build the guide into build/guide and check its links.
-	$(BIN)/mkdocs build --strict --config-file deploy/docs/mkdocs.yml --site-dir $(CURDIR)/build/guide
+	$(BIN)/mkdocs build --strict --config-file deploy/docs/mkdocs.yml --site-dir "$(CURDIR)/build/guide"
 
 pythons: $(VENV)/tests ## Run the quick tests under the other Pythons of 3.11 to 3.13 that are found here.
 	@here=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \

@@ -60,6 +60,8 @@ _FOLDER_BYTES_MAX: Final = 107 - len(
 """The path of a Unix socket has at most 107 bytes (unix(7)), less the longest of Ray's below it."""
 _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
+_SPLIT_BY_RAY: Final = frozenset("'\\")
+"""Raylet splits the command of its workers at these, although it quotes their arguments."""
 
 
 class RayRefused(Exception):
@@ -71,18 +73,19 @@ def private_folder(data_dir: Path) -> Path:
 
     Ray opens all that it makes there to every user of the machine, and follows links in it. The
     folder is ``ray`` in the data directory, or a new temporary one if the paths of sockets would be
-    too long, or not ASCII, which Ray does not understand. The folder keeps the logs of the last
+    too long, or have characters that Ray does not understand. The folder keeps the logs of the last
     session for diagnosis; those of older sessions are removed.
 
     Raises:
         OSError: the folder cannot be made, or something else has its name.
     """
     folder = data_dir / "ray"
-    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not str(folder).isascii():
+    is_read = str(folder).isascii() and not _SPLIT_BY_RAY & {*str(folder)}
+    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not is_read:
         folder = Path(tempfile.mkdtemp(prefix="poste-"))
         _LOG.info(
-            "Ray's folder is outside the data directory, because that path is too long or"
-            " not ASCII",
+            "Ray's folder is outside the data directory, because that path is too long, not"
+            " ASCII, or has an apostrophe or a backslash",
             extra={"folder": str(folder)},
         )
         return folder

@@ -90,9 +90,9 @@ def test_a_folder_that_another_user_put_there_is_refused(data_dir: Path) -> None
             processes.private_folder(data_dir)
 
 
-@pytest.mark.parametrize("name", ["d" * 60, "ü"])
-def test_where_ray_cannot_use_the_path_a_fresh_folder_is_made(tmp_path: Path, name: str) -> None:
-    data_dir = tmp_path / name
+@pytest.mark.parametrize("name", ["d" * 60, "ü", "it's", "back\\slash"])
+def test_where_ray_cannot_use_the_path_a_fresh_folder_is_made(data_dir: Path, name: str) -> None:
+    data_dir /= name
     data_dir.mkdir()
     first, second = processes.private_folder(data_dir), processes.private_folder(data_dir)
     try:
