@@ -138,6 +138,16 @@ def test_no_command_that_is_shown_reads_a_file_that_only_root_may_read() -> None
                 assert not any(word.startswith(saved) for word in arguments), line
 
 
+def test_a_secret_that_root_makes_belongs_to_the_user_of_the_service() -> None:
+    page = (DEPLOY / "docs/pages/operations/push.md").read_text("utf-8")
+    secret = re.compile(r"--set push\.\w+_file=(\S+)")
+    blocks = [block for block in _FENCED.findall(page) if secret.search(block)]
+    assert len(blocks) == 2
+    for block in blocks:
+        (file,) = secret.findall(block)
+        assert re.search(rf"(?m)^(install .*-o poste .*|chown poste:poste ){file}$", block)
+
+
 def test_no_file_of_a_runbook_depends_on_the_directory_in_which_root_is() -> None:
     """The shell writes into that directory, and ``poste`` looks in the one of its user."""
     file = re.compile(r"(?<!-)> *(\S+)|--known[ =](\S+)")
