@@ -80,10 +80,14 @@ class HostFinder:
         return lease
 
     async def is_there(self, database: int) -> bool:
-        """Does a database answer now?"""
+        """Does a database answer now? One that has ended the connection is asked once more."""
+        ask = self._databases[database].clock_s
         try:
             async with asyncio.timeout(_READ_S_MAX):  # perhaps it is not asked: a read hangs there
-                await asyncio.to_thread(self._databases[database].clock_s)
+                try:
+                    await asyncio.to_thread(ask)
+                except LogUnavailable:  # so says a connection that was cut off since it was used
+                    await asyncio.to_thread(ask)
         except (LogUnavailable, TimeoutError):
             return False
         return True

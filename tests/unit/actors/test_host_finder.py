@@ -31,6 +31,8 @@ class Rows:
         self.answers = threading.Event()
         self.answers.set()
         self.is_there = True
+        self.has_cut_off = False
+        """Has the database ended the connection that the next read uses?"""
         self.reads = 0
         self.read = threading.Event()
         """Set when a read begins."""
@@ -39,7 +41,8 @@ class Rows:
         self.reads += 1
         self.read.set()
         self.answers.wait(HANGS_S)
-        if not self.is_there:
+        was_cut_off, self.has_cut_off = self.has_cut_off, False
+        if was_cut_off or not self.is_there:
             raise LogUnavailable("away")
         return [HostLease(name, "node", name, "127.0.0.1", 1, b"token") for name in self.names]
 
@@ -120,6 +123,14 @@ async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answ
         assert not await finder.is_there(0)
     finally:
         rows.answers.set()
+
+
+async def test_a_database_that_was_restarted_since_it_was_asked_last_is_there() -> None:
+    """A node that stops gives its shards away, though its connection ended long before."""
+    rows = Rows()
+    finder = finder_of(rows)
+    rows.has_cut_off = True
+    assert await finder.is_there(0)
 
 
 async def test_the_placer_of_a_database_sees_its_rows_alone_and_needs_an_answer_of_it_alone(
