@@ -87,7 +87,8 @@ out, because of any of its databases. That says nothing about the commit."""
 _TO_CORRECT: Final = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE that stay until something is corrected: the login, the database, the schema,
 rights and names. In others a server says that it cannot now: full, starting, read-only."""
-_SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*?)"')
+_SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*)')
+"""The SQLSTATE and the first line of the text, which the trace quotes as it is."""
 _OF_POOLER: Final = b"08P01"
 _BY_POOLER: Final = re.compile(
     rb"no such (?:user|database)|authentication failed|login rejected|unsupported startup parameter"

@@ -146,18 +146,31 @@ def test_a_pooler_that_knows_no_such_login_refuses_and_one_without_a_server_does
     text: str, *, refuses: bool
 ) -> None:
     """As PgBouncer 1.18 says it: all with the SQLSTATE of a violated protocol."""
+    assert is_taken_for_refusal("08P01", text) is refuses
+
+
+@pytest.mark.parametrize(("code", "refuses"), [("28000", True), ("57P03", False)])
+def test_a_server_may_say_in_several_lines_why_it_takes_no_connection(
+    code: str, *, refuses: bool
+) -> None:
+    assert is_taken_for_refusal(code, "not for you:\nsee the handbook") is refuses
+
+
+def is_taken_for_refusal(code: str, text: str) -> bool:
+    """What is made of a server that answers each start of a connection with this error."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
 
         def answer() -> None:
             caller, _ = server.accept()
             with caller:
                 caller.recv(_MORE_BYTES)
-                caller.sendall(error("08P01", text))
+                caller.sendall(error(code, text))
 
         answering = thread.submit(answer)
         url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/unknown?sslmode=disable"
-        assert is_refused(url, PostgresBounds()) is refuses
+        is_refusal = is_refused(url, PostgresBounds())
         answering.result()
+    return is_refusal
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
