@@ -125,8 +125,11 @@ async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answ
         rows.answers.set()
 
 
-async def test_a_database_that_was_restarted_since_it_was_asked_last_is_there() -> None:
+async def test_a_database_that_was_restarted_since_it_was_asked_last_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A node that stops gives its shards away, though its connection ended long before."""
+    monkeypatch.setattr(host_finder, "_READ_S_MAX", ANSWERED_S_MAX)
     rows = Rows()
     finder = finder_of(rows)
     rows.has_cut_off = True
