@@ -107,7 +107,7 @@ def _refuse_if_silent(silent: Mapping[str, Sequence[str]], done: str) -> None:
 
 
 def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -> None:
-    """Wait until a node is empty, except of these shards of databases that do not answer."""
+    """Wait until a node is empty, except of these shards, of which no order to move is known."""
     deadline = time.monotonic() + _EMPTY_S_MAX
     with progress_bar("To move") as progress:
         most = 0
@@ -115,13 +115,10 @@ def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -
             places = mediator.ask("GET", "/shards")
             hosts: list[dict[str, Any]] = places.get("hosts", [])
             own: list[dict[str, Any]] = places.get("identities", [])
-            left = sum(host["shards"] for host in hosts if host["node"] == node)
-            left += sum(identity["node"] == node for identity in own)
+            ordered = [p for p in places.get("shards", []) if p["shard"] not in silent]
+            left = sum(place["node"] == node for place in [*ordered, *own])
             # On the way, or of a database whose placer does not answer just now: perhaps on NODE.
-            unknown = sum(
-                place["host"] is None and place["shard"] not in silent
-                for place in places.get("shards", [])
-            )
+            unknown = sum(place["host"] is None for place in ordered)
             most = max(most, left)
             progress(most - left, most)
             if not left and not unknown:

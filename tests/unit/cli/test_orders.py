@@ -47,11 +47,19 @@ def test_identities_are_listed_with_the_warning_that_a_placer_may_not_have_answe
         assert ran.err.count("1 shards have no known host") == warnings
 
 
+@pytest.mark.parametrize("host", [None, "host-a-1-0"], ids=["still silent", "there again"])
 def test_a_database_whose_placer_did_not_hear_of_an_order_is_named_once_the_others_are_done(
-    run: Run, tmp_path: Path
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str | None
 ) -> None:
-    places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": None}]
-    hosts = [{"host": "host-a-0-0", "node": "a", "shards": 0, "draining": True}]
+    monkeypatch.setattr(shards, "_EMPTY_S_MAX", 0.0)
+    places = [
+        {"shard": "shard-0", "host": "host-b-0-0", "node": "b"},
+        {"shard": "shard-1", "host": host, "node": host and "a"},
+    ]
+    hosts = [
+        {"host": "host-a-1-0", "node": "a", "shards": int(host is not None), "draining": False},
+        {"host": "host-b-0-0", "node": "b", "shards": 1, "draining": False},
+    ]
     silent = b'"silent": {"1": ["shard-1"]}}'
     answers = {
         "/shards/drain": (200, b'{"placed": "DONE", ' + silent),
@@ -78,7 +86,10 @@ def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
         {"host": "host-b-0-0", "node": "b", "shards": 1, "draining": False},
     ]
     for other, code in ((None, Exit.FINDING), ("host-b-1-0", Exit.OK)):
-        places = [{"shard": "shard-0", "host": "host-b-0-0"}, {"shard": "shard-1", "host": other}]
+        places = [
+            {"shard": "shard-0", "host": "host-b-0-0", "node": "b"},
+            {"shard": "shard-1", "host": other, "node": other and "b"},
+        ]
         answers = {
             "/shards/drain": (200, b'{"placed": "DONE"}'),
             "/shards": (
