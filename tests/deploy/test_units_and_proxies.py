@@ -109,7 +109,7 @@ def _command_of_a_unit(folder: Path, *arguments: str, **programs: str) -> subpro
 
 def test_an_argument_reaches_the_command_as_it_was_written(tmp_path: Path) -> None:
     """systemd puts the values of variables into the arguments of a unit."""
-    label = "the $HOME of ${USER}, 5 $$"
+    label = "the $HOME of ${USER}, 5 $$\n"
     program = f"{sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' \"$@\""
     with _command_of_a_unit(tmp_path, "invite", "--label", label, systemd_run=program) as command:
         said, _ = command.communicate(timeout=SECONDS_MAX)
