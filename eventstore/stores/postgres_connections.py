@@ -91,7 +91,8 @@ _SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*)')
 """The SQLSTATE and the first line of the text, which the trace quotes as it is."""
 _OF_POOLER: Final = b"08P01"
 _BY_POOLER: Final = re.compile(
-    rb"no such (?:user|database)|authentication failed|login rejected|unsupported startup parameter"
+    rb"no such (?:user|database)|authentication failed|login rejected|SSL required|"
+    rb"unsupported (?:options )?startup parameter"
 )
 """What PgBouncer says of what stays. It has English alone, and that one SQLSTATE also for what
 passes: its server is away, or it has no room."""
