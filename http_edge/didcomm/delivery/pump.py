@@ -86,6 +86,8 @@ class Pump:
         self._new_id = new_id
         self._pushed: list[DeliveredMessage] = []
         self._handing_out: set[asyncio.Task[Any] | None] = set()
+        self._none_hands_out = asyncio.Event()
+        self._none_hands_out.set()
         self._sends_in_order = asyncio.Lock()
         # The loop itself keeps no task alive.
         self._sending: asyncio.Task[None] | None = None
@@ -102,14 +104,17 @@ class Pump:
             self._begin_to_send()
 
     def hold(self) -> None:
-        """Keep pushed messages back until this task calls ``let_go``: it hands out earlier ones."""
+        """Keep later messages back until this task calls ``let_go``: it hands out earlier ones."""
         self._handing_out.add(asyncio.current_task())
+        self._none_hands_out.clear()
 
     def let_go(self) -> None:
         """Send what was pushed while this task handed out messages, if it did."""
         self._handing_out.discard(asyncio.current_task())
         if self._pushed:
             self._begin_to_send()
+        if not self._handing_out:
+            self._none_hands_out.set()  # last: what is fetched next follows what was pushed
 
     def _begin_to_send(self) -> None:
         if not self._handing_out:
@@ -143,7 +148,8 @@ class Pump:
         """Deliver messages queued after ``version`` of the identity, until live mode ends.
 
         The socket's first fetch, which the host gets before any later command, turns live mode on
-        there; all others wait for a reader that is slower than the queue, so as not to cut it off.
+        there; all others wait for a reader that is slower than the queue, so as not to cut it off,
+        and for a request that hands out earlier messages, as pushed messages do.
         ``agent`` is the account that asked for live mode, perhaps in another message version than
         the socket's first message; ``delivery`` writes a delivery of the live mode's protocol.
         The agent has to ask for messages that waited before (RFC 0685, live mode).
@@ -151,13 +157,13 @@ class Pump:
         is_again = self._delivery is not None
         self._agent, self._delivery = agent, delivery
         if is_again:
-            await self._outgoing.written()
+            await self._all_handed_out()
         while not wake.is_over:
             pause_s = await self._deliver_live(version)
             if pause_s is None:
                 return
             await wake.next(pause_s)
-            await self._outgoing.written()
+            await self._all_handed_out()
 
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:
         """Send waiting and new messages unchanged, until a newer socket takes over."""
@@ -187,12 +193,19 @@ class Pump:
             if not isinstance(delivery, Refusal):
                 await self._send(delivery.messages)
         finally:
-            self._handing_out.discard(asyncio.current_task())
+            self.let_go()
             await self._send_pushed()
         if isinstance(delivery, Refusal):
             return _RETRY_S if delivery in TO_RETRY else None
         # Messages queued since have woken this pump.
         return 0.0 if delivery.messages and delivery.state.available else _SWEEP_S
+
+    async def _all_handed_out(self) -> None:
+        """Wait until no request hands out messages and every frame is handed to the network."""
+        await self._outgoing.written()
+        while self._handing_out:
+            await self._none_hands_out.wait()
+            await self._outgoing.written()
 
     async def _take(self, channel: str, **wanted: bool | int) -> Delivery | Refusal:
         command = delivery_to(self._session, channel, _BATCH, self._settings)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from actors.core.commands import DeliverMessages, QueueEnvelopes, StartLive
 from actors.core.refusals import Refusal
-from actors.core.replies import DeliveredMessage, EnvelopeQueued, QueueState
+from actors.core.replies import DeliveredMessage, EnvelopeQueued, EnvelopesWaiting, QueueState
 from http_edge.didcomm.delivery import pump
 from http_edge.didcomm.delivery.pump import Pump
 from http_edge.didcomm.delivery.waiting import Wake
@@ -97,6 +97,37 @@ async def test_what_is_pushed_as_a_fetch_begins_follows_what_is_fetched(tmp_path
         fetch.released.set()
         await live
     assert sent == [b"older", b"newer"]
+
+
+async def test_what_is_fetched_while_an_answer_hands_out_messages_overtakes_nothing_held_back(
+    tmp_path: Path,
+) -> None:
+    sent: list[bytes] = []
+
+    def delivery(messages: Sequence[DeliveredMessage]) -> NewMessage:
+        sent.extend(message.payload for message in messages)
+        return NewMessage("messagepickup/2.0/delivery", {})
+
+    async with agents_of(tmp_path) as agents, asyncio.timeout(10):
+        wake, socket = Wake(), pump_of(agents)
+        await agents.connect(AGENT.public)
+        await agents.ask(ACCOUNT.did, StartLive("edge-0", SESSION), COMMAND, QueueState)
+        live = asyncio.create_task(socket.live(wake, 0, ACCOUNT, delivery))
+        await agents.answered(DeliverMessages, 1)
+        socket.hold()
+        socket.push(DeliveredMessage("pushed", "key", b"pushed", 1))
+        # Several copies at once are not pushed, but fetched.
+        copies = QueueEnvelopes("", [b"one", b"two"])
+        await agents.ask(ACCOUNT.did, copies, COMMAND, EnvelopeQueued)
+        wake.notify(EnvelopesWaiting())
+        fetched = asyncio.create_task(agents.answered(DeliverMessages, 2))
+        await asyncio.wait([fetched], timeout=0.3)
+        assert sent == []
+        socket.let_go()
+        await fetched
+        wake.close(0)
+        await live
+    assert sent == [b"pushed", b"one", b"two"]
 
 
 async def test_a_live_mode_that_is_asked_for_again_waits_for_a_slow_reader_before_it_fetches(
