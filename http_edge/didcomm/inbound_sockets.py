@@ -158,7 +158,7 @@ class InboundSocket(InboundTransport):
         if message.delay_ms is not None and patient:
             self._passable.set()
         is_live = is_peer and self._peers[sender.did].live_since is not None
-        if is_live and message.delay_ms is None and hands_out(message):
+        if is_live and hands_out(message):
             self._peers[sender.did].pump.hold()
         return msgspec.structs.replace(peer, persistent=is_peer, patient=patient, live=is_live)
 

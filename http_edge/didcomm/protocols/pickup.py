@@ -281,7 +281,7 @@ def opens_route(message: Message) -> bool:
 
 
 def hands_out(message: Message) -> bool:
-    """Say whether a message asks for messages that wait."""
+    """Say whether a message asks for a delivery, which never waits for messages to come."""
     return message.type.name == _DELIVER
 
 

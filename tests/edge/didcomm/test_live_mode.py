@@ -224,9 +224,10 @@ async def test_http_requests_do_not_disturb_the_live_socket(
         assert (await live.received([one.id])).message_count == 0
 
 
+@pytest.mark.parametrize("timing", [{}, {"~timing": {"delay_milli": 1_000}}])
 @pytest.mark.parametrize("settings", [{"rates": {"per_sender_per_s": 0}}])
 async def test_what_is_pushed_while_an_answer_hands_out_earlier_messages_follows_that_answer(
-    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch
+    network: WalletNetwork, bob: Bob, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
 ) -> None:
     """An edge reads and packs a large delivery beside its other work."""
     ask = LocalHostPort.ask
@@ -244,7 +245,8 @@ async def test_what_is_pushed_while_an_answer_hands_out_earlier_messages_follows
     async with network.socket() as socket, asyncio.timeout(WAIT_S):
         await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
         assert opened(bob.connection, await socket.data())["live_delivery"] is True
-        request = sealed(bob.connection, "messagepickup/2.0/delivery-request", limit=9, **routed())
+        wanted = {"limit": 9, **routed(), **timing}
+        request = sealed(bob.connection, "messagepickup/2.0/delivery-request", **wanted)
         await socket.raw.send_bytes(request)
         await reads.wait()
         await network.write(bob, "later")
