@@ -234,6 +234,7 @@ class InboundSocket(InboundTransport):
             and not peer.explicit
             and not peer.is_pumping
             and await self._dependencies.waiting.open_session(request.sender.did, self.session)
+            and not peer.explicit  # nor since: a message with a delay may be overtaken
         ):
             peer.start(lambda wake: peer.pump.implicit(wake, self._arrived))
 

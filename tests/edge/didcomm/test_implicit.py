@@ -15,6 +15,7 @@ from tests.edge.didcomm.wallet_network import (
     envelope_of,
     fresh,
     numbered,
+    opened,
     routed,
     sealed,
 )
@@ -130,6 +131,26 @@ async def test_a_batch_that_is_waited_for_gets_the_messages_and_none_comes_besid
         await wallet.ping()
         await network.write(bob, "one", "two")
         assert bob.texts(await polling) == ["one", "two"]
+
+
+async def test_a_ping_that_is_overtaken_by_a_pickup_message_begins_nothing_implicit(
+    network: WalletNetwork, bob: Bob, mediator: Mediator
+) -> None:
+    begins = mediator.hosts.hold(b"Listen")
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        await socket.raw.send_bytes(sealed(bob.connection, PING, **SILENT, **timing, **routed()))
+        await begins.arrived.wait()
+        status = sealed(bob.connection, "messagepickup/2.0/status-request", **routed())
+        await socket.raw.send_bytes(status)
+        await asyncio.sleep(MOMENT_S)
+        begins.released.set()
+        assert opened(bob.connection, await socket.data())["message_count"] == 0
+        await network.write(bob, "one")
+        await asyncio.sleep(MOMENT_S)
+        request = sealed(bob.connection, "messagepickup/2.0/delivery-request", limit=1, **routed())
+        await socket.raw.send_bytes(request)
+        assert len(opened(bob.connection, await socket.data())["~attach"]) == 1
 
 
 async def test_what_came_implicitly_never_comes_explicitly(
