@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,13 @@ async def test_the_operators_address_is_there_once_an_edge_listens_though_hosts_
         await starting
 
 
-@pytest.mark.parametrize("name", ["{}/notify", "@{}/notify"], ids=["in a file", "abstract"])
+@pytest.mark.parametrize(
+    "address", ["notify", f"@poste-test-notify-{os.getpid()}"], ids=["in a file", "abstract"]
+)
 async def test_systemd_learns_that_the_mediator_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
-    address = name.format(tmp_path)
+    monkeypatch.chdir(tmp_path)  # the whole path may be longer than that of a socket may be
     settings, nothing = Settings(data_dir=tmp_path), object()
     mediator: Any = serve._Mediator(settings, {}, None, nothing, nothing, started_s=0)  # type: ignore[arg-type] # only kept
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
