@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from actors.core.replies import BatchResult, Done, EnvelopesWaiting, Push
-from actors.host import host_client
 from actors.host.host_client import (
     HostConnectionLost,
     QuestionFailed,
@@ -66,12 +65,6 @@ class Host:
     async def next(self) -> tuple[str, bytes, Answer, str]:
         async with asyncio.timeout(WAIT_S):
             return await self.request.get()
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Edges that wait for their host longer than any machine is busy with other tests."""
-    monkeypatch.setattr(host_client, "_CONNECT_S_MAX", float(WAIT_S))
 
 
 @pytest.fixture
