@@ -142,7 +142,8 @@ class PlacerRole:
     async def leave(self) -> None:
         """Give the role up; finish moves under way, for ``_FINISH_S_MAX`` at most.
 
-        Without the role no database is asked: one that hangs would hold up the end of the process.
+        Without the role, and a lease of it, no database is asked: one that hangs would hold up the
+        end of the process.
         """
         has_role = self._term.is_running()
         self._term.ended()
