@@ -58,6 +58,8 @@ _FOLDER_BYTES_MAX: Final = 107 - len(
     "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 )
 """The path of a Unix socket has at most 107 bytes (unix(7)), less the longest of Ray's below it."""
+_TEMPORARY: Final = "poste-"
+_SHORT: Final = "/tmp"  # noqa: S108 - the folder there is its owner's alone
 _OWNER_ALONE: Final = 0o700
 _OTHERS: Final = 0o077
 _SPLIT_BY_RAY: Final = frozenset("'\\")
@@ -73,16 +75,18 @@ def private_folder(data_dir: Path) -> Path:
 
     Ray opens all that it makes there to every user of the machine, and follows links in it. The
     folder is ``ray`` in the data directory, or a new temporary one if the paths of sockets would be
-    too long, or have characters that Ray does not understand. The folder keeps the logs of the last
-    session for diagnosis; those of older sessions are removed.
+    too long, or have characters that Ray does not understand; below /tmp if TMPDIR is no better.
+    The folder keeps the logs of the last session for diagnosis; those of older sessions are
+    removed.
 
     Raises:
         OSError: the folder cannot be made, or something else has its name.
     """
     folder = data_dir / "ray"
-    is_read = str(folder).isascii() and not _SPLIT_BY_RAY & {*str(folder)}
-    if len(os.fsencode(folder / _SESSIONS)) > _FOLDER_BYTES_MAX or not is_read:
-        folder = Path(tempfile.mkdtemp(prefix="poste-"))
+    if not _is_read(folder):
+        usual = tempfile.gettempdir()
+        place = usual if _is_read(Path(usual, _TEMPORARY + "12345678")) else _SHORT
+        folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=place))
         _LOG.info(
             "Ray's folder is outside the data directory, because that path is too long, not"
             " ASCII, or has an apostrophe or a backslash",
@@ -96,6 +100,12 @@ def private_folder(data_dir: Path) -> Path:
     for older in sorted((folder / _SESSIONS).glob("session_2*"))[:-1]:
         shutil.rmtree(older, ignore_errors=True)
     return folder
+
+
+def _is_read(folder: Path) -> bool:
+    """Does Ray understand the paths of sockets in this folder?"""
+    is_short = len(os.fsencode(folder / _SESSIONS)) <= _FOLDER_BYTES_MAX
+    return is_short and str(folder).isascii() and not _SPLIT_BY_RAY & {*str(folder)}
 
 
 def start(folder: Path) -> None:

@@ -105,6 +105,22 @@ def test_where_ray_cannot_use_the_path_a_fresh_folder_is_made(data_dir: Path, na
     assert not first.exists()
 
 
+@pytest.mark.parametrize("name", ["d" * 60, "ü", "it's", "back\\slash"])
+def test_where_ray_cannot_use_the_path_of_temporary_files_either_the_folder_is_below_tmp(
+    data_dir: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_dir /= name
+    data_dir.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(data_dir))
+    folder = processes.private_folder(data_dir)
+    try:
+        assert folder.parent == Path("/tmp")
+        assert mode(folder) == 0o700
+        assert list(data_dir.iterdir()) == []
+    finally:
+        processes.stop(folder)
+
+
 @pytest.mark.usefixtures("fake_ray")
 def test_the_folder_of_a_ray_of_its_own_is_removed_at_the_end(data_dir: Path) -> None:
     folder = processes.private_folder(data_dir)
