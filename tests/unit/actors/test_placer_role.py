@@ -128,6 +128,17 @@ async def placing(link: PlacerLink) -> dict[str, str]:
     return await until(owners)
 
 
+async def watches(standby: Process, placer: Process) -> None:
+    """Return when a process knows another one as the placer, which it will name itself to."""
+
+    async def knows() -> bool:
+        former, now = standby.role._former, placer.role._lease
+        is_known = former and now and former.incarnation == now.incarnation
+        return bool(is_known) and standby.role._placing is not None
+
+    await until(knows)
+
+
 async def another_placer(cluster: LocalCluster, last: Placer) -> None:
     """Return when a process has taken the role."""
 
@@ -190,6 +201,7 @@ async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_thro
     link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
     assert await placing(link) != {}
     second = Process(cluster, "b", tmp_path, SHORT_S)
+    await watches(second, first)
     last = cluster.placer
     first.leases.is_cut_off = True
     await another_placer(cluster, last)
@@ -208,8 +220,9 @@ async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_thro
     await until(follows)
     await until(obeys)
     first.leases.is_cut_off = False
+    last = cluster.placer
     await second.leave()
-    await another_placer(cluster, cluster.placer)
+    await another_placer(cluster, last)
     assert await placing(link) != {}
     await first.leave()
 
