@@ -235,20 +235,30 @@ class PlacerRole:
         return False
 
     async def _announce(self, lease: HostLease) -> None:
-        """Name this process to the former placer's, if that one can be reached, and leave it."""
+        """Name this process to the former placer's, if that one can be reached, and leave it.
+
+        The former one ends all connections once it notices that it has lost the role, perhaps just
+        now: then it is reached by another one.
+        """
         placing, self._placing = self._placing, None
         try:
             async with asyncio.timeout(_ANNOUNCED_S_MAX):
-                if placing is None or not placing.is_open:
+                while placing is None or not await self._is_named(lease, placing):
                     if self._former is None:
                         return
                     placing = await self._connected(self._former)
-                await placing.ask(msgspec.msgpack.encode(Succeeded(lease)))
         except (HostConnectionLost, QuestionFailed, OSError) as error:  # so is a time-out
             _LOG.debug("the former placer cannot be reached: %s", error)
+
+    async def _is_named(self, lease: HostLease, placing: HostClient) -> bool:
+        """Name this process over a connection, and close it; False if it was lost before."""
+        try:
+            await placing.ask(msgspec.msgpack.encode(Succeeded(lease)))
+        except HostConnectionLost:
+            return False
         finally:
-            if placing is not None:
-                placing.close()
+            placing.close()
+        return True
 
     async def _connected(self, process: HostLease) -> HostClient:
         """Connect to a process that is the placer, or was it. Raises as ``connect_to_host``."""

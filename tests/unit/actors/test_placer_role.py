@@ -11,13 +11,22 @@ import msgspec
 import pytest
 from typing_extensions import override
 
+from actors.host.connected_host import ignored
+from actors.host.host_connection import Answered, HostServer
 from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
 from actors.placement import placer_role
 from actors.placement.placer import Placer
 from actors.placement.placer_link import PlacerLink
 from actors.placement.placer_role import PlacerRole
-from actors.placement.port import DrainNode, MoveShard, Placed, PlacerLease
+from actors.placement.port import (
+    DrainNode,
+    MoveShard,
+    Placed,
+    PlacerLease,
+    PlacerQuestion,
+    Succeeded,
+)
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 from eventstore.stores.open_log import open_host_leases
@@ -46,6 +55,10 @@ def leases(tmp_path: Path) -> Iterator[HostLeases]:
     leases = open_host_leases(f"sqlite:{tmp_path / 'log.db'}")
     yield leases
     leases.close()
+
+
+def no_batches(*_: object) -> None:
+    raise AssertionError("a placer gets no batches")
 
 
 async def nothing_served() -> list[int]:
@@ -227,6 +240,33 @@ async def test_an_edge_that_is_cut_off_with_the_placer_follows_the_next_one_thro
     await first.leave()
 
 
+async def test_the_next_placer_names_itself_again_if_the_former_one_just_ends_all_connections(
+    cluster: LocalCluster, leases: HostLeases, tmp_path: Path
+) -> None:
+    """It does so once it notices that it has lost the role, just then."""
+    named: list[PlacerQuestion] = []
+    is_named = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(question: bytes, answered: Answered) -> None:
+        named.append(msgspec.msgpack.decode(question, type=PlacerQuestion))
+        if len(named) == 1:
+            former.close()
+        else:
+            answered(msgspec.msgpack.encode(None))
+            loop.call_soon_threadsafe(is_named.set)
+
+    former = HostServer(no_batches, ask, ignored)
+    leases.take(former.listen(LOOPBACK, PLACER, "a", "former", protocol=LEASE.protocol), SHORT_S)
+    process = Process(cluster, "b", tmp_path)
+    async with asyncio.timeout(LEFT_S_MAX):
+        await is_named.wait()
+    assert process.role._lease is not None
+    assert named == [Succeeded(process.role._lease)] * 2
+    await process.leave()
+    former.stop()
+
+
 async def test_a_former_placer_passes_questions_on_to_the_last_that_named_itself(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -246,8 +286,12 @@ async def test_a_former_placer_passes_questions_on_to_the_last_that_named_itself
     await has(first)
     link = PlacerLink("edge-0", HostFinder([first.leases]), PLACER)
     assert await placing(link) != {}, "this process is found by its row"
+    last = first
     for process in (second, first, third):
+        process.leases.is_cut_off = False
+        await watches(process, last)
         await has(process)
+        last = process
         assert await placing(link) != {}
         # As a standby it would watch another process than the placer's.
         assert process.role._placing is None
