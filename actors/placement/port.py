@@ -146,7 +146,7 @@ class PlacesOfAll(Places, frozen=True):
     silent: Silent = {}
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Drained(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an order to drain a node ended, by the worst answer, and who did not hear of it."""
 
     placed: Placed
