@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 _PORTS: Final = range(20_000, 32_000)
@@ -13,23 +13,24 @@ _PORTS: Final = range(20_000, 32_000)
 _OF_A_PROCESS: Final = 200
 
 
-def _claimed() -> tuple[socket.socket, Iterator[int]]:
-    """Ports that no other process of this or another run is given, and what claims them.
+def claimed(kind: str, numbers: Iterable[int]) -> tuple[int, socket.socket]:
+    """The first of these numbers that no process of this or another run has, and what claims it.
 
     The kernel has each abstract name once, and frees it when its process ends, however it does.
     """
-    for first in _PORTS[::_OF_A_PROCESS]:
+    for number in numbers:
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0poste-test-ports-{first}")
+            claim.bind(f"\0poste-test-{kind}-{number}")
         except OSError:
             claim.close()
         else:
-            return claim, itertools.cycle(range(first, first + _OF_A_PROCESS))
-    raise AssertionError("other processes have all ports of tests")
+            return number, claim
+    raise AssertionError(f"other processes have all {kind} of tests")
 
 
-_CLAIM, _NEXT = _claimed()
+_FIRST, _CLAIM = claimed("ports", _PORTS[::_OF_A_PROCESS])
+_NEXT: Final = itertools.cycle(range(_FIRST, _FIRST + _OF_A_PROCESS))
 atexit.register(_CLAIM.close)
 
 

@@ -8,10 +8,11 @@ decide.
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Sequence
 from typing import Final, Self
+
+from tests.ports import claimed
 
 _PREFIX_BITS: Final = 24
 _NUMBERS: Final = range(256)
@@ -62,7 +63,7 @@ class Namespace:
 
     def __init__(self) -> None:
         """Not made yet. No other process has one of its number, whichever run it is of."""
-        number, self._claim = _claimed()
+        number, self._claim = claimed("namespace", _NUMBERS)
         self._name = f"poste{number}"
         self.inward = self._link("pi", 76, number)
         """By which the other nodes reach this one."""
@@ -101,19 +102,6 @@ class Namespace:
         for link in self._links:
             link.remove()
         subprocess.run(["ip", "netns", "del", self._name], check=False, capture_output=True)
-
-
-def _claimed() -> tuple[int, socket.socket]:
-    """A number that no other process has, and what claims it; see ``tests/ports.py``."""
-    for number in _NUMBERS:
-        claim = socket.socket(socket.AF_UNIX)
-        try:
-            claim.bind(f"\0poste-test-namespace-{number}")
-        except OSError:
-            claim.close()
-        else:
-            return number, claim
-    raise AssertionError("other processes have all networks of tests")
 
 
 def is_permitted() -> bool:

@@ -361,10 +361,10 @@ async def test_a_socket_on_which_a_relationship_ended_stays_in_use(network: Wall
         async with asyncio.timeout(WAIT_S):
             while not await is_refused(wallet):
                 pass
-        with network.bounded_silence():
-            await used.raw.ping()  # so that it is read on, within the new bound
-            async with network.socket() as silent:
-                assert await silent.closing() == 1008
+        network.bound_silence()
+        await used.raw.ping()  # so that it is read on, within the new bound
+        async with network.socket() as silent:
+            assert await silent.closing() == 1008
         await used.raw.send_bytes(packed(wallet, "trust-ping/2.0/ping"))
         answer = wallet.connection.open(await used.data())
     assert isinstance(answer, dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -200,15 +200,9 @@ class WalletNetwork:
         await wallet.ping()
         await wallet.ping()
 
-    @contextmanager
-    def bounded_silence(self) -> Iterator[None]:
-        """A socket has but a moment for its first message; the settings are frozen and shared."""
-        settings, name = vars(self.mediator.settings.didcomm), "socket_first_message_s"
-        usual, settings[name] = settings[name], 0.05
-        try:
-            yield
-        finally:
-            settings[name] = usual
+    def bound_silence(self) -> None:
+        """From now on a socket has but a moment for its first message; the settings are frozen."""
+        vars(self.mediator.settings.didcomm)["socket_first_message_s"] = 0.05
 
     @asynccontextmanager
     async def socket(self, **options: Any) -> AsyncIterator[RawSocket]:
