@@ -47,7 +47,7 @@ def test_a_server_that_hangs_does_not_hold_up_the_end_of_who_has_a_lock(
         check()
         server_of_its_own.pause()
     server_of_its_own.resume()
-    assert time.monotonic() - began_s < 60, "an answer may take two minutes"
+    assert time.monotonic() - began_s < 20, "an answer may take two minutes"
 
 
 def test_one_process_has_a_lock_and_others_may_have_others(postgres_url: str) -> None:
