@@ -418,15 +418,15 @@ class HostServer:
                 )
                 return
             content = _exactly(reader, length)
-            if number & QUESTION:
-                self._ask(content, _answered(connection, number))
-                continue
-            edge, answer = connection.edge, _answer(connection, number)
             with self._lock:
                 # Once its edge has connected again, nothing that it sent before is carried out.
-                if self._connections.get(edge) is not connection:
+                if self._connections.get(connection.edge) is not connection:
                     return
-                self._submit(edge, content, answer, connection.incarnation)
+                if not number & QUESTION:
+                    answer = _answer(connection, number)
+                    self._submit(connection.edge, content, answer, connection.incarnation)
+            if number & QUESTION:
+                self._ask(content, _answered(connection, number))
 
 
 def _answer(connection: EdgeConnection, number: int) -> Answer:

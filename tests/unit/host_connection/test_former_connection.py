@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from actors.host.host_client import connect_to_host
+import pytest
+
+from actors.host.host_client import HostClient, connect_to_host
 from actors.host.host_connection import Answer, Answered, HostServer
 from tests.unit.host_connection.test_host_connection import EDGE, WAIT_S, nowhere
 
 
-async def test_it_is_not_carried_out_after_what_the_edge_has_sent_since() -> None:
-    """Its sessions have ended with the former connection, and it has sent newer commands."""
+@pytest.mark.parametrize("send", [HostClient.submit, HostClient.ask])
+async def test_it_is_not_carried_out_after_what_the_edge_has_sent_since(
+    send: Callable[[HostClient, bytes], Coroutine[Any, Any, object]],
+) -> None:
+    """Its sessions have ended with the former connection, and it has sent newer commands.
+
+    A question of a placer may be an order, which its next ones may have overtaken.
+    """
     came: list[str] = []
     new, may_go_on = threading.Event(), threading.Event()
 
@@ -19,7 +29,9 @@ async def test_it_is_not_carried_out_after_what_the_edge_has_sent_since() -> Non
         came.append(batch.decode())
         new.set()
 
-    def ask(_question: bytes, _answered: Answered) -> None:
+    def ask(question: bytes, _answered: Answered) -> None:
+        if question:
+            came.append(question.decode())
         assert may_go_on.wait(WAIT_S), "holds up the thread that reads the former connection"
 
     server = HostServer(submit, ask, came.append)
@@ -27,7 +39,7 @@ async def test_it_is_not_carried_out_after_what_the_edge_has_sent_since() -> Non
     before = set(threading.enumerate())
     former = await connect_to_host(address, EDGE, nowhere)
     (reader,) = (t for t in set(threading.enumerate()) - before if t.name == "edge")
-    calls = [asyncio.create_task(each) for each in (former.ask(b""), former.submit(b"former"))]
+    calls = [asyncio.create_task(each) for each in (former.ask(b""), send(former, b"former"))]
     await asyncio.sleep(0)
     client = await connect_to_host(address, EDGE, nowhere)
     calls.append(asyncio.create_task(client.submit(b"new")))
