@@ -92,10 +92,12 @@ _SAID: Final = re.compile(rb'\tErrorResponse\t.* C "(\w{5})" M "(.*)')
 _OF_POOLER: Final = b"08P01"
 _BY_POOLER: Final = re.compile(
     rb"no such (?:user|database)|authentication failed|login rejected|SSL required|"
-    rb"unsupported (?:options )?startup parameter"
+    rb"unsupported (?:options )?startup parameter|database \".*\" is disabled|"
+    rb"database does not allow connections|bouncer config error|^not allowed\b"
 )
 """What PgBouncer says of what stays. It has English alone, and that one SQLSTATE also for what
 passes: its server is away, or it has no room."""
+_DISABLED: Final = '" is disabled'
 _WAITED: Final[Mapping[int, int]] = {
     pq.PollingStatus.READING: select.POLLIN,
     pq.PollingStatus.WRITING: select.POLLOUT,
@@ -485,4 +487,5 @@ def _losing(unsafe: Mapping[str, str]) -> str:
 
 
 def _in_one_line(error: Exception) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    said = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return f"{said} in PgBouncer: give ENABLE at its console" if _DISABLED in said else said

@@ -140,16 +140,30 @@ def test_only_the_last_word_of_a_server_says_whether_it_refuses(
         ("SSL required", True),
         ("unsupported startup parameter: options", True),
         ("unsupported options startup parameter: only '-c config=val' is allowed", True),
+        ('database "unknown" is disabled', True),
+        ('authentication database "users" is disabled', True),
+        ("database does not allow connections: unknown", True),
+        ("bouncer config error", True),
+        ("not allowed", True),
         ("client_login_timeout (server down)", False),
         ("no more connections allowed (max_client_conn)", False),
         ("pgbouncer cannot connect to server", False),
+        ("query_wait_timeout", False),
     ],
 )
 def test_a_pooler_that_knows_no_such_login_refuses_and_one_without_a_server_does_not(
     text: str, *, refuses: bool
 ) -> None:
-    """As PgBouncer 1.18 says it: all with the SQLSTATE of a violated protocol."""
+    """As PgBouncer 1.18 says it, or a neighbouring release: all with one SQLSTATE, 08P01."""
     assert is_taken_for_refusal("08P01", text) is refuses
+
+
+def test_a_database_that_a_pooler_has_disabled_is_named_with_what_enables_it() -> None:
+    with (
+        answering("08P01", 'database "unknown" is disabled') as url,
+        pytest.raises(LogUnavailable, match=r'"unknown" is disabled in PgBouncer: give ENABLE'),
+    ):
+        open_log(url)
 
 
 @pytest.mark.parametrize(("code", "refuses"), [("28000", True), ("57P03", False)])
@@ -161,6 +175,13 @@ def test_a_server_may_say_in_several_lines_why_it_takes_no_connection(
 
 def is_taken_for_refusal(code: str, text: str) -> bool:
     """What is made of a server that answers each start of a connection with this error."""
+    with answering(code, text) as url:
+        return is_refused(url, PostgresBounds())
+
+
+@contextmanager
+def answering(code: str, text: str) -> Iterator[str]:
+    """The URL of a server that answers the start of a connection, one alone, with this error."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
 
         def answer() -> None:
@@ -169,11 +190,9 @@ def is_taken_for_refusal(code: str, text: str) -> bool:
                 caller.recv(_MORE_BYTES)
                 caller.sendall(error(code, text))
 
-        answering = thread.submit(answer)
-        url = f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/unknown?sslmode=disable"
-        is_refusal = is_refused(url, PostgresBounds())
-        answering.result()
-    return is_refusal
+        answered = thread.submit(answer)
+        yield f"postgresql://user@127.0.0.1:{server.getsockname()[1]}/unknown?sslmode=disable"
+        answered.result()
 
 
 def test_a_server_without_tls_gets_nothing_in_the_clear(authority: Authority) -> None:
