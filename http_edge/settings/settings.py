@@ -45,6 +45,7 @@ from http_edge.settings.value_types import (
     contradiction,
     did_web,
     split_listen,
+    unfit,
 )
 
 __all__ = [
@@ -139,6 +140,9 @@ class Settings(Section):
         at_most(self, "hosts", "shards")
         if self.hosts * len(self.log_dsns) > self.shards:
             raise contradiction("hosts", "shards", len(self.log_dsns))
+        if self.has_placer and 0 < self.limits.dedicated_max < len(self.log_dsns):
+            expected = f"0, or {len(self.log_dsns)} at least, one for each database of the log"
+            raise unfit("limits.dedicated_max", expected)
         # A delivery is base64 in an envelope: less than twice as long as its content.
         for name in ("delivery_bytes_max", "message_bytes_max"):
             if 2 * getattr(self.didcomm, name) > self.limits.socket_buffer_bytes_max:

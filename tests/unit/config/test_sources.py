@@ -330,6 +330,20 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
     )
 
 
+def test_each_database_of_a_cluster_has_room_for_a_dedicated_identity_or_none_has() -> None:
+    two = {"log": "postgresql://a postgresql://b"}
+    cluster = two | {"node_address": "10.0.0.1"}
+    with pytest.raises(SettingRefused) as refused:
+        load_settings(cluster | {"limits.dedicated_max": "1"}, NONE)
+    assert str(refused.value) == (
+        "limits.dedicated_max from command line:"
+        " expected 0, or 2 at least, one for each database of the log"
+    )
+    for right in ("0", "2", "3"):
+        load_settings(cluster | {"limits.dedicated_max": right}, NONE)
+    load_settings(two | {"limits.dedicated_max": "1"}, NONE)  # no placer dedicates any
+
+
 def test_a_password_is_never_shown() -> None:
     dsn = "postgresql://poste:hun@ter2@db/poste?sslmode=require&password=hunter2&x=1"
     settings = load_settings({"log": dsn}, NONE).settings
