@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from actors.host.port import HostUnavailable
 from eventstore.log.errors import LogUnavailable
 from eventstore.log.host_leases import HostLease, HostLeases
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _READ_S_MAX: Final = 1.0
 """A database that works answers within milliseconds; one that hangs does not for seconds."""
 
@@ -27,13 +29,22 @@ class HostFinder:
         self,
         databases: Sequence[HostLeases],
         unserved: Callable[[], Container[int]] = tuple,
+        *,
+        answer_s_max: float = _READ_S_MAX,
     ) -> None:
         """A finder that reads none of the databases that are ``unserved`` by their numbers.
 
-        Such a database may be another log's, whose processes have the same names as ours.
+        Such a database may be another log's, whose processes have the same names as ours. One that
+        is there answers within ``answer_s_max``, in seconds.
         """
         self._databases = databases
         self._unserved = unserved
+        self._answer_s_max = answer_s_max
+        # Of its own for each: one that hangs keeps its thread, and must take none from another.
+        self._threads = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"finder-{place}")
+            for place in range(len(databases))
+        ]
         self._rows: list[Sequence[HostLease] | None] = [None] * len(databases)
         self._ended: set[str] = set()
         self._reads: dict[int, asyncio.Task[None]] = {}
@@ -83,11 +94,11 @@ class HostFinder:
         """Does a database answer now? One that has ended the connection is asked once more."""
         ask = self._databases[database].clock_s
         try:
-            async with asyncio.timeout(_READ_S_MAX):  # perhaps it is not asked: a read hangs there
+            async with asyncio.timeout(self._answer_s_max):  # also if a read hangs before it
                 try:
-                    await asyncio.to_thread(ask)
+                    await self._aside(database, ask)
                 except LogUnavailable:  # so says a connection that was cut off since it was used
-                    await asyncio.to_thread(ask)
+                    await self._aside(database, ask)
         except (LogUnavailable, TimeoutError):
             return False
         return True
@@ -131,8 +142,12 @@ class HostFinder:
 
     async def _read_one(self, place: int) -> None:
         try:
-            self._rows[place] = await asyncio.to_thread(self._databases[place].living)
+            self._rows[place] = await self._aside(place, self._databases[place].living)
         except LogUnavailable as error:
             _LOG.debug("%s", error)
         finally:
             del self._reads[place]
+
+    async def _aside(self, place: int, ask: Callable[[], _T]) -> _T:
+        """Call a database in its thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads[place], ask)

@@ -22,6 +22,19 @@ LEASE_S_MAX: Final = 60
 """The longest lease, in seconds. A lease that ends later was given before a clock was set back."""
 
 
+_ANSWER_SHARE: Final = 0.25
+_ANSWER_S: Final = 1.0
+
+
+def answer_s_max(lease_s: float) -> float:
+    """How long a database may take to answer, in seconds, if leases last ``lease_s`` seconds.
+
+    With longer leases a slower one keeps its hosts; with the same waits it would lose them all the
+    same.
+    """
+    return max(_ANSWER_S, lease_s * _ANSWER_SHARE)
+
+
 def node_protocol(databases: int) -> int:
     """The protocol in the leases of all processes of a node, by the number of databases of the log.
 

@@ -16,17 +16,20 @@ from psycopg.rows import tuple_row
 from typing_extensions import override
 
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import LEASE_S, LEASE_S_MAX, HostLease, HostLeases
+from eventstore.log.host_leases import (
+    LEASE_S,
+    LEASE_S_MAX,
+    HostLease,
+    HostLeases,
+    answer_s_max,
+)
 from eventstore.stores.postgres_bounds import PostgresBounds
 from eventstore.stores.postgres_connections import BoundedConnection, connected
 
 _CONNECT_SHARE: Final = 0.5
+"""The part of a lease's time in which the database takes a connection."""
 _CONNECT_S: Final = 2.0
 """libpq accepts no shorter time."""
-_ANSWER_SHARE: Final = 0.25
-"""The parts of a lease's time in which the database takes a connection, and answers. With longer
-leases a slower database keeps its hosts; with the same waits it would lose them all the same."""
-_ANSWER_S: Final = 1.0
 _KEPT_S: Final = 3_600.0
 """The row of an ended lease is removed after this time: dedicated hosts come and go."""
 _NOW: Final = "extract(epoch from clock_timestamp())::float8"
@@ -61,12 +64,12 @@ class PostgresHostLeases(HostLeases):
     def __init__(self, dsn: str, bounds: PostgresBounds, *, lease_s: float = LEASE_S) -> None:
         """Leases that last ``lease_s`` seconds, which bounds each wait; this does not connect."""
         self._dsn = dsn
-        answer_s_max = max(_ANSWER_S, lease_s * _ANSWER_SHARE)
+        answer_s = answer_s_max(lease_s)
         self._bounds = msgspec.structs.replace(
             bounds,
             connect_s_max=max(_CONNECT_S, lease_s * _CONNECT_SHARE),
-            answer_s_max=answer_s_max,
-            lock_s_max=answer_s_max,
+            answer_s_max=answer_s,
+            lock_s_max=answer_s,
         )
         self._turn = threading.Lock()
         self._connection: BoundedConnection | None = None

@@ -13,7 +13,7 @@ from actors.core.partitioning import Placement
 from actors.host.host_finder import HostFinder
 from actors.host.identity_host import HostOptions
 from actors.placement.dedication import ANY_LOAD_PER_S, DedicationRules
-from eventstore.log.host_leases import HostLeases, node_protocol
+from eventstore.log.host_leases import HostLeases, answer_s_max, node_protocol
 from eventstore.stores.open_log import open_host_leases
 from http_edge.settings.settings import Section, Settings
 
@@ -56,7 +56,8 @@ def dedication_rules(settings: Settings, database: int) -> DedicationRules:
 def host_finder(settings: Settings, unserved: Callable[[], Container[int]]) -> HostFinder:
     """A finder of the hosts in all databases of the log that are not ``unserved``."""
     databases = [host_leases(settings, place) for place in range(len(settings.log_dsns))]
-    return HostFinder(databases, unserved)
+    answer_s = answer_s_max(settings.limits.host_lease_s)
+    return HostFinder(databases, unserved, answer_s_max=answer_s)
 
 
 def host_leases(settings: Settings, database: int = 0) -> HostLeases:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actors.core.partitioning import Placement
-from http_edge.server.hosts import dedication_rules, host_options
+from http_edge.server.hosts import dedication_rules, host_finder, host_options
 from http_edge.settings.settings import Section, Settings
 
 CLUSTER = Settings(log="postgresql://host/name", node="one", node_address="127.0.0.1")
@@ -92,6 +92,13 @@ def test_the_placer_dedicates_identities_and_waits_for_hosts_as_the_settings_say
     options = host_options(settings, 0)
     assert options.lease_s == rules.silent_s_max
     assert options.limits.dedicate_above_commands_per_s == rules.above_per_s
+
+
+def test_a_database_has_a_quarter_of_a_lease_to_show_that_it_is_there() -> None:
+    for lease_s, waits_s in ((20, 5), (2, 1)):
+        limits = CLUSTER.limits.model_copy(update={"host_lease_s": lease_s})
+        finder = host_finder(CLUSTER.model_copy(update={"limits": limits}), tuple)
+        assert finder._answer_s_max == waits_s
 
 
 def test_each_of_several_databases_has_its_part_of_the_dedicated_identities() -> None:

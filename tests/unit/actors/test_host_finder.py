@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -16,11 +18,15 @@ from actors.host.host_finder import HostFinder
 from actors.host.port import HostUnavailable
 from actors.placement.membership import LeasedHosts
 from eventstore.log.errors import LogUnavailable
-from eventstore.log.host_leases import HostLease, HostLeases
+from eventstore.log.host_leases import LEASE_S_MAX, HostLease, HostLeases
+from eventstore.stores.postgres_bounds import PostgresBounds
+from eventstore.stores.postgres_host_leases import PostgresHostLeases
 from tests.cluster.accounts import until
 
 ANSWERED_S_MAX = 5.0
 HANGS_S = 30.0
+_DEFAULT_THREADS_MAX = 32
+"""Of asyncio, whatever the machine."""
 
 
 class Rows:
@@ -50,8 +56,9 @@ class Rows:
         return len(self.living())
 
 
-def finder_of(*databases: Rows) -> HostFinder:
-    return HostFinder([cast("HostLeases", rows) for rows in databases])
+def finder_of(*databases: Rows, answer_s_max: float = ANSWERED_S_MAX) -> HostFinder:
+    leases = [cast("HostLeases", rows) for rows in databases]
+    return HostFinder(leases, answer_s_max=answer_s_max)
 
 
 async def found(finder: HostFinder) -> set[str]:
@@ -108,9 +115,7 @@ async def test_a_database_that_has_never_answered_holds_up_no_other(
     assert await finder.find("c") is None
 
 
-async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answers() -> None:
     rows = Rows()
     finder = finder_of(rows)
     assert await finder.is_there(0)
@@ -118,22 +123,43 @@ async def test_a_database_that_hangs_or_is_not_there_is_known_from_one_that_answ
     assert not await finder.is_there(0)
     rows.is_there = True
     rows.answers.clear()
-    monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.01)
     try:
-        assert not await finder.is_there(0)
+        assert not await finder_of(rows, answer_s_max=0.01).is_there(0)
     finally:
         rows.answers.set()
 
 
-async def test_a_database_that_was_restarted_since_it_was_asked_last_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_database_that_was_restarted_since_it_was_asked_last_is_there() -> None:
     """A node that stops gives its shards away, though its connection ended long before."""
-    monkeypatch.setattr(host_finder, "_READ_S_MAX", ANSWERED_S_MAX)
     rows = Rows()
     finder = finder_of(rows)
     rows.has_cut_off = True
     assert await finder.is_there(0)
+
+
+async def test_a_database_that_answers_late_is_there_though_its_rows_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_finder, "_READ_S_MAX", 0.0)
+    rows = Rows()
+    rows.answers.clear()
+    asking = asyncio.create_task(finder_of(rows).is_there(0))
+    assert await asyncio.to_thread(rows.read.wait, ANSWERED_S_MAX)
+    rows.answers.set()
+    assert await asking
+
+
+async def test_databases_that_never_answer_take_no_thread_from_another() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
+        leases = partial(PostgresHostLeases, url, PostgresBounds(), lease_s=LEASE_S_MAX)
+        hanging = [HostFinder([leases()], answer_s_max=0.01) for _ in range(_DEFAULT_THREADS_MAX)]
+        assert not any(await asyncio.gather(*[finder.is_there(0) for finder in hanging]))
+        works = finder_of(Rows("a"))
+        assert await works.is_there(0)
+        assert await found(works) == {"a"}
+    for finder in hanging:
+        finder.close()
 
 
 async def test_the_placer_of_a_database_sees_its_rows_alone_and_needs_an_answer_of_it_alone(
