@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -14,6 +14,8 @@ from http_edge.cli.output import json_option, print_json, print_table, progress_
 from http_edge.cli.running_mediator import RunningMediator, for_operators
 from http_edge.server.exits import Exit, Stop
 
+_Silent: TypeAlias = Mapping[str, Sequence[str]]
+"""The shards of each database whose placer does not answer, by its number."""
 _SHARDS: Final = ("shard", "host", "node", "to")
 _HOSTS: Final = ("host", "node", "shards", "draining")
 _POLL_S: Final = 0.2
@@ -77,9 +79,9 @@ def drain(mediator: RunningMediator, *, node: str) -> None:
     itself at SIGTERM.
     """
     answer = mediator.order("/shards/drain", _REFUSALS, _SEE, node=node)
-    silent: dict[str, list[str]] = answer.get("silent", {})
-    _until_empty(mediator, node, {shard for shards in silent.values() for shard in shards})
-    _refuse_if_silent(silent, f"{node} has no shards and identities of the others.")
+    silent: _Silent = answer.get("silent", {})
+    later = _until_empty(mediator, node, _shards_of(silent))
+    _refuse_if_silent({**silent, **later}, f"{node} has no shards and identities of the others.")
     click.echo(f"{node} is empty")
 
 
@@ -93,7 +95,11 @@ def undrain(mediator: RunningMediator, *, node: str) -> None:
     click.echo(f"{node} accepts shards again")
 
 
-def _refuse_if_silent(silent: Mapping[str, Sequence[str]], done: str) -> None:
+def _shards_of(silent: _Silent) -> set[str]:
+    return {shard for shards in silent.values() for shard in shards}
+
+
+def _refuse_if_silent(silent: _Silent, done: str) -> None:
     """Refuse to call an order done of which the placers of some databases did not hear."""
     if not silent:
         return
@@ -106,8 +112,11 @@ def _refuse_if_silent(silent: Mapping[str, Sequence[str]], done: str) -> None:
     )
 
 
-def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -> None:
-    """Wait until a node is empty, except of these shards, of which no order to move is known."""
+def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -> _Silent:
+    """Wait until a node is empty, except of these shards, of which no order to move is known.
+
+    Return the databases whose placers are silent by then if only their shards have no known host.
+    """
     deadline = time.monotonic() + _EMPTY_S_MAX
     with progress_bar("To move") as progress:
         most = 0
@@ -118,11 +127,11 @@ def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -
             ordered = [p for p in places.get("shards", []) if p["shard"] not in silent]
             left = sum(place["node"] == node for place in [*ordered, *own])
             # On the way, or of a database whose placer does not answer just now: perhaps on NODE.
-            unknown = sum(place["host"] is None for place in ordered)
+            unknown = [place["shard"] for place in ordered if place["host"] is None]
             most = max(most, left)
             progress(most - left, most)
             if not left and not unknown:
-                return
+                return {}
             if left and all(host["draining"] for host in hosts):
                 raise Stop(
                     Exit.FINDING,
@@ -130,13 +139,14 @@ def _until_empty(mediator: RunningMediator, node: str, silent: Container[str]) -
                     "Start another node, or undrain one.",
                 )
             if time.monotonic() > deadline:
-                why = "".join(
-                    f" The placer of database {n} is silent." for n in places.get("silent", ())
-                )
+                now: _Silent = places.get("silent", {})
+                if not left and _shards_of(now).issuperset(unknown):
+                    return now
+                why = "".join(f" The placer of database {number} is silent." for number in now)
                 raise Stop(
                     Exit.FINDING,
                     f"{node} still has {left} shards and identities after {_EMPTY_S_MAX:.0f} s,"
-                    f" and {unknown} shards have no known host.{why}",
+                    f" and {len(unknown)} shards have no known host.{why}",
                     "The moves continue: see poste shards list.",
                 )
             time.sleep(_POLL_S)

@@ -14,7 +14,8 @@ import pytest
 from http_edge.clients.decentrl import Account, MediatorClient
 from http_edge.server.exits import Exit
 from tests.cluster.accounts import befriend, client, message, post, until
-from tests.cluster.commands import poste_json
+from tests.cluster.commands import ended, poste_json
+from tests.cluster.load import Load, Pair
 from tests.cluster.nodes import Nodes
 from tests.cluster.test_databases import SETTINGS, SHARDS, person_in
 from tests.database_server import DatabaseServer, database_directory
@@ -23,6 +24,7 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
 _NODE: Final = 1
 _UNSAFE: Final = ["-cfsync=off"]
+_ANSWERS: Final = 3
 
 
 class Two(NamedTuple):
@@ -180,3 +182,56 @@ async def test_no_database_is_special_and_its_shards_get_other_owners_while_anot
             assert "0" in (await asyncio.to_thread(status, two))["databases_away"]
             two.first.start()
             await is_served(two, returned, there, here)
+
+
+@pytest.mark.parametrize("drained", [1, 2], ids=["which is the placer", "which stands by"])
+async def test_a_node_is_drained_of_what_can_move_while_a_database_hangs_and_later_of_the_rest(
+    two: Two, drained: int
+) -> None:
+    """It takes connections and never answers."""
+    two.second.start()
+    stays = 3 - drained
+    servers = {number: await asyncio.to_thread(two.nodes.serve, number) for number in (1, 2)}
+    named = f"--data-dir={servers[stays].data_dir}"
+
+    async def nodes_of(database: int) -> set[str | None]:
+        shards = (await asyncio.to_thread(poste_json, "shards", "list", named))["shards"]
+        return {shard["node"] for shard in shards[database::2]}
+
+    async def drain() -> tuple[int, str]:
+        done = await asyncio.to_thread(ended, "shards", "drain", f"node-{drained}", named)
+        return done.code, done.err
+
+    async with client(servers[stays].url) as mediator, client(servers[drained].url) as other:
+        here, there = [
+            Pair(await person_in(number, mediator), await person_in(number, mediator))
+            for number in (0, 1)
+        ]
+        back = Pair(here.reader, here.writer)
+        for pair in (here, back, there):
+            await befriend(pair.writer, pair.reader)
+        load = Load([here, back], [mediator, other])
+        async with load:
+            two.second.pause()
+
+            async def is_given_up() -> bool:
+                return await nodes_of(1) == {None}
+
+            await until(is_given_up)
+            code, said = await drain()
+            assert code == Exit.UNREACHABLE
+            assert "The placer of database 1 (2 shards) did not answer" in said
+            assert f"node-{drained} has no shards and identities of the others" in said
+            assert await nodes_of(0) == {f"node-{stays}"}
+            await load.answers(_ANSWERS)
+            two.second.resume()
+
+            async def is_served_again() -> bool:
+                return await is_taken(mediator, there.writer) and None not in await nodes_of(1)
+
+            await until(is_served_again)
+            assert await drain() == (Exit.OK, "")
+            assert await nodes_of(0) == await nodes_of(1) == {f"node-{stays}"}
+            await load.answers(_ANSWERS)
+        assert load.refusals() == []
+        await load.check()

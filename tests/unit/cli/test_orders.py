@@ -77,6 +77,30 @@ def test_a_database_whose_placer_did_not_hear_of_an_order_is_named_once_the_othe
     assert "No host is running on a node with this name. The placer of database 1" in unknown.err
 
 
+def test_a_database_whose_placer_falls_silent_after_an_order_is_named_as_if_it_had_before(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_EMPTY_S_MAX", 0.0)
+    places = [
+        {"shard": "shard-0", "host": "host-b-0-0", "node": "b"},
+        {"shard": "shard-1", "host": None, "node": None},
+    ]
+    hosts = [
+        {"host": "host-a-0-0", "node": "a", "shards": 0, "draining": True},
+        {"host": "host-b-0-0", "node": "b", "shards": 1, "draining": False},
+    ]
+    said = {"shards": places, "hosts": hosts, "silent": {"1": ["shard-1"]}}
+    answers = {
+        "/shards/drain": (200, b'{"placed": "DONE"}'),
+        "/shards": (200, json.dumps(said).encode()),
+    }
+    with answering(answers) as listen:
+        ran = run("shards", "drain", "a", "--data-dir", data_dir_of(tmp_path, listen))
+    assert ran.code == Exit.UNREACHABLE
+    assert "placer of database 1 (1 shards) did not answer" in ran.err
+    assert "a has no shards and identities of the others" in ran.err
+
+
 def test_a_node_is_not_called_empty_while_the_host_of_a_shard_is_not_known(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
