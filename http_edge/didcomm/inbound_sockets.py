@@ -20,7 +20,7 @@ from http_edge.didcomm.http_endpoint import close_code
 from http_edge.didcomm.identities import Identities
 from http_edge.didcomm.inbound import Inbound, MessageRejection
 from http_edge.didcomm.inbound_transport import InboundTransport
-from http_edge.didcomm.protocols.pickup import ends_implicit, hands_out, opens_route
+from http_edge.didcomm.protocols.pickup import ends_implicit, opens_route
 from http_edge.didcomm.protocols.protocol import (
     LiveModeChange,
     Outcome,
@@ -158,9 +158,10 @@ class InboundSocket(InboundTransport):
         if message.delay_ms is not None and patient:
             self._passable.set()
         is_live = is_peer and self._peers[sender.did].live_since is not None
-        if is_live and hands_out(message):
-            self._peers[sender.did].pump.hold()
-        return msgspec.structs.replace(peer, persistent=is_peer, patient=patient, live=is_live)
+        pump = self._peers[sender.did].pump if is_peer else None
+        return msgspec.structs.replace(
+            peer, persistent=is_peer, patient=patient, live=is_live, pump=pump
+        )
 
     async def _let_in(self, sender: AgentAccount) -> bool:
         did, hub = sender.did, self._dependencies.hub

@@ -64,7 +64,12 @@ class OwnQueue:
     async def deliver(
         self, request: Request, limit: int, *, recipient_key: str | None = None, at_least: int = 0
     ) -> Delivery | Refusal:
-        """Lease the oldest messages to the request's session, or none if below ``at_least``."""
+        """Lease the oldest messages to the request's session, or none if below ``at_least``.
+
+        Later messages that are pushed on this session follow the answer.
+        """
+        if request.peer.pump is not None:
+            request.peer.pump.hold()
         command = delivery_to(request.session, self._channel, limit, self._settings)
         least = min(at_least, self._settings.delivery_messages_max)
         command = replace(command, recipient_key=recipient_key, at_least=least)

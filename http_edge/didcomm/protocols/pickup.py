@@ -49,7 +49,6 @@ from http_edge.settings.settings import DidComm
 
 _FAMILIES: Final = frozenset({"messagepickup", "message-pickup", "queue"})
 _LIVE: Final = "live-delivery-change"
-_DELIVER: Final = "delivery-request"
 _LIVE_OPENS: Final = frozenset({("messagepickup", 3), ("message-pickup", 4)})
 """Versions in which a request for live mode opens the return route; RFC 0685 requires one beside.
 """
@@ -164,7 +163,7 @@ class Pickup:
         """Return the protocol with its handlers."""
         handlers = {
             "status-request": with_route(self._status),
-            _DELIVER: with_route(self._deliver),
+            "delivery-request": with_route(self._deliver),
             "messages-received": self._received,
             _LIVE: with_route(self._live),
         }
@@ -278,11 +277,6 @@ def opens_route(message: Message) -> bool:
     kind = message.type
     is_change = (kind.family, kind.major) in _LIVE_OPENS and kind.name == _LIVE
     return is_change and message.flag("live_delivery") is True
-
-
-def hands_out(message: Message) -> bool:
-    """Say whether a message asks for a delivery, which never waits for messages to come."""
-    return message.type.name == _DELIVER
 
 
 def with_nothing(state: QueueState) -> QueueState:

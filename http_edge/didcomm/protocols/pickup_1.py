@@ -108,6 +108,8 @@ class Pickup1:
             # Ask once more: a message that came before we listened woke no waiter.
             found = await self._queue.deliver(request, size, at_least=size)
             while _nothing_yet(found) and (left_s := ends_s - now_s()) > 0:
+                if request.peer.pump is not None:
+                    request.peer.pump.let_go()
                 if not await wake.next(left_s):
                     break
                 found = await self._queue.deliver(request, size, at_least=size)

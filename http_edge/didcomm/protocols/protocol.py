@@ -18,7 +18,7 @@ from actors.core.commands import Command, RemoveMessages
 from actors.core.message_queue import DELIVERED
 from actors.core.refusals import Refusal
 from actors.core.replies import QueueState, Reply
-from http_edge.didcomm.delivery.pump import LiveDelivery
+from http_edge.didcomm.delivery.pump import LiveDelivery, Pump
 from http_edge.didcomm.envelopes.messages import (
     AgentAccount,
     Answer,
@@ -38,7 +38,7 @@ class PeerState(msgspec.Struct, frozen=True):
     ``routable``: a reply can go back at once; ``open_route``: waiting messages can, too (RFC 0092,
     ``all``). ``persistent``: the session can carry messages to the sender at any time. ``patient``:
     the request may long-poll for as long as it asks to. ``live``: the sender is in live mode on
-    this session.
+    this session. ``pump``: what else sends the sender's messages on this session.
     """
 
     routable: bool = False
@@ -46,6 +46,7 @@ class PeerState(msgspec.Struct, frozen=True):
     persistent: bool = False
     patient: bool = True
     live: bool = False
+    pump: Pump | None = None
 
 
 class Request(msgspec.Struct, frozen=True):

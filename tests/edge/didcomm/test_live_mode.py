@@ -6,14 +6,20 @@ import asyncio
 from base64 import b64decode
 from typing import Any
 
+import orjson
 import pytest
 
+from actors.core.commands import QueueEnvelopes
+from actors.core.replies import EnvelopeQueued
 from actors.host.port import A, HostQuestion, HostUnavailable, ReadPages
 from http_edge.clients.didcomm import ConnectionLost, Live, NoAnswer
+from http_edge.didcomm.envelopes.keys import base58, did_key
+from http_edge.didcomm.identities import Identities
 from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
     answer_to,
+    envelope_of,
     ids,
     numbered,
     opened,
@@ -256,6 +262,71 @@ async def test_what_is_pushed_while_an_answer_hands_out_earlier_messages_follows
             delivery = opened(bob.connection, await socket.data())
             came += bob.texts(b64decode(one["data"]["base64"]) for one in delivery["~attach"])
     assert [text[:5] for text in came] == ["aaaaa", "bbbbb", "ccccc", "ddddd", "eeeee", "later"]
+
+
+@pytest.mark.parametrize("timing", [{}, {"~timing": {"delay_milli": 20_000}}])
+@pytest.mark.parametrize(
+    ("kind", "channel"),
+    [
+        ("messagepickup/1.0/batch-pickup", b"pickup/1.0"),
+        ("messagepickup/1.0/noop", b"pickup/1.0"),
+        ("queue/1.0/fetch-request", b"queue/1.0"),
+    ],
+)
+async def test_what_is_pushed_while_a_pickup_without_acknowledgement_answers_follows_its_answer(
+    network: WalletNetwork,
+    bob: Bob,
+    mediator: Mediator,
+    kind: str,
+    channel: bytes,
+    timing: dict[str, Any],
+) -> None:
+    await network.write(bob, "earlier")
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
+        assert opened(bob.connection, await socket.data())["live_delivery"] is True
+        wanted = {"batch_size": 1, "message_count_limit": 1, **routed(), **timing}
+        fetch = mediator.hosts.hold(channel)
+        await socket.raw.send_bytes(sealed(bob.connection, kind, **wanted))
+        await fetch.arrived.wait()
+        # From another edge: what this one sends to the host waits behind the request.
+        other = Identities(mediator.hosts.gateway("another edge"))
+        later = QueueEnvelopes(base58(bob.key), [envelope_of(bob.key, "later")])
+        account = did_key(bob.connection.key.public)
+        assert isinstance(
+            await other.ask(account, later, b"k" * 16, EnvelopeQueued), EnvelopeQueued
+        )
+        fetch.released.set()
+        assert [handed_out(bob, await socket.data()) for _ in range(2)] == ["earlier", "later"]
+
+
+@pytest.mark.parametrize("name", ["batch-pickup", "noop"])
+async def test_what_is_pushed_does_not_wait_for_the_end_of_a_long_poll(
+    network: WalletNetwork, bob: Bob, name: str
+) -> None:
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        await socket.raw.send_bytes(sealed(bob.connection, CHANGE, live_delivery=True, **routed()))
+        assert opened(bob.connection, await socket.data())["live_delivery"] is True
+        wanted = {"batch_size": 9, **routed(), "~timing": {"delay_milli": 20_000}}
+        poll = sealed(bob.connection, f"messagepickup/1.0/{name}", **wanted)
+        await socket.raw.send_bytes(poll)
+        await network.write(bob, "one")
+        assert handed_out(bob, await socket.data()) == "one"
+
+
+def handed_out(bob: Bob, frame: bytes) -> str:
+    """The text of the only message in a frame, which is its envelope or has it in a member."""
+    if bob.connection.open(frame) == frame:
+        return bob.read(frame)
+    answer = opened(bob.connection, frame)
+    if "~attach" in answer:
+        (pushed,) = answer["~attach"]
+        return bob.read(b64decode(pushed["data"]["base64"]))
+    if "messages" in answer:
+        (fetched,) = answer["messages"]
+        return bob.read(orjson.dumps(fetched["msg"]))
+    (picked,) = answer["messages~attach"]
+    return bob.read(orjson.dumps(picked["message"]))
 
 
 async def test_a_live_mode_without_a_return_route_is_none(network: WalletNetwork, bob: Bob) -> None:
