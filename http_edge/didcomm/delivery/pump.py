@@ -92,6 +92,14 @@ class Pump:
         # The loop itself keeps no task alive.
         self._sending: asyncio.Task[None] | None = None
         self._delivery: LiveDelivery | None = None
+        self._implicit: Wake | None = None
+        self.sent_implicitly = 0
+        """Messages that implicit pickup has sent on this socket."""
+
+    @property
+    def is_implicit(self) -> bool:
+        """Does implicit pickup send the agent's messages on this socket?"""
+        return self._implicit is not None and not self._implicit.is_over
 
     def push(self, message: DeliveredMessage) -> None:
         """Send a message that was leased to this session when it was queued.
@@ -167,10 +175,12 @@ class Pump:
 
     async def implicit(self, wake: Wake, arrived: Arrived) -> None:
         """Send waiting and new messages unchanged, until a newer socket takes over."""
+        self._implicit = wake
         while not wake.is_over:
             delivery = await self._take(IMPLICIT, implicit=True)
             if isinstance(delivery, Refusal):
                 if delivery not in TO_RETRY:
+                    wake.close(0)
                     return
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -179,6 +189,7 @@ class Pump:
                 continue
             for message in delivery.messages:
                 self._outgoing.put(message.payload)
+            self.sent_implicitly += len(delivery.messages)
             if not await arrived():
                 return
             await self._remove(delivery.messages)

@@ -10,7 +10,7 @@ the messages that it names, leased or not, and they stay in the queue until a ``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,14 @@ from http_edge.didcomm.protocols.own_queue import (
     last_times,
 )
 from http_edge.didcomm.protocols.problems import Problem, problem_of
-from http_edge.didcomm.protocols.protocol import Family, Outcome, Request, no_answer, with_route
+from http_edge.didcomm.protocols.protocol import (
+    NOTHING,
+    Family,
+    Outcome,
+    Request,
+    no_answer,
+    with_route,
+)
 from http_edge.settings.settings import DidComm
 
 CHANNEL: Final = "pickup/1.0"
@@ -82,38 +89,68 @@ class Pickup1:
         return _answer(_messages("list-response", found))
 
     async def _noop(self, request: Request) -> Outcome:
-        """Send one message unchanged; neither start nor end implicit pickup on a socket."""
-        found = await self._collect(request, 1)
+        """Send one message unchanged; neither start nor end implicit pickup on a socket.
+
+        What that sends meanwhile is the answer.
+        """
+        pump = request.peer.pump
+        sent_before = 0 if pump is None else pump.sent_implicitly
+
+        def comes(found: Delivery) -> bool:
+            return pump is not None and (
+                pump.sent_implicitly > sent_before
+                or (pump.is_implicit and found.state.available > 0)
+            )
+
+        found = await self._collect(request, 1, comes)
         if not isinstance(found, Delivery):
             return _refused(found)
         if found.messages:
             [message] = found.messages
             return Outcome(envelope=message.payload, handed_over=[message.message_id])
+        if comes(found):
+            return NOTHING
         if request.message.delay_ms is None:
             return _problem("empty_queue", "Message queue is empty")
         return _problem("timeout_occurred", "Message queue is empty, timeout occurred")
 
-    async def _collect(self, request: Request, size: int) -> Delivery | Refusal:
-        """Lease up to ``size`` messages: at once if that many wait, else when the delay is over."""
+    async def _collect(
+        self, request: Request, size: int, comes: Callable[[Delivery], bool] = lambda _: False
+    ) -> Delivery | Refusal:
+        """Lease up to ``size`` messages: at once if that many wait, else when the delay is over.
+
+        If they come in another way, as ``comes`` says, return nothing at once.
+        """
+
+        def is_open(found: Delivery | Refusal) -> bool:
+            return isinstance(found, Delivery) and not found.messages and not comes(found)
+
         wished_s = (request.message.delay_ms or 0) / 1000 if request.peer.patient else 0
         delay_s = min(wished_s, self._delay_s_max)
         if size == 0 or delay_s <= 0:
-            return await self._queue.deliver(request, size)
-        found = await self._queue.deliver(request, size, at_least=size)
-        if not _nothing_yet(found):
+            return await self._take(request, size)
+        found = await self._take(request, size, at_least=size)
+        if not is_open(found):
             return found
         now_s = asyncio.get_running_loop().time
         ends_s = now_s() + delay_s
         async with self._waiting.listening(request.sender.did) as wake:
             # Ask once more: a message that came before we listened woke no waiter.
-            found = await self._queue.deliver(request, size, at_least=size)
-            while _nothing_yet(found) and (left_s := ends_s - now_s()) > 0:
+            found = await self._take(request, size, at_least=size)
+            while is_open(found) and (left_s := ends_s - now_s()) > 0:
                 if request.peer.pump is not None:
                     request.peer.pump.let_go()
                 if not await wake.next(left_s):
                     break
-                found = await self._queue.deliver(request, size, at_least=size)
-        return await self._queue.deliver(request, size) if _nothing_yet(found) else found
+                found = await self._take(request, size, at_least=size)
+        return await self._take(request, size) if is_open(found) else found
+
+    async def _take(self, request: Request, size: int, *, at_least: int = 0) -> Delivery | Refusal:
+        """Lease messages, but none that implicit pickup sends on the same socket."""
+        if request.peer.pump is None or not request.peer.pump.is_implicit:
+            return await self._queue.deliver(request, size, at_least=at_least)
+        state = await self._queue.state(request)
+        return state if isinstance(state, Refusal) else Delivery([], state)
 
 
 async def _unexpected(supported: str, _request: Request) -> Outcome:
@@ -161,7 +198,3 @@ def _refused(refusal: Refusal) -> Outcome:
         # RFC 0212 defines no failing holder; a false status would be worse.
         return _problem("temporarily_unavailable", problem.sentence, problem.refused)
     return _invalid(problem.sentence, problem.refused)
-
-
-def _nothing_yet(found: Delivery | Refusal) -> bool:
-    return isinstance(found, Delivery) and not found.messages

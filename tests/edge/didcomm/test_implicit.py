@@ -14,6 +14,7 @@ from tests.edge.didcomm.wallet_network import (
     WalletNetwork,
     envelope_of,
     fresh,
+    listeners,
     numbered,
     opened,
     routed,
@@ -24,6 +25,7 @@ from tests.edge.mediator import WAIT_S, HandClock, Mediator
 PING = "trust_ping/1.0/ping"
 MOMENT_S = 0.3
 LONG_MS = 20_000
+NOOP = "messagepickup/1.0/noop"
 SILENT = {"response_requested": False}
 
 
@@ -119,6 +121,44 @@ async def test_asking_explicitly_ends_the_implicit_on_that_socket(
         with pytest.raises(NoAnswer):
             await socket.receive(MOMENT_S)
         assert bob.texts(await bob.wallet.over(socket).fetch(10)) == ["two"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_noop_that_waits_is_answered_by_what_comes_implicitly(
+    network: WalletNetwork, bob: Bob, *, is_first: bool
+) -> None:
+    timing = {"~timing": {"delay_milli": LONG_MS}}
+    noop = sealed(bob.connection, NOOP, **routed(), **timing)
+    ping = sealed(bob.connection, PING, **SILENT, **routed())
+    async with network.socket() as socket, asyncio.timeout(WAIT_S):
+        for message in (noop, ping) if is_first else (ping, noop):
+            await socket.raw.send_bytes(message)
+        # What follows is answered first: the noop waits, and the ping has begun.
+        await socket.raw.send_bytes(sealed(bob.connection, PING, **routed()))
+        assert opened(bob.connection, await socket.data())["@type"].endswith("ping_response")
+        await listeners(network, 2)  # the socket and the noop
+        await network.write(bob, "one")
+        assert bob.read(await socket.data()) == "one"
+        await listeners(network, 1)
+        await network.write(bob, "two")
+        assert bob.read(await socket.data()) == "two"
+
+
+async def test_a_noop_of_the_newest_socket_gives_nothing_back_to_an_older_one(
+    network: WalletNetwork, bob: Bob
+) -> None:
+    async with bob.wallet.implicit_socket() as first:
+        await network.settled(bob.wallet.over(first))
+        async with bob.wallet.implicit_socket() as second:
+            await network.settled(bob.wallet.over(second))
+            await second.say(fresh(**{"@type": NEW_PREFIX + NOOP, **routed()}))
+            report = await second.receive(WAIT_S)
+            assert isinstance(report, dict)
+            assert report["problem-code"] == "empty_queue"
+            await network.write(bob, *numbered(5))
+            assert [bob.read(await second.receive(WAIT_S)) for _ in range(5)] == numbered(5)
+            with pytest.raises(NoAnswer):
+                await first.receive(MOMENT_S)
 
 
 async def test_a_batch_that_is_waited_for_gets_the_messages_and_none_comes_beside_it(

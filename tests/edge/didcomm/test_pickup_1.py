@@ -15,6 +15,7 @@ from tests.edge.didcomm.wallet_network import (
     Bob,
     WalletNetwork,
     ids,
+    listeners,
     numbered,
     opened,
     routed,
@@ -64,7 +65,7 @@ async def test_an_address_that_takes_all_room_to_wait_that_it_can_leaves_room_fo
         other = WalletNetwork(mediator, session)
         carol = await other.bob()
         polling = asyncio.create_task(carol.wallet.noop(LONG_MS))
-        await _listeners(network, 2 + 1)
+        await listeners(network, 2 + 1)
         await network.write(carol, "one")
         assert carol.read(await polling) == "one"
     assert sum(poll.done() for poll in polls) == 6
@@ -80,16 +81,8 @@ async def test_a_long_poll_ends_with_its_socket(network: WalletNetwork, bob: Bob
     async with network.socket() as socket:
         timing = {"~timing": {"delay_milli": LONG_MS}}
         await socket.raw.send_bytes(sealed(bob.connection, PICKUP + "noop", **routed(), **timing))
-        await _listeners(network, 1 + 1)  # the wallet on the socket, and its long poll
-    await _listeners(network, 0)
-
-
-async def _listeners(network: WalletNetwork, number: int) -> None:
-    """Return when so many listen, well before a long poll is over."""
-    hub = network.mediator.edges[0]._hub
-    async with asyncio.timeout(LONG_MS / 2_000):
-        while len(hub) != number:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0)
+        await listeners(network, 1 + 1)  # the wallet on the socket, and its long poll
+    await listeners(network, 0)
 
 
 async def test_a_socket_holds_eight_long_polls_and_answers_the_next_at_once(

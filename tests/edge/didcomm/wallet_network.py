@@ -212,6 +212,14 @@ class WalletNetwork:
             yield RawSocket(raw)
 
 
+async def listeners(network: WalletNetwork, number: int) -> None:
+    """Return when so many sockets and long polls of the one edge listen."""
+    (edge,) = network.mediator.edges
+    async with asyncio.timeout(WAIT_S):
+        while len(edge._hub) != number:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0)
+
+
 async def answer_to(wallet: Wallet, kind: str, **members: Any) -> Json:
     """What a wallet is answered; ``kind`` is a type without its prefix, or with it."""
     spelled = kind if ":" in kind else NEW_PREFIX + kind
